@@ -1,4 +1,4 @@
-"""The clients that do least, which `commit_rate` measures ours against; both are libcurl's multi interface.
+"""The cheapest clients, which `commit_rate` measures ours against; both are libcurl's multi interface.
 
 - `Minimal` is the cheapest client that completes uploads: for each it works out a signature and a body of
   its own, and it looks for a 200 with an ETag in each answer. It repeats, limits and reports nothing,
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from airflow_s3commit import S3Config
     from airflow_s3commit.store.base import Complete
 
-#: What a completion's answer must have.
+#: What a completion's answer must contain.
 _HAS_ETAG = re.compile(rb"<ETag>(?:&quot;|&#34;|\")?[^<]+</ETag>").search
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
 class _Multi:
-    """Transfers of libcurl under way, each handle used again as soon as it is free."""
+    """Transfers of libcurl under way; each handle is reused as soon as it is free."""
 
     def __init__(self, connections: int) -> None:
         self._multi = pycurl.CurlMulti()
@@ -80,7 +80,7 @@ class _Multi:
         return handle
 
     def _watch(self, events: int, descriptor: int, *_: object) -> None:
-        # As ours does: a socket stays in until its number is used for another one.
+        # As ours does: a socket stays in until its number is used again.
         if events == pycurl.POLL_REMOVE or self._watched.get(descriptor) == events:
             return
         self._watched[descriptor] = events
@@ -150,7 +150,7 @@ class Minimal:
 
 
 class _Signer:
-    """Signature version 4 with all that stays the same kept: the key of a day, and the time of a second."""
+    """Signature version 4 with everything constant kept: the key of a day, and the time of a second."""
 
     def __init__(self, config: S3Config) -> None:
         self._host = urlsplit(str(config.endpoint_url)).netloc
@@ -194,7 +194,7 @@ class _Signer:
 
 
 class Bare:
-    """What sends one request, signed beforehand, over and over.
+    """Sends one request, signed beforehand, over and over.
 
     Args:
         config: Where to.

@@ -61,7 +61,7 @@ COLUMNS = (
 
 OUTAGE_COLUMNS = ("run", "seconds", "lowest to highest")
 
-#: Connections of ours, and of the minimal and the bare client where there is latency.
+#: Connections of ours, and of the minimal and the bare client if there is latency.
 CONNECTIONS = 512
 
 
@@ -84,7 +84,7 @@ def null_server(milliseconds: int, *outage: float) -> Iterator[S3Config]:
 
 
 def completions(count: int) -> list[Complete]:
-    """Return completions of uploads that the server takes for its own."""
+    """Return completions of uploads that the server accepts as its own."""
     return [
         Complete(BUCKET, f"flights/dt=2013-01-01/part-{n:06d}.snappy.parquet", f"upload-{n}", [ETAG])
         for n in range(count)
@@ -113,8 +113,8 @@ def pool(client: Any, threads: int, calls: list[Complete]) -> None:
 
 
 def against_null(milliseconds: int, *, quick: bool) -> list[Measured]:
-    """Measure all clients on the server that stores nothing; of each other kind the best is left."""
-    # Without latency the clients' own processor time decides, which varies most: many short rounds.
+    """Measure all clients on the server that stores nothing; of each other kind keep the best."""
+    # Without latency the clients' own processor time decides and varies most: many short rounds.
     rounds = (3 if quick else 5) if milliseconds else (5 if quick else 15)
     fast = (4_000 if quick else 12_000) if milliseconds else 8_000
     with null_server(milliseconds) as config:
@@ -143,7 +143,7 @@ def against_null(milliseconds: int, *, quick: bool) -> list[Measured]:
 
 
 def against_seaweed(*, quick: bool) -> list[Measured]:
-    """Measure on SeaweedFS, where every upload is a real one of 1 KiB and is completed once."""
+    """Measure on SeaweedFS, where every upload is real, has 1 KiB and is completed once."""
     rounds, count = (3, 200) if quick else (5, 600)
     with tempfile.TemporaryDirectory() as folder, S3Server(Path(folder), (BUCKET,)) as server:
         client: Any = new_client(server.config)
@@ -201,7 +201,7 @@ def through_an_outage(rounds: int) -> tuple[str, list[tuple[str, ...]], float]:
 
 
 def in_turn(subjects: list[tuple[Measured, int, Callable[[int], object]]], rounds: int) -> None:
-    """Let each subject have its turn in every round, another one first each time; warm them up before."""
+    """Let each subject have its turn in every round, in rotating order; warm them up before."""
     for _, count, run in subjects:
         run(max(count // 10, CONNECTIONS))
     for number in range(rounds):
@@ -211,7 +211,7 @@ def in_turn(subjects: list[tuple[Measured, int, Callable[[int], object]]], round
 
 
 def main() -> None:
-    """Measure, print, and write down all but the quick edition."""
+    """Measure, print, and record all but the quick edition."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smaller edition, in about two minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
@@ -272,7 +272,7 @@ def _as_text(ratios: list[float]) -> str:
 
 
 def _best(results: list[Measured]) -> list[Measured]:
-    """Leave of the boto3 pools, the minimal and the bare clients the fastest one each."""
+    """Keep only the fastest each of the boto3 pools, the minimal and the bare clients."""
     kept = {id(_fastest(results, kind)) for kind in ("boto3", "minimal", "bare")}
     return [one for one in results if one.name.startswith("ours") or id(one) in kept]
 

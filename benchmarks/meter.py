@@ -1,4 +1,4 @@
-"""What a Spark session's processes use, off Linux's ``/proc``."""
+"""What a Spark session's processes use, read from Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Meter:
-    """Reads what the driver, the JVM and its Python workers use, off Linux's ``/proc``.
+    """Reads what the driver, the JVM and its Python workers use from Linux's ``/proc``.
 
     Args:
         spark: The session, whose JVM is looked at.
@@ -28,13 +28,13 @@ class Meter:
         self._idle = max(self._workers("VmRSS").values())
 
     def cpu(self) -> float:
-        """Return processor seconds so far, of ended workers too; the store's server is not below the JVM."""
+        """Return processor seconds so far, with ended workers; the store's server is not below the JVM."""
         own = os.times()
         below = sum(sum(map(int, stat[11:15])) for _, stat in self._below()) / os.sysconf("SC_CLK_TCK")
         return own.user + own.system + below
 
     def reset_peaks(self) -> None:
-        """Set every worker's peak back to what it holds now."""
+        """Reset every worker's peak to its current memory."""
         for pid in self._workers("VmRSS"):
             with suppress(OSError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")

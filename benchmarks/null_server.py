@@ -39,7 +39,7 @@ KEPT_ID = f"uploadId={KEPT}".encode()
 
 
 class Server:
-    """What connections share.
+    """State that connections share.
 
     Args:
         seconds: How long an answer to a completion takes.
@@ -71,7 +71,7 @@ class Server:
         return found
 
     def completed(self) -> None:
-        """Take note of a completion."""
+        """Count a completion."""
         if self._left:
             self._left -= 1
             if not self._left:
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection."""
+        """Register the connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._server.connections.add(self._transport)
 
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
             self._server.connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer every request that has arrived whole."""
+        """Answer every complete request."""
         self._received += data
         while len(self._received) >= self._wanted and (end := self._received.find(b"\r\n\r\n")) >= 0:
             head = bytes(self._received[:end])

@@ -1,4 +1,4 @@
-"""As much of S3 as a job's records need, in memory: what `null_server` answers beside completions."""
+"""As much of S3 as a job's records need, in memory: what `null_server` answers besides completions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from email.utils import formatdate
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-#: What the ids of uploads begin with whose parts are kept.
+#: The prefix of the ids of uploads whose parts are kept.
 KEPT = "kept-"
 
 XMLNS = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -51,7 +51,7 @@ class _Object:
 
 
 class Records:
-    """Objects of one bucket, and what S3 does with them."""
+    """Objects of one bucket, and S3's operations on them."""
 
     def __init__(self) -> None:
         self._objects: dict[str, _Object] = {}
@@ -59,7 +59,7 @@ class Records:
         self._ids = itertools.count(1)
 
     def answer(self, asked: Asked) -> bytes:
-        """Return the answer to a request, as it goes over the wire."""
+        """Return the answer to a request, as sent over the wire."""
         url = urlsplit(asked.target)
         key = unquote(url.path).removeprefix("/").partition("/")[2]
         query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}

@@ -94,7 +94,7 @@ def as_markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def write_section(name: str, text: str) -> None:
-    """Put ``text`` under the heading ``name`` in RESULTS.md, in place of what was there."""
+    """Put ``text`` under the heading ``name`` in RESULTS.md, replacing what was there."""
     old = RESULTS.read_text() if RESULTS.exists() else "# What was measured\n"
     section = f"## {name}\n\n{text.strip()}\n"
     pattern = re.compile(rf"^## {re.escape(name)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)

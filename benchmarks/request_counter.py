@@ -1,4 +1,4 @@
-"""A door in front of an S3 server that counts the requests which pass through it."""
+"""A proxy in front of an S3 server that counts the requests passing through it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
-#: S3's requests with a name of their own, by method and by what their query has.
+#: S3's requests with a name of their own, by method and query.
 _NAMED = (
     ("POST", "uploads", "initiate"),
     ("POST", "uploadId", "complete"),
@@ -24,7 +24,7 @@ _NAMED = (
 
 
 class RequestCounter:
-    """Passes connections on as they are, and counts the requests on them, while its context lasts.
+    """Passes connections on unchanged, and counts the requests on them, while its context lasts.
 
     Args:
         endpoint_url: The server's address.
@@ -51,7 +51,7 @@ class RequestCounter:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def take(self) -> Counter[str]:
-        """Return the requests so far, and begin again."""
+        """Return the requests so far, and start over."""
         seen, self.seen = self.seen, Counter()
         return seen
 

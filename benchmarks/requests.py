@@ -54,11 +54,11 @@ WORDS = {
 }
 STEPS = ("write", "seal and plan", "commit")
 
-#: Where figures of others come from.
+#: Where the figures of others come from.
 DERIVED = "derived from Hadoop's cost tests"
 RECKONED = "reckoned from the algorithm"
 
-#: By committer: requests of a file with one part, of a task, and where that is from.
+#: By committer: requests of a file with one part, of a task, and their source.
 ELSEWHERE: dict[str, tuple[Counter[str], Counter[str], str]] = {
     "Hadoop magic": (
         Counter({"initiate": 1, "part": 1, "PUT": 2, "GET": 1, "complete": 1}),
@@ -129,7 +129,7 @@ def count(options: JobOptions, shape: Shape) -> dict[str, Counter[str]]:
     job = Job.setup(store, "s3://lake/t/", options=options)
     tasks = []
     for task in range(shape.tasks):
-        # Each in a process of its own, as in Spark: it reads the job's record.
+        # Each in its own process, as in Spark: it reads the job's record.
         mine = Job.at(store, job.reference)
         with mine.task_attempt("spark", "1", str(task), "0", threads=0, min_part_bytes=1) as attempt:
             for path in _paths(shape, task):
@@ -151,12 +151,12 @@ def _paths(shape: Shape, task: int) -> Iterator[str]:
         yield f"dt=0/task-{task}"
         return
     for number in range(shape.files):
-        # Partitions from the end on, so that one file more lies in a partition that is there already.
+        # Partitions from the end on, so that an additional file lies in an existing partition.
         yield f"dt={max(0, shape.partitions - 1 - number)}/file-{number}"
 
 
 def costs(options: JobOptions) -> dict[str, dict[str, Counter[str]]]:
-    """Return what a file, a task, a partition, a replaced file and the job itself ask for, by step."""
+    """Return what a file, a task, a partition, a replaced file and the job itself cost, by step."""
     shape = Shape() if options.conflict_mode != "fail" else Shape(existing=0)
     base = count(options, shape)
     more = {
@@ -189,7 +189,7 @@ def _less(one: dict[str, Counter[str]], other: dict[str, Counter[str]]) -> dict[
 
 
 def registry() -> dict[str, Counter[str]]:
-    """Return what the registry of destinations asks of the first and of a later set-up at a destination."""
+    """Return the registry's requests for the first and for a later set-up at a destination."""
     store = CountingStore(MemoryStore(buckets=("lake", "ops")))
     counted = {}
     for name in ("first job", "later job"):
@@ -200,7 +200,7 @@ def registry() -> dict[str, Counter[str]]:
 
 
 def dollars(requests: Counter[str]) -> float:
-    """Return what requests cost, by Hadoop's names of them or by ours."""
+    """Return what requests cost, by Hadoop's or our names of them."""
     reads, free = READS | {"GET", "HEAD"}, FREE | {"delete", "bulk delete", "abort"}
     return sum(
         number * (0.0 if name in free else READ_DOLLARS if name in reads else WRITE_DOLLARS)
@@ -209,7 +209,7 @@ def dollars(requests: Counter[str]) -> float:
 
 
 def words(requests: Counter[str]) -> str:
-    """Return requests as people read them."""
+    """Return requests in readable form."""
     named: Counter[str] = Counter()
     for name, number in requests.items():
         named[WORDS.get(name, name)] += number
@@ -225,7 +225,7 @@ def together(steps: dict[str, Counter[str]]) -> Counter[str]:
 
 
 def main() -> None:
-    """Count, print, and write down all but the quick edition."""
+    """Count, print, and record all but the quick edition."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one committer of each kind")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")

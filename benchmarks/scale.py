@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 ETAG = "9b2cf535f27731c974343645a3985328"
 DESTINATION = f"s3://{BUCKET}/flights/"
 FILES_A_TASK = 1_000
-#: Bytes and parts of a file where its size is not the question.
+#: Bytes and parts of a file whose size does not matter.
 FILE = (134_217_728, 2)
 REAL_FILES = 40
 MIB = 1024 * 1024
 
-#: Bytes and parts of the files of jobs that differ in nothing else: parts of 64 MiB, but for one of them.
+#: Bytes and parts of the files of jobs that differ in nothing else: parts of 64 MiB, except one of them.
 RECORDED = {
     "1 KiB, 1 part": (1024, 1),
     "1 MiB, 1 part": (MIB, 1),
@@ -109,7 +109,7 @@ def _pendingset(store: S3Store, job: Job, first: int, files: int, file: tuple[in
 
 
 def in_a_process(step: str, config: S3Config, reference: JobReference, *more: str) -> dict[str, float]:
-    """Take a step of a job in a process of its own; return its seconds, processor seconds and MiB."""
+    """Take a step of a job in its own process; return its seconds, processor seconds and MiB."""
     command = [sys.executable, __file__, "--step", step, str(config.endpoint_url), *more]
     plain = json.dumps(reference.to_dict())
     ended = subprocess.run(command, input=plain, capture_output=True, text=True, check=True)
@@ -143,7 +143,7 @@ def take_step(step: str, endpoint: str, per_second: str | None) -> None:
 
 
 def by_number(counts: list[tuple[int, float | None]]) -> Iterator[tuple[int, float | None, dict[str, Any]]]:
-    """Commit jobs with these numbers of files, each with its bound of requests a second, or none."""
+    """Commit jobs with these numbers of files, each with its limit of requests a second, or none."""
     for count, bound in counts:
         with null_server(0) as config:
             yield count, bound, _steps(config, count, FILE, bound)
@@ -176,7 +176,7 @@ def by_recorded_size(count: int, rounds: int) -> dict[str, list[dict[str, float]
 
 
 class _WithTasks:
-    """A job's reference, and its committed tasks, as the process that seals them gets them."""
+    """A job's reference and its committed tasks, as the process that seals them gets them."""
 
     def __init__(self, reference: JobReference, tasks: list[CommittedTask]) -> None:
         self._plain = {**reference.to_dict(), "tasks": [task.to_dict() for task in tasks]}
@@ -236,7 +236,7 @@ def numbers(figures: dict[str, float], *, quick: bool, to_stderr: bool) -> str:
 
 
 def recorded_sizes(figures: dict[str, float], *, quick: bool, to_stderr: bool) -> str:
-    """Measure by recorded bytes, and do as `numbers` does."""
+    """Measure by recorded bytes, with the same output as `numbers`."""
     count, rounds = (4_000, 1) if quick else (10_000, 3)
     taken = by_recorded_size(count, rounds)
     costs = {name: statistics.median(one["cpu"] for one in each) / count for name, each in taken.items()}
@@ -267,7 +267,7 @@ def recorded_sizes(figures: dict[str, float], *, quick: bool, to_stderr: bool) -
 
 
 def real_sizes(figures: dict[str, float], *, quick: bool, to_stderr: bool) -> str:
-    """Measure by the bytes of real files, and do as `numbers` does."""
+    """Measure by the bytes of real files, with the same output as `numbers`."""
     sizes = [1024, MIB] if quick else [1024, MIB, 4 * MIB, 16 * MIB]
     taken = by_size(sizes, 3 if quick else 5)
     medians = {size: statistics.median(one) for size, one in taken.items()}
@@ -288,7 +288,7 @@ def real_sizes(figures: dict[str, float], *, quick: bool, to_stderr: bool) -> st
 
 
 def main() -> None:
-    """Measure, print, and write down all but the quick edition."""
+    """Measure, print, and record all but the quick edition."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="up to 10,000 files; in about a minute")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")

@@ -116,7 +116,7 @@ class Server(MemoryStore):
 
 
 class OlderServer(Server):
-    """A store with files of Spark's own writers and no log. What is uploaded in parts, it keeps on disk.
+    """A store with files of Spark's own writers and no log. It keeps uploaded parts on disk.
 
     Args:
         jobs: Jobs, each of which wrote a partition.
@@ -151,7 +151,7 @@ class OlderServer(Server):
         return super().upload_part(bucket, key, upload_id, number, b"-")
 
     def head(self, bucket: str, key: str) -> Any:
-        """Return an object's facts."""
+        """Return an object's metadata."""
         self._count("HEAD")
         found = super().head(bucket, key)
         is_list = key.endswith(".jsonl") and self._bytes
@@ -171,7 +171,7 @@ def _partition(number: int) -> str:
 
 
 def _steps(server: Server) -> dict[str, Callable[[], object]]:
-    # Only here, so that the other steps' memory is without it.
+    # Only imported here, to keep it out of the other steps' memory.
     def open_dataset() -> object:
         import pyarrow as pa  # noqa: PLC0415
         from pyarrow.fs import LocalFileSystem  # noqa: PLC0415
@@ -211,7 +211,7 @@ def measure(commits: int, files: int, step: str) -> tuple[float, float, float, f
 
 
 def main() -> None:
-    """Measure, print, and write down all but the quick edition."""
+    """Measure, print, and record all but the quick edition."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the commits and of the files")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")

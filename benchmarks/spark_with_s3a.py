@@ -1,4 +1,4 @@
-"""A Spark session that has Hadoop's S3A where its jars can be had."""
+"""A Spark session with Hadoop's S3A, if its jars are available."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Hadoop of PySpark 4.3. No spark-hadoop-cloud of Spark 4.3 is published; 4.1's classes work with its core.
 PACKAGES = "org.apache.hadoop:hadoop-aws:3.5.0,org.apache.spark:spark-hadoop-cloud_2.13:4.1.1"
 
-#: What PySpark has already, and clouds that are not asked for.
+#: What PySpark already has, and clouds that are not needed.
 EXCLUDES = (
     "org.apache.hadoop:hadoop-azure", "org.apache.hadoop:hadoop-azure-datalake",
     "org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime",
@@ -42,7 +42,7 @@ _SPARK = {
     "spark.python.daemon.module": "counting_daemon",
 }
 
-#: Where that module is.
+#: The address of that module.
 _DAEMON = Path(__file__).with_name("daemon")
 
 _S3A = {
@@ -53,17 +53,17 @@ _S3A = {
     "spark.hadoop.fs.s3a.path.style.access": "true",
     "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
     "spark.hadoop.fs.s3a.committer.name": "magic",
-    # The store is on this machine: what S3A would do on a server of its own, given as much.
+    # The store is on this machine: what S3A would do on its own server, given as much.
     "spark.hadoop.fs.s3a.fast.upload.buffer": "bytebuffer",
 }
 
 
 def s3a_conf(server: S3Server, jars: Path | None, more_jars: Sequence[str] = ()) -> dict[str, str]:
-    """Return what makes S3A write to a server, with jars of a folder or else of Maven's registry."""
+    """Return what makes S3A write to a server, with jars from a folder or from Maven's registry."""
     if jars:
         found = {"spark.jars": ",".join([*more_jars, *(str(jar) for jar in sorted(jars.glob("*.jar")))])}
     else:
-        # PySpark's builder sets a named spark.jars once more, after the packages were added to it: executors
+        # PySpark's builder sets a named spark.jars again, after the packages were added to it: executors
         # would not get those.
         path = os.pathsep.join(more_jars)
         found = {
@@ -87,7 +87,7 @@ def new_session(server: S3Server, conf: dict[str, str]) -> SparkSession:
 def start_session(
     server: S3Server, jars: Path | None, *, conf: Mapping[str, str] = {}, more_jars: Sequence[str] = ()
 ) -> tuple[SparkSession, bool]:
-    """Start Spark with S3A, and more in its conf; or say why it has to do without S3A."""
+    """Start Spark with S3A, and more in its conf; or say why it has to run without S3A."""
     try:
         spark = new_session(server, {**s3a_conf(server, jars, more_jars), **conf})
         hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001

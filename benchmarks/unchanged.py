@@ -1,4 +1,4 @@
-"""What it costs to keep a Spark job as it is: our commit protocol beside S3A magic and our data source.
+"""What it costs to keep a Spark job unchanged: our commit protocol beside S3A magic and our data source.
 
     python benchmarks/unchanged.py [--quick] [--json] [--jars DIRECTORY]
         [--rows N] [--rounds N] [--only many|one|small ...]
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-#: Buckets of the rounds that are timed, and of the one whose requests are counted.
+#: Buckets of the timed rounds, and of the one whose requests are counted.
 TIMED, COUNTED = "timed", "counted"
 FREE = {"DELETE", "bulk delete", "abort"}
 READS = {"GET", "HEAD"}
@@ -71,13 +71,13 @@ COLUMNS = (
 CASES = ("many", "one", "small")
 PROTOCOL = "spark.sql.sources.commitProtocolClass"
 
-#: The record in which a table keeps what was measured of its store.
+#: The record in which a table keeps the measurements of its store.
 MEASURED = "/store.json"
 
 
 @dataclass(slots=True)
 class Writer:
-    """One way to write, and what it cost in each round."""
+    """One way to write, and its cost in each round."""
 
     name: str
     write: Callable[[Lake, DataFrame, str], None]
@@ -91,7 +91,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A bucket, and the address under which everybody reaches it."""
+    """A bucket, and the address under which every client reaches it."""
 
     server: S3Server
     bucket: str
@@ -99,7 +99,7 @@ class Lake:
 
     @property
     def store(self) -> S3Store:
-        """A new store on it."""
+        """Return a new store on it."""
         return S3Store.connect(replace(self.server.config, endpoint_url=self.endpoint_url))
 
     def uri(self, name: str, scheme: str = "s3") -> str:
@@ -111,7 +111,7 @@ class Lake:
         return [info.key for info in S3Store.connect(self.server.config).list_objects(self.bucket, "")]
 
     def empty(self) -> None:
-        """Remove all objects but what a table's first job measured of the store."""
+        """Remove all objects except what a table's first job measured of the store."""
         store = S3Store.connect(self.server.config)
         keys = [key for key in self.listed() if not key.endswith(MEASURED)]
         for at in range(0, len(keys), 1_000):
@@ -184,7 +184,7 @@ class DriversHeap:
 
 
 def turn(writer: Writer, lake: Lake, frame: DataFrame, meter: Meter, heap: DriversHeap) -> None:
-    """Let a writer write once, and take down what it cost."""
+    """Let a writer write once, and record its cost."""
     meter.reset_peaks()
     Path("/proc/self/clear_refs").write_text("5")
     own, held, name = _own("VmRSS"), heap.reset(), writer.name.replace(" ", "-")
@@ -207,7 +207,7 @@ def _own(field_name: str) -> int:
 
 
 def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[list[str]], None]) -> None:
-    """Measure every case, print its table, and have all tables so far kept as Markdown after each."""
+    """Measure every case, print its table, and save all tables so far as Markdown after each."""
     sections: list[str] = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -293,7 +293,7 @@ def report(title: str, writers: list[Writer], figures: dict[str, float], *, to_s
 
 
 def main() -> None:
-    """Measure and print; a run that is not the quick one is written down."""
+    """Measure and print; record a run that is not the quick one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smaller edition, in about two minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")

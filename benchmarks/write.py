@@ -68,7 +68,7 @@ COLUMNS += ("files", "MB", "MiB", "rounds")
 
 @dataclass(slots=True)
 class Writer:
-    """One way to write, and what it cost in each round.
+    """One way to write, and its cost in each round.
 
     ``write`` takes the rows and a name, and is what is measured. ``collect`` looks afterwards what is there
     under that name, and returns how many files and bytes.
@@ -95,7 +95,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """How the case is called in figures."""
+        """Return the name of the case in figures."""
         return f"{NAMES[self.arranged]}_{self.partitions}"
 
 
@@ -143,7 +143,7 @@ def to_disk(folder: Path) -> Callable[[DataFrame, str], None]:
 
 
 def on_disk(folder: Path) -> Callable[[str], tuple[int, int]]:
-    """Return what looks at local disk, and removes what was written there."""
+    """Return what checks local disk, and removes what was written there."""
 
     def collect(name: str) -> tuple[int, int]:
         sizes = [path.stat().st_size for path in (folder / name).rglob("*.parquet")]
@@ -164,7 +164,7 @@ def ours(committer: str) -> Callable[[DataFrame, str], None]:
 
 
 def weighed(write: Callable[[DataFrame, str], None]) -> Callable[[DataFrame, str], None]:
-    """Return a writer that gets the batches that Spark makes where nobody says anything of them."""
+    """Return a writer with the batches that Spark makes by default."""
 
     def write_weighed(frame: DataFrame, name: str) -> None:
         session = frame.sparkSession
@@ -192,7 +192,7 @@ def to_s3a(frame: DataFrame, name: str) -> None:
 
 
 def stored(server: S3Server, committer: str | None = None) -> Callable[[str], tuple[int, int]]:
-    """Return what looks at the store, and at who committed if ``_SUCCESS`` is to be S3A's."""
+    """Return what checks the store, and who committed if ``_SUCCESS`` is to be S3A's."""
 
     def collect(name: str) -> tuple[int, int]:
         store = store_of(server)
@@ -207,7 +207,7 @@ def stored(server: S3Server, committer: str | None = None) -> Callable[[str], tu
 
 
 def in_turn(writers: list[Writer], frame: DataFrame, meter: Meter, server: S3Server) -> None:
-    """Let each writer have its turn in every round it is in, another one first each time; one warms up."""
+    """Let each writer have its turn in every round it is in, in rotating order; one warms up."""
     for number in range(max(writer.rounds for writer in writers) + 1):
         at = number % len(writers)
         for writer in writers[at:] + writers[:at]:
@@ -234,7 +234,7 @@ def _turn(writer: Writer, frame: DataFrame, meter: Meter, *, counted: bool) -> N
 
 
 def _empty(server: S3Server) -> None:
-    """Remove what was written, so that the next one finds the same server."""
+    """Remove what was written, so that the next writer finds the same server."""
     store = store_of(server)
     doomed = [ObjectToDelete(info.key) for info in store.list_objects(BUCKET, "")]
     for at in range(0, len(doomed), 1_000):
@@ -242,7 +242,7 @@ def _empty(server: S3Server) -> None:
 
 
 def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[list[str]], None]) -> None:
-    """Measure every case, print its table, and have all tables so far kept as Markdown after each."""
+    """Measure every case, print its table, and save all tables so far as Markdown after each."""
     rows, rounds = (400_000, 1) if options.quick else (options.rows, options.rounds)
     arrangements = [arranged for arranged in (False, True) if NAMES[arranged] in options.only]
     sections: list[str] = []
@@ -322,12 +322,12 @@ def _figures(case: Case, one: Writer, ratios: list[float | None]) -> dict[str, f
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
-    """Return the median of the ratios of the rounds that both were in: what else the machine did met both."""
+    """Return the median of the ratios of shared rounds, as other load on the machine met both."""
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=False))
 
 
 def main() -> None:
-    """Measure and print; a run of all cases that is not the quick one is written down as it goes on."""
+    """Measure and print; a run of all cases that is not the quick one is recorded as it goes on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smaller edition, in about two minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")

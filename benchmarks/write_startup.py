@@ -1,4 +1,4 @@
-"""What a task of our writer costs beside its rows: before it takes the first one, and after the last."""
+"""What a task of our writer costs besides its rows: before the first one, and after the last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COLUMNS = ("worker, committer", "before s", "after s", "sum s", "worst s", "store s", "CPU s", "tasks")
 COMMITTERS = ("magic", "partitioned")
 
-#: Runs of two tasks, the first of them in workers that were just started.
+#: Runs of two tasks, the first of them in freshly started workers.
 RUNS = 11
 
 
@@ -75,7 +75,7 @@ def _line(
 def _task(
     sent: bytes, settings: tuple[str | None, ...]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that a worker runs; it is sent whole, and imports all it needs once it runs."""
+    """Return the function that a worker runs; it is sent as a whole, with its imports inside."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import sys  # noqa: PLC0415
@@ -96,7 +96,7 @@ def _task(
         from airflow_s3commit.store.forwarding import ForwardingStore  # noqa: PLC0415
 
         class TimedStore(ForwardingStore):
-            """Passes calls on and adds up how long they take; each is waited for."""
+            """Passes calls on and adds up their duration; each is waited for."""
 
             def __init__(self, inner: Any) -> None:
                 super().__init__(inner)

@@ -118,7 +118,7 @@ class AirflowApi:
         return list(self._get(path)["task_instances"])
 
     def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """Return what a task returned; None if it returned nothing."""
+        """Return what a task returned, or None."""
         path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}"
         try:
             return self._get(f"{path}/xcomEntries/return_value?deserialize=false&stringify=false")["value"]

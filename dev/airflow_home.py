@@ -1,4 +1,4 @@
-"""An Airflow of one's own: a home directory, and the processes that work on it."""
+"""A separate Airflow: a home directory, and the processes that use it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 USER = "demo"
 
-#: Seconds until its components must be healthy and its DAGs known. On two idle cores it takes about 25.
+#: Seconds until its components must be healthy and its DAGs known. Two idle cores take about 25.
 START_SECONDS = 240.0
 
-#: Seconds to end in. A scheduler that ends waits for its tasks, which by then wait for an API server that is
+#: Seconds to stop in. A stopping scheduler waits for its tasks, which by then wait for an API server that is
 #: gone; nothing here is worth waiting for.
 GRACE_SECONDS = 3.0
 
@@ -38,7 +38,7 @@ class RunningAirflow(Protocol):
         """Its REST API."""
 
     def check_running(self) -> None:
-        """Return if every process of it runs; raise `ProgramFailed` if one has ended."""
+        """Return if all of its processes run; raise `ProgramFailed` if one has ended."""
 
 
 def wait_for_dags(airflow: RunningAirflow, dag_ids: Sequence[str], seconds: float) -> None:
@@ -163,7 +163,7 @@ class AirflowHome:
         check_running(self._programs)
 
     def stop(self) -> None:
-        """Stop its processes and the tasks they run; return when they are gone. Repeatable."""
+        """Stop its processes and their tasks; return when they are gone. Repeatable."""
         stop_all(self._programs)
         self._passwords.unlink(missing_ok=True)
 
@@ -210,7 +210,7 @@ class AirflowHome:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return this process's environment without other Airflows', other stores' and other Sparks' settings."""
+    """Return this process's environment without settings of other Airflows, stores and Sparks."""
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""Something that goes on in a thread while a ``with`` block runs."""
+"""Work that runs in a thread during a ``with`` block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Background(ABC):
-    """Calls `run` in a thread on entry, and waits for its end on exit. An error of `run` is raised there."""
+    """Calls `run` in a thread on entry, and waits for its end on exit, where its error is raised."""
 
     def __init__(self) -> None:
         self._over = threading.Event()

@@ -63,7 +63,7 @@ rgw enable apis = s3
 
 
 def install(home: Path) -> None:
-    """Download and unpack Ceph's packages, and those of Debian that they need and this machine lacks."""
+    """Download and unpack Ceph's packages, and their Debian dependencies that this machine lacks."""
     packages = home / "packages"
     (packages / "partial").mkdir(parents=True, exist_ok=True)
     names = [f"{name}={VERSION}" for name in ("radosgw", "ceph-mon", "ceph-osd")]

@@ -110,7 +110,7 @@ def _data(name: str, task: int, partition: int) -> bytes:
 def run_and_kill(
     config: S3Config, reference: JobReference, step: Literal["commit", "abort"], calls: int, transport: str
 ) -> None:
-    """Take a step in a process of its own, and kill it when it is about to make this call."""
+    """Take a step in its own process, and kill it right before this call."""
     environment = {
         **os.environ,
         "S3_ENDPOINT": str(config.endpoint_url),
@@ -132,7 +132,7 @@ def run_and_kill(
 
 
 def check_generation(store: S3Store, bucket: str, prefix: str, name: str, keys: Iterable[str] = ()) -> None:
-    """Check that a dataset has the files of one generation, whole, and nothing is left of any job.
+    """Check that a dataset has exactly the files of one generation, and no job left anything.
 
     Args:
         store: The store.
@@ -154,7 +154,7 @@ def check_generation(store: S3Store, bucket: str, prefix: str, name: str, keys: 
 
 
 def finish_killed(config: S3Config, bucket: str, prefix: str, options: JobOptions, strike: int) -> None:
-    """Kill a commit, and have another process commit or abort its job: one generation is there, whole.
+    """Kill a commit, and have another process commit or abort its job: one complete generation exists.
 
     Args:
         config: How to reach the store.

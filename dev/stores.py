@@ -46,7 +46,7 @@ UPLOADS = 1500
 #: How many commits are killed, each at another call.
 KILLS = 10
 
-#: Seconds until a server answers; a busy machine starts a Java one in two minutes.
+#: Seconds until a server must answer; a busy machine starts a Java one in two minutes.
 START_SECONDS = 180.0
 
 
@@ -58,7 +58,7 @@ def stores_dir() -> Path:
 
 @dataclass(frozen=True)
 class OtherStore:
-    """An S3 server that a package registry has.
+    """An S3 server from a package registry.
 
     Attributes:
         name: Its name and version.
@@ -81,7 +81,7 @@ class OtherStore:
 
     @property
     def home(self) -> Path:
-        """The directory that it is installed in."""
+        """The directory of its installation."""
         return stores_dir() / self.name.replace(" ", "-")
 
     @property
@@ -168,7 +168,7 @@ STORES = {
     "minio": OtherStore(
         "MinIO 2026-02-12",
         "minio",
-        # Its releases have no versions of Go's form: this is the last commit.
+        # Its releases have no versions in Go's form: this is the last commit.
         lambda _: [["go", "install", "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"]],
         lambda home, data, port: [
             *(str(home / "minio"), "server", "--address", f"127.0.0.1:{port}"),
@@ -257,7 +257,7 @@ STORES = {
 
 
 def connect(config: S3Config) -> S3Store:
-    """Return a store that tries for a while."""
+    """Return a store that retries for a while."""
     return S3Store.connect(config, retry=RetryPolicy(deadline=20.0))
 
 
@@ -286,7 +286,7 @@ def run_jobs(store: S3Store, fencing: Fencing = "required") -> int:
 
 
 def abort_many(store: S3Store, fencing: Fencing = "required", uploads: int = UPLOADS) -> int:
-    """Abort a job with many pending uploads that no record names; return how many are left."""
+    """Abort a job with many pending uploads that no record names; return how many remain."""
     home = f"{uuid.uuid4().hex}/"
     job = Job.setup(store, f"s3://{BUCKET}/{home}", options=JobOptions(committer="magic", fencing=fencing))
     job_id = job.reference.job_id
@@ -311,7 +311,7 @@ def options_of_killed(*, lists_uploads: bool) -> JobOptions:
 
 
 def diagnose(store: S3Store) -> Diagnosis:
-    """Run the doctor at a place of its own."""
+    """Run the doctor at its own place."""
     return examine(store, Destination(BUCKET, f"{uuid.uuid4().hex}/"))
 
 
@@ -319,7 +319,7 @@ def diagnose(store: S3Store) -> Diagnosis:
 RESULTS = Path(__file__).with_name("stores.json")
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "other-stores.md"
 
-#: What precedes and follows the table.
+#: The text before and after the table.
 BEGIN, END = "<!-- stores: from dev/stores.json -->\n", "<!-- stores: end -->\n"
 
 _COLUMNS = (
@@ -327,7 +327,7 @@ _COLUMNS = (
     "deviates from AWS S3",
 )
 
-#: What each part of a profile means that is not as on AWS S3.
+#: The meaning of each part of a profile that differs from AWS S3.
 _MEANINGS = {
     "create_only": "`If-None-Match: *` is refused, or several concurrent writes of one key succeed",
     "compare_and_swap": "`If-Match` is refused, or several concurrent writes over one ETag succeed",
@@ -379,7 +379,7 @@ def measure(store: OtherStore, folder: Path) -> Result:
         jobs = run_jobs(other, fencing)
         left = abort_many(other, fencing)
         options = options_of_killed(lists_uploads=not left)
-        # A killed process may have a request under way: without fencing, nothing keeps it apart.
+        # A killed process may have a request under way, and without fencing nothing stops it.
         kills = KILLS if profile.fences else None
         for strike in range(kills or 0):
             finish_killed(config, BUCKET, f"{uuid.uuid4().hex}/", options, strike)

@@ -8,7 +8,7 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """A clock that moves only when it is told to, or when someone sleeps on it.
+    """A clock that only moves when it is told to, or when something sleeps on it.
 
     Args:
         now: The time it begins at, in seconds since the epoch.
@@ -25,12 +25,12 @@ class ManualClock:
         self.slept: list[float] = []
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         with self._lock:
             return self._now
 
     def monotonic(self) -> float:
-        """Seconds since this clock was made."""
+        """Return seconds since this clock was made."""
         with self._lock:
             return self._now - self._began
 
@@ -41,6 +41,6 @@ class ManualClock:
             self._now += seconds
 
     def advance(self, seconds: float) -> None:
-        """Let ``seconds`` pass without anyone having slept."""
+        """Let ``seconds`` pass without a sleep."""
         with self._lock:
             self._now += seconds

@@ -73,7 +73,7 @@ class History:
 
     @property
     def newest(self) -> int:
-        """The newest generation."""
+        """Return the newest generation."""
         return max(self.files)
 
     @property
@@ -201,7 +201,7 @@ class History:
         return any(touched is None or partition(key) in touched for touched in self.begun.values())
 
     def _touched(self, entry: dict[str, Any]) -> set[str] | None:
-        """Return the directories of which an entry changes the files; None for all."""
+        """Return the directories whose files an entry changes; None for all."""
         if entry["removes"] == "everything":
             return None
         partitions = (entry["manifest"] or entry["begin"] or {"partitions": ()})["partitions"]

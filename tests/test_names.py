@@ -116,7 +116,7 @@ def test_the_module_that_spark_looks_up_warns_everyone_else() -> None:
 
 
 def test_sparks_own_lookup_finds_the_data_source_and_does_not_warn() -> None:
-    """A session that has the package registers the data source by itself, without a warning."""
+    """A session that has the package registers the data source without help or a warning."""
     lookup = importlib.import_module("pyspark.sql.worker.lookup_data_sources")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -125,10 +125,10 @@ def test_sparks_own_lookup_finds_the_data_source_and_does_not_warn() -> None:
     assert b"S3CommitDataSource" in sources.getvalue()
 
 
-def test_a_data_source_that_cannot_be_imported_is_no_data_source(
+def test_a_data_source_that_cannot_be_imported_is_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where a library is missing, Spark goes on without this data source, and the log has the reason."""
+    """If a library is missing, Spark continues without this data source, and the log has the reason."""
     monkeypatch.setitem(sys.modules, "airflow_s3commit.spark.datasource", None)
     lookup = importlib.import_module("pyspark.sql.worker.lookup_data_sources")
     lookup._main(io.BytesIO(), sources := io.BytesIO())

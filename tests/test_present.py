@@ -71,9 +71,7 @@ def test_steps_after_an_error_depend_on_whether_a_job_is_named() -> None:
         (DestinationNotEmpty, "jobs"),
     ],
 )
-def test_after_an_error_about_a_table_nobody_is_told_to_change_a_job(
-    kind: type[S3CommitError], command: str
-) -> None:
+def test_an_error_about_a_table_suggests_no_change_of_a_job(kind: type[S3CommitError], command: str) -> None:
     """A refused rollback or rebase leads to a command that only looks, and runs without a job's id."""
     steps = after_error(kind("refused"), CommandLines(FLIGHTS))
     assert [shlex.split(step.command or "") for step in steps] == [["s3commit", command, FLIGHTS.uri]]

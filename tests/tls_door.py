@@ -27,7 +27,7 @@ _BLOCK = 256 * 1024
 
 
 class Authority:
-    """An authority that nobody trusts who was not told to.
+    """An authority that is trusted only on request.
 
     Args:
         folder: Where its certificate, and those it vouches for, are written.

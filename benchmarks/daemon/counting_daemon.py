@@ -15,13 +15,13 @@ from pyspark import daemon
 
 
 def wait_for_ended(*_: Any) -> None:
-    """Wait for the children that have ended; a handler of signals."""
+    """Wait for the children that have ended; a signal handler."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 if __name__ == "__main__":
-    # What the daemon does at a signal that it ignores: of a worker's end, or to end its group without itself.
+    # The daemon ignores these signals: of a worker's end, or to end its group without itself.
     daemon.SIG_IGN = wait_for_ended  # type: ignore[assignment]
     daemon.manager()

@@ -1,4 +1,4 @@
-"""``make demo``: real flights through Spark, Airflow and S3 on this machine, checked and cleaned up after."""
+"""``make demo``: real flights through Spark, Airflow and S3 on this machine, checked and then cleaned up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-#: The root of the checkout: the DAGs that run are the ones a reader finds there.
+#: The root of the checkout: the DAGs that run are the ones that a reader finds there.
 CHECKOUT = Path(__file__).parents[2]
 
 #: Where the DAGs write unless a param says otherwise.
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the demo; return 0 if everything it checked held."""
+    """Run the demo; return 0 if all checks passed."""
     parser = argparse.ArgumentParser(prog="python -m dev.demo", description=__doc__)
     parser.add_argument("--nights", type=int, default=3, choices=range(1, 29), metavar="N", help="default: 3")
     parser.add_argument("--home", type=Path, default=CHECKOUT / ".demo", help="where all it makes lies")
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _demonstrate(console: Console, home: Path, dags: Path, nights: int, *, unchanged: bool) -> bool:
-    """Start everything, run everything, judge, stop everything; return whether all checks held."""
+    """Start everything, run everything, judge, stop everything; return whether all checks passed."""
     with ExitStack() as outer:
         stack = ExitStack()
         outer.callback(_stop, console, stack)

@@ -1,4 +1,4 @@
-"""The flights as they should be, straight from the package, and as they are, read by pyarrow over S3.
+"""The expected flights, straight from the package, and the actual ones, read by pyarrow over S3.
 
 Neither side uses this project's own reading or writing, so that what they agree on is no one's opinion.
 """
@@ -86,7 +86,7 @@ def read_day(config: S3Config, destination: Destination, day: date) -> pa.Table:
 
 
 def same_rows(text: pa.Table, found: pa.Table) -> bool:
-    """Whether two tables hold the same rows, each as often, in whatever order.
+    """Whether two tables hold the same rows, equally often, in any order.
 
     Args:
         text: The rows as text, with the columns' names.

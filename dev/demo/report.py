@@ -1,4 +1,4 @@
-"""What the demo shows: each run as it was seen from outside, its manifest, and the day-by-day verdict."""
+"""What the demo shows: each run as seen from outside, its manifest, and the day-by-day verdict."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 def tell(console: Console, seconds: float, what: str) -> None:
-    """Show a step and the seconds at which it was, or that it took."""
+    """Show a step and its time or duration in seconds."""
     console.print(f"[dim]{seconds:6.1f} s[/]  {what}")
 
 
 def judge(
     console: Console, config: S3Config, destination: Destination, flights: Flights, chapters: list[Chapter]
 ) -> bool:
-    """Show what every day holds and what is pending; return whether that is right, and the runs were.
+    """Show the content of every day and what is pending; return whether that and the runs are right.
 
     Every day is read back with pyarrow and compared, row for row, with what it should hold, and the files
     there with those of the manifest. A day on which nothing was committed should hold nothing.
@@ -101,7 +101,7 @@ def chapter_view(chapter: Chapter) -> RenderableType:
 
 
 def counts_view(chapter: Chapter, counts: Mapping[str, int]) -> RenderableType:
-    """Return what the report counted: flights by carrier."""
+    """Return the report's counts: flights by carrier."""
     line = "  ".join(f"{carrier} {flights}" for carrier, flights in counts.items())
     return Group(
         Panel(

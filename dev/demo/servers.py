@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.s3.config import S3Config
 
-#: Spark listens on loopback alone, and its user interface nowhere.
+#: Spark only listens on loopback, and its user interface is off.
 SPARK_DEFAULTS = """\
 spark.driver.bindAddress 127.0.0.1
 spark.driver.host 127.0.0.1
@@ -41,7 +41,7 @@ spark.ui.showConsoleProgress false
 
 
 def exit_code_of(work: Callable[[Console, Path], bool], home: Path) -> int:
-    """Do work in a directory of its own, show how it ends, and return the exit code.
+    """Do work in its own directory, show how it ends, and return the exit code.
 
     What the last run left in the directory is removed first: the directories that a demo or a stack makes,
     and nothing else. Signals end the work in order.
@@ -51,7 +51,7 @@ def exit_code_of(work: Callable[[Console, Path], bool], home: Path) -> int:
         home: The directory, which no other process may use meanwhile.
 
     """
-    # Without a terminal there is no width to ask for, and the tables must not break.
+    # Without a terminal no width is known, and the tables must not break.
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
     end_in_order_on_signals()
     began = time.monotonic()
@@ -150,7 +150,7 @@ def connections(store: S3Config, spark_master: str = "local[2]") -> dict[str, st
 
 
 def spark_environment(directory: Path, java: Path, defaults: str = SPARK_DEFAULTS) -> dict[str, str]:
-    """Write Spark's configuration into a directory, and return the variables with which Spark works there."""
+    """Write Spark's configuration into a directory, and return the variables that make Spark use it."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "spark-defaults.conf").write_text(defaults)
     return {

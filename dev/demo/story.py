@@ -37,7 +37,7 @@ RUN_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that must hold, and whether it did."""
+    """A condition, and whether it held."""
 
     says: str
     holds: bool
@@ -45,7 +45,7 @@ class Check:
 
 @dataclass(slots=True)
 class Chapter:
-    """One run of a DAG and what was seen of it.
+    """One run of a DAG and what was observed of it.
 
     Attributes:
         day: The day it was for.
@@ -75,7 +75,7 @@ class Chapter:
     checks: list[Check] = field(default_factory=list)
 
     def check(self, says: str, holds: bool) -> None:
-        """Note whether something that must hold does."""
+        """Record whether a condition holds."""
         self.checks.append(Check(says, holds))
 
     @property
@@ -134,7 +134,7 @@ class Story:
         return chapter
 
     def failure(self, day: date) -> Chapter:
-        """Start a night whose Spark application fails when everything is uploaded."""
+        """Start a night whose Spark application fails after it has uploaded everything."""
         chapter = self._watched(
             day, REFRESH, lambda: self._trigger(REFRESH, day, {"fail_after_uploads": True})
         )
@@ -146,7 +146,7 @@ class Story:
         return chapter
 
     def report(self, day: date) -> tuple[Chapter, dict[str, int]]:
-        """Run the report on a day, and return what it counted too."""
+        """Run the report on a day, and return its counts too."""
         chapter = self._watched(day, REPORT, lambda: self._trigger(REPORT, day, {}))
         counted = self._airflow.api.xcom(REPORT, chapter.run_id, _COUNT) or {}
         chapter.check("the run succeeded", chapter.state == "success")

@@ -1,4 +1,4 @@
-"""Watching a dataset from outside, as a reader would: what is pending, and what can be seen."""
+"""Watching a dataset from outside, as a reader would: what is pending, and what is visible."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sight:
 
 
 class DatasetWatch(Background):
-    """Looks at a dataset again and again, from a thread, while a ``with`` block runs.
+    """Looks at a dataset repeatedly, from a thread, during a ``with`` block.
 
     Args:
         store: The store.
@@ -72,7 +72,7 @@ class DatasetWatch(Background):
             self._note(self.look())
 
     def look(self) -> Sight:
-        """Return what is there now.
+        """Return what exists now.
 
         The uploads are listed before the objects, so a file that is completed between the two counts as both
         rather than as neither.
@@ -87,7 +87,7 @@ class DatasetWatch(Background):
         return Sight(tuple(pending), visible)
 
     def last_before_change(self) -> Sight:
-        """Return the last sight in which readers still saw what they saw at first."""
+        """Return the last sight in which readers still saw the initial data."""
         first = self.sights[0].visible
         unchanged = self.sights[0]
         for sight in self.sights:

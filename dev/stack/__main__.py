@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 DESTINATION = Destination.parse("s3://lake/flights/")
 
-#: Where the pipeline has no business.
+#: A place that the pipeline may not access.
 ELSEWHERE = "elsewhere/probe"
 
 DAY = date(2013, 1, 1)
 
-#: Nights in which the worker may be killed: a commit can be over before it is seen.
+#: Nights in which the worker may be killed: a commit can be over before it is noticed.
 NIGHTS = 3
 
 #: Seconds until the DAGs must be known.
@@ -54,7 +54,7 @@ DAG_SECONDS = 120.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the stack; return 0 if everything that was checked held."""
+    """Run the stack; return 0 if all checks passed."""
     parser = argparse.ArgumentParser(prog="make stack", description=__doc__)
     parser.add_argument("--docker", action="store_true", help="in containers; one is killed in mid-commit")
     parser.add_argument(
@@ -92,7 +92,7 @@ def _started(resources: ExitStack, console: Console, home: Path, arguments: argp
 
 
 def _try_out(console: Console, stack: Stack) -> bool:
-    """Run the nightly DAG over Airflow's API, and judge by what it left."""
+    """Run the nightly DAG over Airflow's API, and judge by its result."""
     console.rule(f"[bold]The nightly DAG for {DAY}, over Airflow's REST API[/]", align="left")
     wait_for_dags(stack, [REFRESH], DAG_SECONDS)
     store, flights = S3Store.connect(stack.store("ADMIN")), Flights()
@@ -121,7 +121,7 @@ def _nights_with_a_kill(stack: ContainerStack, store: S3Store, story: Story) -> 
 
 
 def _seen_elsewhere(stack: Stack) -> Iterator[tuple[str, bool]]:
-    """What the run must have left with Spark, and what the pipeline's keys must not open."""
+    """Check what the run must have left with Spark, and what the pipeline's keys must not open."""
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
         f"{stack.spark_page}/json/", timeout=30
     ) as answer:
@@ -145,7 +145,7 @@ def _is_refused(stack: Stack) -> bool:
 
 
 def _stay(console: Console, stack: Stack) -> None:
-    """Show where everything is, and stay until a signal or the end of a service."""
+    """Show the addresses, and stay until a signal or the end of a service."""
     console.rule("[bold]It is up[/]", align="left")
     for name, where in (
         ("Airflow", f"{stack.api.url}  (user {stack.api.user})"),

@@ -76,7 +76,7 @@ class Stack(ABC):
 
 
 def make_secrets(file: Path) -> dict[str, str]:
-    """Make the secrets anew, by the script that a user runs, and return them."""
+    """Make new secrets with the script that a user runs, and return them."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
     subprocess.run([DOCKER / "make-env.sh", file], check=True, stdout=subprocess.DEVNULL)

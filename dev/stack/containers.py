@@ -23,7 +23,7 @@ _PORTS = {"AIRFLOW_PORT": 8080, "SPARK_PORT": 8081, "S3_PORT": 8333}
 
 _COMPOSE = ("docker", "compose")
 
-#: Seconds between two questions for all containers: each starts a program.
+#: Seconds between two queries of all containers: each starts a program.
 _LOOK_SECONDS = 5.0
 
 #: Microseconds over which a share of a processor is counted.
@@ -121,17 +121,17 @@ class ContainerStack(Stack):
         self._looked = time.monotonic()
 
     def ailing(self) -> list[str]:
-        """Return the names of the services whose health check last said that they are not well."""
+        """Return the names of the services whose last health check failed."""
         ailing = ("unhealthy", "starting")
         return [found["Service"] for found in self._containers() if found["Health"] in ailing]
 
     def shown_secrets(self) -> list[str]:
-        """Return the names of the secrets that are in a log or in a command line, which others may read."""
+        """Return the names of secrets that appear in a log or in a command line, which others may read."""
         shown = self.compose("logs", "--no-color") + self.compose("top")
         return [name for name, value in read_env(self.secrets).items() if value in shown]
 
     def limit(self, service: str, share: float | None) -> None:
-        """Give a service at most this share of one processor; None lifts the limit."""
+        """Limit a service to this share of one processor; None lifts the limit."""
         quota = -1 if share is None else int(share * _PERIOD)
         limits = ("--cpu-period", str(_PERIOD), "--cpu-quota", str(quota))
         _run(["docker", "update", *limits, self.container(service)])
@@ -142,12 +142,12 @@ class ContainerStack(Stack):
         _run(["docker", "kill", self.container(service)])
 
     def start(self, service: str) -> None:
-        """Start a killed service again, and it alone: Compose would run again what it once waited for."""
+        """Start only a killed service again; Compose would rerun what it once waited for."""
         _run(["docker", "start", self.container(service)])
         self._killed.discard(service)
 
     def compose(self, *arguments: str) -> str:
-        """Run Docker Compose on this stack and return what it says.
+        """Run Docker Compose on this stack and return its output.
 
         Raises:
             ProgramFailed: It failed.
@@ -168,7 +168,7 @@ class ContainerStack(Stack):
         return [json.loads(line) for line in told.splitlines()]
 
     def _remove_after(self, error: BaseException | None) -> None:
-        """Remove everything; what went wrong before says more than what goes wrong here."""
+        """Remove everything; an earlier error matters more than one here."""
         try:
             self._remove()
         except ProgramFailed as left:
@@ -181,7 +181,7 @@ class ContainerStack(Stack):
         try:
             self.compose(*down)
         except ProgramFailed:
-            # A busy engine gives up a container that ends a moment later.
+            # A busy engine releases a container that ends a moment later.
             self.compose(*down)
 
 

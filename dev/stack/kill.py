@@ -17,7 +17,7 @@ _COMMIT = "refresh.commit"
 
 STORE, WORKER = "seaweedfs", "airflow-worker"
 
-#: Of one processor, for the store while it is waited for the moment: a request takes some tenths of a second.
+#: Of one processor, for the store while the moment is awaited: a request takes some tenths of a second.
 _SHARE = 0.03
 
 
@@ -45,7 +45,7 @@ class KillWhileCommitting(Background):
         self.killed = False
 
     def run(self) -> None:
-        """Wait for a commit to begin, slow it down, and kill the worker in its middle."""
+        """Wait for a commit to begin, slow it down, and kill the worker in the middle of it."""
         self._stack.container(WORKER)  # so that the kill itself takes no longer than it must
         while not self._committing():
             if self._over.wait(0.3):
@@ -58,7 +58,7 @@ class KillWhileCommitting(Background):
             self._stack.kill(WORKER)
         finally:
             self._stack.limit(STORE, None)
-        self.killed = self._in_the_middle()  # still, with nobody left to go on
+        self.killed = self._in_the_middle()  # still, with no process left to continue
         self._stack.start(WORKER)
 
     def _committing(self) -> bool:

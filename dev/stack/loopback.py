@@ -141,7 +141,7 @@ def _spark_cluster(
     worker = {
         "SPARK_MASTER": master,
         "SPARK_WORKER_MEMORY": "2g",
-        # What executors, and no configuration, know of the store: the pipeline's keys.
+        # What executors know of the store, but no configuration: the pipeline's keys.
         "AWS_ACCESS_KEY_ID": secrets["S3_PIPELINE_ACCESS_KEY"],
         "AWS_SECRET_ACCESS_KEY": secrets["S3_PIPELINE_SECRET_KEY"],
         **{name: value for name, value in store.items() if name.startswith("AWS_")},

@@ -22,7 +22,7 @@ from tests.airflow.runs import new_context  # noqa: E402 - after the environment
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """The store that every hook of the test reaches."""
+    """Return the store that every hook of the test reaches."""
     memory = MemoryStore(buckets=("lake",))
     monkeypatch.setattr(S3CommitHook, "store", property(lambda self: memory))
     monkeypatch.setattr(S3CommitHook, "address", property(lambda self: StoreAddress()))
@@ -31,5 +31,5 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 @pytest.fixture
 def context() -> dict[str, Any]:
-    """The context of a first try in a scheduled, partitioned run."""
+    """Return the context of a first try in a scheduled, partitioned run."""
     return new_context()

@@ -20,7 +20,7 @@ DAY = "dt=2013-01-01"
 
 
 class TaskStateStore(dict):
-    """What Airflow hands a task as ``task_state_store``: it outlives tries and clears."""
+    """What Airflow passes to a task as ``task_state_store``: it outlives tries and clears."""
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
         if value is None:
@@ -41,7 +41,7 @@ class XComs(dict):
 def new_context(
     try_number: int = 1, state_store: TaskStateStore | None = None, **facts: Any
 ) -> dict[str, Any]:
-    """Return the context of a task's try, as far as our tasks look at it."""
+    """Return the context of a task's try, with what our tasks use of it."""
     pushed = XComs()
     run = {
         "run_id": "scheduled__2013-01-02",
@@ -85,7 +85,7 @@ def write_stage(
     files: Mapping[str, bytes] | None = None,
     seal: bool = True,
 ) -> dict[str, str]:
-    """Write files as one task of a stage attempt would; return what the stage task's XCom says."""
+    """Write files as one task of a stage attempt would, and return the stage task's XCom."""
     job = Job.at(store, JobReference.from_dict(reference))
     with job.task_attempt(stage, attempt, "00000", "0") as writing:
         for path, body in ({f"{DAY}/part-00000.parquet": b"rows"} if files is None else files).items():

@@ -65,7 +65,7 @@ def test_it_works_as_a_tasks_callback(store, dag, xcoms) -> None:
 
 
 def test_it_takes_a_reference_by_template(store, dag, xcoms) -> None:
-    """A reference that is handed over needs no XCom at all."""
+    """A reference that is passed in needs no XCom at all."""
     reference = set_up(store)
     write_stage(store, reference)
     notifier(job=reference)({"dag": dag, "run_id": "run"})
@@ -73,7 +73,7 @@ def test_it_takes_a_reference_by_template(store, dag, xcoms) -> None:
 
 
 def test_it_may_be_called_again_and_leaves_commits_alone(store, dag, xcoms) -> None:
-    """Called twice, for a committed and an uncommitted job: the one stays, the other is aborted."""
+    """Called twice for a committed and an uncommitted job, it leaves the one and aborts the other."""
     committed, failed = commit(store), set_up(store)
     write_stage(store, failed)
     xcoms["nightly", "run", "setup"] = [committed, failed]
@@ -84,7 +84,7 @@ def test_it_may_be_called_again_and_leaves_commits_alone(store, dag, xcoms) -> N
 
 
 def test_a_run_that_set_nothing_up_is_left_alone(store, dag, xcoms) -> None:
-    """No XCom of the setup task: nothing to do, and no error."""
+    """Without an XCom of the setup task it does nothing and raises nothing."""
     notifier()({"dag": dag, "run_id": "run"})
 
 
@@ -98,7 +98,7 @@ def test_another_run_is_left_alone(store, dag, xcoms) -> None:
 
 @pytest.mark.parametrize("beats", [1, 3, 9])
 def test_it_aborts_until_a_killed_task_is_quiet(store, dag, xcoms, monkeypatch, beats) -> None:
-    """Airflow calls it while tasks still write: it looks again while it finds uploads, up to six times."""
+    """Airflow calls it while tasks still write, so it looks up to six times while it finds uploads."""
     reference = set_up(store)
     write_stage(store, reference)
     xcoms["nightly", "run", "setup"] = [reference]
@@ -123,8 +123,8 @@ def test_it_aborts_until_a_killed_task_is_quiet(store, dag, xcoms, monkeypatch, 
 
 
 @pytest.mark.parametrize("error", [Unavailable("slow down"), RuntimeError("a bug")], ids=["store", "any"])
-def test_one_jobs_error_is_logged_and_the_others_are_aborted(store, dag, xcoms, monkeypatch, error) -> None:
-    """Whatever goes wrong with a job, the log says it, and the turn of the others comes, in each look."""
+def test_one_job_s_error_is_logged_and_the_others_are_aborted(store, dag, xcoms, monkeypatch, error) -> None:
+    """Any error with a job is logged, and the other jobs get their turn in each look."""
     broken, whole = set_up(store), set_up(store)
     write_stage(store, whole)
     xcoms["nightly", "run", "setup"] = [broken, whole]
@@ -159,7 +159,7 @@ def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
 
 
 def test_notifiers_in_a_row_share_the_time(store, dag, xcoms, monkeypatch) -> None:
-    """Airflow kills a process whose callbacks together take too long; the log says what is left out."""
+    """Airflow kills a process whose callbacks together take too long, and the log names what is left out."""
     now = [1000.0]
     module = "airflow_s3commit.notifications.abort_uploads"
     monkeypatch.setattr(f"{module}.monotonic", lambda: now[0])
@@ -182,7 +182,7 @@ def test_notifiers_in_a_row_share_the_time(store, dag, xcoms, monkeypatch) -> No
 
 @pytest.mark.parametrize(("reason", "left"), [("task_failure", 1), ("timed_out", 0)])
 def test_a_job_that_the_teardown_kept_is_left_alone(store, dag, xcoms, reason, left) -> None:
-    """The callback of a failed run keeps it too; a timeout runs no teardown: the report is older."""
+    """The callback of a failed run keeps it too, but a timeout runs no teardown, and the report is older."""
     reference = set_up(store)
     write_stage(store, reference)
     with dag:
@@ -194,8 +194,8 @@ def test_a_job_that_the_teardown_kept_is_left_alone(store, dag, xcoms, reason, l
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(1.0, 0), (6.0, 2), (20.0, 4)])
-def test_xcoms_that_come_slowly_take_half_of_the_time(store, xcoms, monkeypatch, seconds, left) -> None:
-    """The jobs that are known by then are aborted; none before it is known which ones teardowns have kept."""
+def test_slow_xcoms_take_half_of_the_time(store, xcoms, monkeypatch, seconds, left) -> None:
+    """The jobs known by then are aborted, but none before it is known which jobs teardowns kept."""
     now = [1000.0]
     monkeypatch.setattr(abort_uploads, "monotonic", lambda: now[0])
     monkeypatch.setattr(abort_uploads, "_budget", abort_uploads._Budget())

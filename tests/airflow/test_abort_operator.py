@@ -25,7 +25,7 @@ def opened(store, reference) -> Job:
 
 
 def test_a_committed_job_is_left_alone(store, context) -> None:
-    """Committed: nothing to do, green, and the data stays."""
+    """A committed job has nothing to abort: the task succeeds and the data stays."""
     reference = commit(store)
     before = visible(store)
     assert teardown(reference).execute(context)["state"] == "committed"
@@ -34,7 +34,7 @@ def test_a_committed_job_is_left_alone(store, context) -> None:
 
 @pytest.mark.parametrize("progress", ["set up", "written", "sealed", "planned"])
 def test_a_job_that_did_not_commit_is_aborted_and_the_run_fails(store, context, progress) -> None:
-    """At every stage before the commit: nothing pending, nothing visible, red, without retries."""
+    """At every stage before the commit nothing is pending or visible, and the task fails without retries."""
     reference = set_up(store)
     if progress != "set up":
         write_stage(store, reference, seal=progress != "written")
@@ -48,8 +48,8 @@ def test_a_job_that_did_not_commit_is_aborted_and_the_run_fails(store, context, 
     assert context["ti"].pushed["abort_report"]["uploads"] == (progress != "set up")
 
 
-def test_a_job_that_somebody_aborted_already_still_fails_the_run(store, context) -> None:
-    """The notifier may have been first; the run did not commit all the same."""
+def test_a_job_that_was_already_aborted_still_fails_the_run(store, context) -> None:
+    """The notifier may have been first, but the run still did not commit."""
     reference = set_up(store)
     write_stage(store, reference)
     opened(store, reference).abort()
@@ -72,7 +72,7 @@ def test_an_upload_begun_between_the_two_looks_is_found(store, context, monkeypa
 
 
 def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, context, monkeypatch) -> None:
-    """The data is visible for good, so the teardown finishes the commit, and is green."""
+    """The data is visible for good, so the teardown finishes the commit and succeeds."""
     reference = set_up(store)
     write_stage(store, reference)
     job = opened(store, reference)
@@ -107,7 +107,7 @@ def test_trouble_with_the_store_keeps_the_retries(store, context, monkeypatch) -
 
 
 def test_a_teardown_without_its_setups_output_fails(store, context) -> None:
-    """Without a reference it cannot say that nothing is pending, so it is not green."""
+    """Without a reference it cannot say that nothing is pending, so it fails."""
     with pytest.raises(AirflowFailException, match="not a job reference"):
         teardown(None).execute(context)
     with pytest.raises(NoSuchKey):
@@ -115,7 +115,7 @@ def test_a_teardown_without_its_setups_output_fails(store, context) -> None:
 
 
 class Group:
-    """The teardown of a job in its task group, whose other tasks ended in the given states."""
+    """The teardown of a job in its task group, with the given states of the other tasks."""
 
     def __init__(self, reference, context, **states: str) -> None:
         self.failures: dict[str, str] = {}
@@ -138,13 +138,13 @@ NOTHING_TO_DO = {"setup": "success", "stage": "skipped", "commit": "skipped"}
 
 
 def test_a_run_with_nothing_to_do_succeeds(store, context) -> None:
-    """No data today is no failure: the job ends, and the run is green."""
+    """Without data the job ends and the run succeeds."""
     reference = set_up(store)
     assert Group(reference, context, **NOTHING_TO_DO).teardown.execute(context)["state"] == "skipped"
     assert opened(store, reference).state() is None
 
 
-def test_a_skipped_stage_does_not_lose_the_output_of_another_in_silence(store, context) -> None:
+def test_a_skipped_stage_does_not_silently_lose_another_s_output(store, context) -> None:
     """What another stage wrote is aborted, so the run fails and says how to commit it."""
     reference = set_up(store)
     write_stage(store, reference)
@@ -157,8 +157,8 @@ def test_a_skipped_stage_does_not_lose_the_output_of_another_in_silence(store, c
         group.teardown.execute(context)
 
 
-def test_what_an_earlier_try_wrote_fails_no_run_without_output(store, context) -> None:
-    """A stage that found nothing in its last try, or sealed no files then, is no loss of output."""
+def test_output_of_an_earlier_try_alone_does_not_fail_a_run(store, context) -> None:
+    """A stage that found nothing in its last try, or sealed no files then, loses no output."""
     for states, no_output in (
         (NOTHING_TO_DO, []),
         ({**NOTHING_TO_DO, "stage": "success", "resolve": "skipped"}, ["refresh.resolve"]),
@@ -173,7 +173,7 @@ def test_what_an_earlier_try_wrote_fails_no_run_without_output(store, context) -
 
 @pytest.mark.parametrize("state", ["failed", "upstream_failed", "running", "up_for_retry", "removed"])
 def test_a_failure_beside_a_skip_fails_the_run(store, context, state) -> None:
-    """A task that failed, or still runs, is no reason to call the run done."""
+    """A task that failed, or still runs, prevents the run from being called done."""
     group = Group(set_up(store), context, **NOTHING_TO_DO, other=state)
     with pytest.raises(AirflowFailException, match="the task that failed first"):
         group.teardown.execute(context)
@@ -190,8 +190,8 @@ def sealed(store) -> dict[str, str]:
     return reference
 
 
-def test_a_job_that_the_store_kept_from_its_commit_is_kept(store, context, monkeypatch) -> None:
-    """What was computed and sealed outlives a store that was away, and the failure says how to go on."""
+def test_a_job_that_the_store_prevented_from_committing_is_kept(store, context, monkeypatch) -> None:
+    """Computed and sealed output outlives an outage of the store, and the failure names the next step."""
     reference = sealed(store)
 
     def unavailable(*_: object, **__: object) -> object:
@@ -221,7 +221,7 @@ def test_a_job_that_the_store_kept_from_its_commit_is_kept(store, context, monke
     ],
 )
 def test_a_job_is_kept_for_no_other_failure(store, context, states, store_failed) -> None:
-    """A refusal, a kill, or another failed task ends the job, whatever the store did besides."""
+    """A refusal, a kill, or another failed task ends the job, whatever else the store did."""
     reference = sealed(store)
     group = Group(reference, context, **states)
     if store_failed:
@@ -232,7 +232,7 @@ def test_a_job_is_kept_for_no_other_failure(store, context, states, store_failed
 
 
 def test_a_job_that_is_not_sealed_is_not_kept(store, context) -> None:
-    """Nothing can go on from an open job, so it is aborted."""
+    """An open job cannot be continued, so it is aborted."""
     reference = set_up(store)
     write_stage(store, reference)
     group = Group(reference, context, setup="success", stage="success", resolve="failed")

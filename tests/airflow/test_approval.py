@@ -26,7 +26,7 @@ class Bell(BaseNotifier):
 
 @pytest.fixture
 def questions(monkeypatch) -> list[dict[str, Any]]:
-    """Every question that is put to Airflow."""
+    """Return every question that is put to Airflow."""
     put: list[dict[str, Any]] = []
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **asked: put.append(asked))
     return put
@@ -62,13 +62,13 @@ def answer(task: S3CommitAuditOperator, context: dict, left: TaskAwaitingInput, 
     return getattr(task, left.method_name)(context, event=event, **resumed)
 
 
-def test_an_audit_that_passes_asks_nobody(context, written, questions) -> None:
-    """Only what falls short is a question."""
+def test_an_audit_that_passes_asks_no_question(context, written, questions) -> None:
+    """Only a failed check is a question."""
     assert gate(written, 1).execute(context)["passed"]
     assert questions == []
 
 
-def test_the_question_has_what_it_takes_to_answer(store, context, written, questions) -> None:
+def test_the_question_has_the_facts(store, context, written, questions) -> None:
     """Job, destination and the table of checks are in it; nothing is visible while it waits."""
     task = gate(written, 2, response_timeout=timedelta(hours=2), notifiers=[Bell()])
     Bell.rung = 0
@@ -110,7 +110,7 @@ def test_approval_lets_it_pass(context, written, questions) -> None:
         ({"error": "The timeout has passed", "error_type": "timeout"}, "Nobody answered in time"),
     ],
 )
-def test_anything_else_is_no(context, written, questions, event, said) -> None:
+def test_anything_else_is_a_rejection(context, written, questions, event, said) -> None:
     """A rejection, no answer in time, or no choice fails the task for good; the teardown aborts the job."""
     task = gate(written, 2)
     with pytest.raises(AirflowFailException, match=said):

@@ -62,7 +62,7 @@ def test_a_path_becomes_a_key(template, key, found) -> None:
 
 @pytest.mark.parametrize("key", ["2013-01-01", "", "dt=1/x", "=1", "region=eu"])
 def test_a_path_that_does_not_fit_is_refused(key) -> None:
-    """Airflow logs it by the asset's event instead of starting a run of some other key."""
+    """Airflow logs it with the asset's event instead of starting a run of another key."""
     with pytest.raises(ValueError, match=r"is not a Hive path|has no column"):
         HivePathMapper("{dt}").to_downstream(key)
 
@@ -80,14 +80,14 @@ def test_a_path_that_does_not_fit_is_refused(key) -> None:
         {"template": "{dt}", "max_downstream_keys": 0},
     ],
 )
-def test_a_slip_of_the_pen_is_found_when_the_dag_is_parsed(arguments) -> None:
+def test_a_typo_is_found_when_the_dag_is_parsed(arguments) -> None:
     """A template that cannot be right is refused before any event comes."""
     with pytest.raises(ValueError, match=r"template|max_downstream_keys"):
         HivePathMapper(**arguments)
 
 
 def test_a_key_may_have_a_date() -> None:
-    """The consumer's run gets the date as its partition date; a key without one has none."""
+    """The consumer's run gets the date as its partition date, and a key without one has none."""
     mapper = HivePathMapper("{region}/{dt}", date_column="dt", date_format="%Y%m%d")
     assert mapper.to_partition_date("eu/20130102") == datetime(2013, 1, 2, tzinfo=UTC)
     assert HivePathMapper("{dt}").to_partition_date("2013-01-02") is None
@@ -129,8 +129,8 @@ def test_the_scheduler_reads_what_the_dag_wrote(mapper, key) -> None:
         assert found.max_downstream_keys == 7
 
 
-def test_an_event_tells_counts_of_a_thousand_partitions_at_most() -> None:
-    """The manifest has them all; an event's row in the database stays small."""
+def test_an_event_has_counts_of_at_most_a_thousand_partitions() -> None:
+    """The manifest has them all, and an event's row in the database stays small."""
     extra = event_extra(manifest({f"n={number:04}": 1 for number in range(1_200)}))
     assert (extra["partitions"], len(extra["partition_counts"])) == (1_200, 1_000)
     assert extra["partition_counts"]["n=0000"] == {"files": 1, "bytes": 10, "rows": 1}
@@ -156,7 +156,7 @@ def test_the_event_of_a_single_partition_has_its_counts() -> None:
 
 
 def test_what_cannot_be_a_key_is_left_out(caplog) -> None:
-    """The root, partitions without files and names that are too long are no events, and no error."""
+    """The root, partitions without files and names that are too long make no events, and no error."""
     days, events = Asset("flight_days"), OutletEventAccessors()
     long = f"name={'x' * 250}"
     with caplog.at_level(logging.WARNING):

@@ -33,7 +33,7 @@ def written(store) -> dict[str, str]:
     return reference
 
 
-def test_what_keeps_the_rules_goes_on_to_the_commit(store, context, written) -> None:
+def test_a_seal_that_meets_the_rules_proceeds_to_the_commit(store, context, written) -> None:
     """The report is the XCom, and the steps behind the gate find the seal that was judged."""
     report = gate(written, rules={"min_rows": 1, "partitions": [DAY]}).execute(context)
     assert report["passed"]
@@ -44,8 +44,8 @@ def test_what_keeps_the_rules_goes_on_to_the_commit(store, context, written) -> 
     assert len(visible(store)) == 1
 
 
-def test_what_breaks_them_fails_for_good(store, context, written) -> None:
-    """Nothing becomes visible, no retry is made, and the report is left in an XCom."""
+def test_a_seal_that_breaks_them_fails_for_good(store, context, written) -> None:
+    """Nothing becomes visible, no retry is made, and the report stays in an XCom."""
     with pytest.raises(AirflowFailException, match=r"AuditFailed.*min_rows"):
         gate(written, rules={"min_rows": 2}).execute(context)
     assert visible(store) == []
@@ -87,7 +87,7 @@ def test_a_commit_under_way_does_not_let_drift_pass(store, context, monkeypatch,
     assert (report["passed"], report["compared_with"]) == (False, last["job_id"])
 
 
-def test_a_classic_marker_is_no_commit_to_compare_with(store, context, written) -> None:
+def test_a_classic_marker_is_not_compared_with(store, context, written) -> None:
     """A ``_SUCCESS`` of 0 bytes has no rows to drift from."""
     store.put("lake", "flights/_SUCCESS", b"")
     assert gate(written, rules={"max_drift": 0}).execute(context)["compared_with"] is None
@@ -96,8 +96,8 @@ def test_a_classic_marker_is_no_commit_to_compare_with(store, context, written) 
 @pytest.mark.parametrize(
     "arguments", [{"rules": {}}, {"rules": {"min_row": 1}}, {"on_fail": "shrug"}], ids=str
 )
-def test_a_slip_of_the_pen_fails(store, context, written, arguments) -> None:
-    """Rules that are none are refused before anything is sealed."""
+def test_a_typo_fails(store, context, written, arguments) -> None:
+    """Invalid rules are refused before anything is sealed."""
     with pytest.raises(AirflowFailException):
         gate(written, **arguments).execute(context)
 
@@ -111,7 +111,7 @@ def test_its_rules_are_templates(context) -> None:
 
 
 def test_the_group_puts_it_before_everything_else() -> None:
-    """Stages, audit, resolve, commit; without rules there is no audit task."""
+    """Stages, audit, resolve and commit run in this order, and without rules there is no audit task."""
     with (
         DAG("nightly", schedule=None) as dag,
         s3_commit_task_group(

@@ -33,7 +33,7 @@ def resolve(reference, stages=None):
 
 
 def test_collect_returns_where_the_seal_is(store, context) -> None:
-    """The XCom has location, ETag and counts, and none of the uploads."""
+    """The XCom has location, ETag and counts, but no uploads."""
     reference = set_up(store)
     stage = write_stage(store, reference)
     sealed = S3CommitCollectOperator(task_id="collect", job=reference, stages=[stage]).execute(context)
@@ -42,7 +42,7 @@ def test_collect_returns_where_the_seal_is(store, context) -> None:
 
 
 def test_collect_finds_stages_of_other_engines(store, context) -> None:
-    """Without stages named, every sealed stage attempt of the job is taken."""
+    """If no stages are named, every sealed stage attempt of the job is taken."""
     reference = set_up(store)
     write_stage(store, reference, stage="emr")
     write_stage(store, reference, stage="glue", files={"dt=2013-01-02/part.parquet": b"more"})
@@ -61,8 +61,8 @@ def test_of_several_tries_of_another_engine_the_last_one_counts(store, context) 
     assert pending(store) == []
 
 
-def test_attempts_that_are_no_numbers_of_tries_have_no_last_one(store, context) -> None:
-    """Two sealed attempts with ids of the user's own are refused: nothing tells which one counts."""
+def test_attempts_without_try_numbers_have_no_last_one(store, context) -> None:
+    """Two sealed attempts with the user's own ids are refused, as nothing says which one counts."""
     reference = set_up(store)
     for attempt in ("a", "b"):
         write_stage(store, reference, stage="emr", attempt=attempt, files={f"{DAY}/{attempt}.txt": b"x"})
@@ -77,8 +77,8 @@ def named(reference, context, *tries) -> S3CommitResolveConflictsOperator:
     return S3CommitResolveConflictsOperator(task_id="resolve", job=reference, named_stages=["emr"])
 
 
-def test_a_stage_with_a_name_is_its_last_try_and_no_other(store, context) -> None:
-    """An earlier try's output is refused if the last try succeeded without any; a lost note is none."""
+def test_a_stage_with_a_name_is_its_last_try_only(store, context) -> None:
+    """An earlier try's output is refused if the last try succeeded without any; a lost note is no try."""
     reference = set_up(store)
     write_stage(store, reference, stage="emr", attempt="1")
     with pytest.raises(AirflowFailException, match=r"try 2 of stage emr succeeded.* 1 does not"):
@@ -125,7 +125,7 @@ def test_from_stage_to_manifest(store, context) -> None:
     assert link.get_link(committing, ti_key=None) == ""
 
 
-def test_commit_again_says_the_same(store, context) -> None:
+def test_a_second_commit_returns_the_same(store, context) -> None:
     """A commit that is run again returns the same summary and changes nothing."""
     reference = set_up(store)
     write_stage(store, reference)
@@ -136,7 +136,7 @@ def test_commit_again_says_the_same(store, context) -> None:
     assert (again, visible(store)) == (first, before)
 
 
-def test_resolve_refuses_data_that_is_there(store, context) -> None:
+def test_resolve_refuses_existing_data(store, context) -> None:
     """In mode fail a touched partition with data fails the resolve task, before anything is visible."""
     commit(store)
     reference = set_up(store)
@@ -147,7 +147,7 @@ def test_resolve_refuses_data_that_is_there(store, context) -> None:
     assert visible(store) == before
 
 
-def test_a_plan_that_is_not_the_one_handed_over_is_refused(store, context) -> None:
+def test_a_plan_other_than_the_expected_one_is_refused(store, context) -> None:
     """The commit refuses a plan whose ETag is not the one that XCom carried."""
     reference = set_up(store)
     write_stage(store, reference)
@@ -173,7 +173,7 @@ def overtaken(store, context) -> dict:
 
 
 def test_a_pinned_plan_is_refused_when_its_partitions_have_changed(store, context, overtaken) -> None:
-    """What someone looked at in the resolve task is what the commit replaces, or nothing is."""
+    """What was looked at in the resolve task is what the commit replaces, or nothing is."""
     before = visible(store)
     with pytest.raises(AirflowFailException, match="DestinationChanged"):
         S3CommitJobOperator(task_id="commit", **overtaken).execute(context)
@@ -182,14 +182,14 @@ def test_a_pinned_plan_is_refused_when_its_partitions_have_changed(store, contex
     assert visible(store) == before
 
 
-def test_a_plan_that_nobody_looked_at_is_made_again(store, context, overtaken) -> None:
-    """Without a pin the commit replaces what other jobs have added since the resolve task too."""
+def test_an_unpinned_plan_is_made_again(store, context, overtaken) -> None:
+    """Without a pin the commit also replaces what other jobs added since the resolve task."""
     summary = S3CommitJobOperator(task_id="commit", pin_plan=False, **overtaken).execute(context)
     (left,) = visible(store)
     assert summary["job_id"] in left
 
 
-def test_a_sharded_commit_makes_such_a_plan_again_too(store, context, overtaken) -> None:
+def test_a_sharded_commit_also_makes_an_unpinned_plan_again(store, context, overtaken) -> None:
     """The task that begins the shards plans again."""
     job = overtaken["job"]
     (shard,) = S3CommitBeginOperator(task_id="b", shards=1, pin_plan=False, **overtaken).execute(context)
@@ -200,7 +200,7 @@ def test_a_sharded_commit_makes_such_a_plan_again_too(store, context, overtaken)
 
 
 def test_outlets_get_the_summary(store, context) -> None:
-    """The asset's event says which manifest, how many files, rows and bytes, and the same by partition."""
+    """The asset's event names the manifest, files, rows and bytes, in total and by partition."""
     table = Asset("flights")
     context["outlet_events"] = OutletEventAccessors()
     reference = set_up(store)
@@ -212,7 +212,7 @@ def test_outlets_get_the_summary(store, context) -> None:
     assert context["outlet_events"][table].partition_keys == set()
 
 
-def test_partitions_are_events_of_their_own(store, context) -> None:
+def test_partitions_have_their_own_events(store, context) -> None:
     """The partitions' asset gets one event for each partition with new files, the table's asset one."""
     table, days = Asset("flights"), Asset("flight_days")
     context["outlet_events"] = OutletEventAccessors()
@@ -247,7 +247,7 @@ def test_a_killed_commit_stops_completing(store) -> None:
 
 
 def test_a_stage_of_another_job_is_refused(store, context) -> None:
-    """Where setup was cleared and a mapped stage's instance was not, its XCom names the former job."""
+    """If setup was cleared and a mapped stage's instance was not, its XCom names the former job."""
     reference = set_up(store)
     stage = {**write_stage(store, reference), "job_id": "the-former"}
     with pytest.raises(AirflowFailException, match=r"wrote for job the-former.*Clear it"):
@@ -310,7 +310,7 @@ def test_links_to_the_page_need_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stages_left(context, xcoms, asked: dict[str, str] | None = None, **states: str) -> Any:
-    """Return what the task behind the stages returns; the stages ended in the given states."""
+    """Return what the task behind the stages returns, with the given states of the stages."""
     with DAG("nightly", schedule=None):
         task = S3CommitStagesOperator(task_id="stages", stages=xcoms, **(asked or {}))
         for name in states:
@@ -337,8 +337,8 @@ def test_nothing_but_skipped_stages_skips_the_commit(context, xcoms) -> None:
         stages_left(context, xcoms, a="skipped", b="skipped")
 
 
-def test_skips_do_as_asked(context) -> None:
-    """Skipped stages make an empty commit if one is asked for; some of them make none without ``ignore``."""
+def test_skips_follow_the_option(context) -> None:
+    """Skipped stages make an empty commit on request; some of them make none without ``ignore``."""
     asked = {"skipped_stages": "skip", "on_empty": "commit"}
     assert stages_left(context, None, asked, a="skipped", b="skipped") == []
     assert stages_left(context, None, asked, a="success", b="success") is None
@@ -353,7 +353,7 @@ def without_files(store, reference, context, **asked: str) -> dict:
     return task.execute(context)
 
 
-def test_without_files_the_commit_is_as_asked(store, context) -> None:
+def test_a_commit_without_files_follows_the_option(store, context) -> None:
     """By a group's default there is no commit; ``commit`` makes an empty one."""
     with pytest.raises(AirflowSkipException):
         without_files(store, set_up(store), context, on_empty="skip")
@@ -363,7 +363,7 @@ def test_without_files_the_commit_is_as_asked(store, context) -> None:
     assert (summary["files"], visible(store)) == (0, [])
 
 
-def test_nothing_replaces_everything_only_by_name(store, context) -> None:
+def test_replacing_everything_by_nothing_needs_its_name(store, context) -> None:
     """A replace of a whole table by no files is refused or skipped, and made if its own name is given."""
     commit(store)
     before = visible(store)
@@ -381,7 +381,7 @@ def test_nothing_replaces_everything_only_by_name(store, context) -> None:
 
 
 def test_a_save_mode_that_only_removes_is_not_skipped(store, context) -> None:
-    """An overwrite by nothing says that it was not done: a success without it would be a silent loss."""
+    """An overwrite by nothing says that it was not done, as success would be a silent loss."""
     commit(store)
     job = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="as-written"))
     seal_stage(job._live(), "spark", "1", [], removes="everything")

@@ -71,7 +71,7 @@ def test_every_parameter_is_documented(cls: type) -> None:
 
 @each("cls", CLASSES)
 def test_every_templated_field_says_so(cls: type) -> None:
-    """A template field of ours is called templated where its parameter is explained, and no other one is."""
+    """A template field of ours is called templated where its parameter is explained, and no other is."""
     entries = re.split(r"^:param (\w+):", documented(cls), flags=re.MULTILINE)[1:]
     told = dict(zip(entries[::2], entries[1::2], strict=True))
     fields = [name for name in getattr(cls, "template_fields", ()) if name in told]
@@ -138,7 +138,7 @@ IN_ONE_PROCESS = pytest.mark.xdist_group("airflow-imports")
 
 @pytest.fixture(scope="module")
 def brought_in() -> dict[str, list[str]]:
-    """What a fresh process imports for each module, beyond Airflow's SDK and the modules before it."""
+    """Return what a fresh process imports for each module, beyond Airflow's SDK and earlier modules."""
     modules = [*sorted(FOR_DAGS - {SPARK_SUBMIT}), ITS_PARENT, SPARK_SUBMIT]
     program = (
         "import sys, importlib, json, airflow.sdk\n"
@@ -177,7 +177,7 @@ def test_importing_any_of_it_is_light(brought_in: dict[str, list[str]]) -> None:
 
 
 @IN_ONE_PROCESS
-def test_the_spark_operator_brings_in_nothing_but_its_provider(brought_in: dict[str, list[str]]) -> None:
-    """Beside the parent class's own module, which any DAG with it imports, it imports itself alone."""
+def test_the_spark_operator_only_brings_in_its_provider(brought_in: dict[str, list[str]]) -> None:
+    """Beside the parent class's own module, which any DAG with it imports, it imports only itself."""
     assert brought_in[SPARK_SUBMIT] == [SPARK_SUBMIT]
     assert [name for name in brought_in[ITS_PARENT] if name.startswith("pyspark")] == []

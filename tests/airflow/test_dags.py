@@ -65,7 +65,7 @@ def test_the_day_of_a_run(bag, facts, day) -> None:
 
 
 @pytest.mark.parametrize(("dry_run", "apply"), [(True, "False"), (False, "True")])
-def test_the_sweep_is_dry_unless_told_otherwise(bag, dry_run, apply) -> None:
+def test_the_sweep_is_dry_by_default(bag, dry_run, apply) -> None:
     """The param decides, and is a dry run by default."""
     dag = bag.dags["sweep_orphan_uploads"]
     assert dag.params["dry_run"] is True

@@ -63,7 +63,7 @@ def test_an_endpoint_of_the_environment(connect, monkeypatch, variable, endpoint
 
 
 def test_an_endpoint_of_a_profile(connect, monkeypatch, tmp_path) -> None:
-    """So is one that the profile names which the connection names."""
+    """An endpoint of the profile that the connection names is addressed the same way."""
     profile = "[profile lan]\nservices = lan\n[services lan]\ns3 =\n  endpoint_url = http://minio:9000\n"
     (tmp_path / "config").write_text(profile)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -72,8 +72,8 @@ def test_an_endpoint_of_a_profile(connect, monkeypatch, tmp_path) -> None:
     assert hook.address.endpoint_url == "http://minio:9000"
 
 
-def test_the_connections_endpoint_wins(connect, monkeypatch) -> None:
-    """An endpoint of the connection is taken before that of the environment."""
+def test_the_connection_s_endpoint_wins(connect, monkeypatch) -> None:
+    """An endpoint of the connection overrides that of the environment."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://minio:9000")
     hook = connect(endpoint_url="https://s3.example.test")
     assert hook.aws.conn.meta.endpoint_url == hook.address.endpoint_url == "https://s3.example.test"
@@ -99,7 +99,7 @@ def test_an_endpoint_with_a_password_is_refused(connect) -> None:
 
 
 def test_the_address_has_no_credentials(connect) -> None:
-    """What goes into a Spark configuration is endpoint, region and addressing, and no more."""
+    """A Spark configuration gets endpoint, region and addressing, and no more."""
     address = connect(endpoint_url="http://127.0.0.1:8333").address
     assert (address.endpoint_url, address.region, address.path_style) == (
         "http://127.0.0.1:8333",
@@ -163,7 +163,7 @@ def test_a_connection_without_keys_of_its_own_changes_nothing(connect, extra) ->
 
 @pytest.fixture
 def aws(monkeypatch):
-    """An AWS that is played in this process."""
+    """Return an AWS that is simulated in this process."""
     moto = pytest.importorskip("moto")
     with moto.mock_aws():
         yield
@@ -208,7 +208,7 @@ def test_a_bundle_of_authorities(connect, tmp_path) -> None:
 
 
 def test_a_profile_or_nothing_is_the_chain(monkeypatch) -> None:
-    """Without a connection, boto3's own chain says who it is."""
+    """Without a connection, boto3's own chain provides the identity."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-the-environment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")

@@ -1,4 +1,4 @@
-"""The metrics that tasks send to Airflow, and that the documentation lists the same."""
+"""The metrics that tasks send to Airflow, which are the ones that the documentation lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 class Ledger:
-    """What Airflow hands every metric to: a backend that writes them down."""
+    """What Airflow passes every metric to: a backend that records them."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -74,7 +74,7 @@ class Ledger:
 
 @pytest.fixture
 def ledger() -> Iterator[Ledger]:
-    """The backend of Airflow's metrics, for the length of a test."""
+    """Return the backend of Airflow's metrics for the length of a test."""
     made, before = Ledger(), shared._factory
     shared.initialize(factory=lambda: made, export_legacy_names=False)  # type: ignore[arg-type, return-value]
     yield made
@@ -92,8 +92,8 @@ def _sealed(store: MemoryStore) -> dict[str, str]:
     return reference
 
 
-def test_a_commit_is_told_of(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
-    """How much it made visible, how long it took, and where; not which job it was."""
+def test_a_commit_is_counted(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
+    """A metric says how much it made visible, how long it took, and where, but not which job it was."""
     S3CommitJobOperator(task_id="commit", job=_sealed(store)).execute(context)
     told = {name: count for name, count in ledger.counts.items() if name.startswith("s3commit.")}
     requests = told.pop("s3commit.commit.requests")
@@ -109,15 +109,15 @@ def test_a_commit_is_told_of(store: MemoryStore, context: dict[str, Any], ledger
     assert all(tags == {"bucket": "lake", "destination": "flights"} for tags in ledger.tags)
 
 
-def test_a_try_that_fails_is_told_of(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
-    """And nothing is counted as committed."""
+def test_a_failed_try_is_counted(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
+    """A failed try is not counted as a commit."""
     with pytest.raises(AirflowFailException):
         S3CommitJobOperator(task_id="commit", job=set_up(store)).execute(context)
     assert ledger.counts == {"s3commit.commit.failures": 1}
     assert ledger.times == {}
 
 
-def test_an_abort_is_told_of(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
+def test_an_abort_is_counted(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
     """An abort counts with its uploads; one that finds the job committed does not count."""
     reference = _sealed(store)
     with pytest.raises(AirflowFailException):
@@ -131,7 +131,7 @@ def test_an_abort_is_told_of(store: MemoryStore, context: dict[str, Any], ledger
     assert ledger.counts["s3commit.aborts"] == before["s3commit.aborts"]
 
 
-def test_a_sweep_is_told_of_unless_it_was_dry(
+def test_a_sweep_is_counted_unless_it_was_dry(
     store: MemoryStore, context: dict[str, Any], ledger: Ledger
 ) -> None:
     """A dry run changes nothing, and counts nothing; either reports what is pending."""
@@ -148,7 +148,7 @@ def test_a_sweep_is_told_of_unless_it_was_dry(
     assert ledger.counts["s3commit.sweep.uploads"] == 3
 
 
-def test_retries_and_throttles_are_told_of_as_they_happen(ledger: Ledger) -> None:
+def test_retries_and_throttles_are_counted_as_they_happen(ledger: Ledger) -> None:
     """A lost response is a retry; a request that was rejected temporarily is a throttle too."""
 
     class Clock:
@@ -198,7 +198,7 @@ def test_the_notifier_counts_its_retries(store: MemoryStore, monkeypatch: pytest
     assert [hook.on_retry for hook in made] == [count_retry]
 
 
-def test_a_metric_that_cannot_be_told_fails_no_task(
+def test_a_metric_that_cannot_be_sent_fails_no_task(
     store: MemoryStore, context: dict[str, Any], ledger: Ledger
 ) -> None:
     """The commit is worth more than its count."""
@@ -208,14 +208,14 @@ def test_a_metric_that_cannot_be_told_fails_no_task(
 
 
 def test_the_documented_table_is_the_code() -> None:
-    """Every metric with its kind, unit and meaning, in the same order, and no other."""
+    """The table has every metric with its kind, unit and meaning, in the same order, and no other."""
     rows = re.findall(
         r"^\| `(s3commit\.[\w.]+)` \| (\w+) \| (\w+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE
     )
     assert rows == [(name, *metric) for name, metric in METRICS.items()]
 
 
-def test_every_metric_is_told_by_something() -> None:
+def test_every_metric_is_sent_somewhere() -> None:
     """Every name in the table is in the code."""
     source = Path(metrics.__file__).read_text()
     for name in METRICS:

@@ -54,7 +54,7 @@ def test_the_default_mode(run_type: str, conf: dict | None, params: dict, mode: 
 def test_the_save_modes_decide_unless_a_mode_is_named(
     run_type: str, conf: dict, params: dict, mode: str
 ) -> None:
-    """A group of Spark's own writers takes the param's mode if there is one, and the save modes otherwise."""
+    """A group of Spark's own writers takes the param's mode if set, and the save modes otherwise."""
     operator = S3CommitSetupOperator(
         task_id="setup", destination="s3://lake/flights/", conflict_mode=SPARKS_CONFLICT_MODE
     )
@@ -116,13 +116,13 @@ def test_a_time_is_one_of_the_dag_s_zone(value: Any, utc: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["yesterday", "a week", "12:00", "", 7, None, True])
-def test_what_is_no_time_is_refused(value: Any) -> None:
+def test_an_invalid_time_is_refused(value: Any) -> None:
     """The message says how to write one."""
     with pytest.raises(ValueError, match="write 2013-01-01"):
         moment_of(value, before=AFTER)
 
 
-def test_the_sensor_reckons_from_its_run(store: MemoryStore) -> None:
+def test_the_sensor_counts_from_its_run(store: MemoryStore) -> None:
     """A duration ends at the run, so that a cleared sensor looks for the same manifest."""
     with DAG("nightly", schedule=None, start_date=pendulum.datetime(2013, 1, 1, tz="Europe/Berlin")):
         sensor = S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS, newer_than="1d", timeout=0)

@@ -58,10 +58,10 @@ def load(
 def test_mapped_tasks_write_and_one_commit_makes_them_visible(
     page: ModuleType, store: MemoryStore, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the commit nothing is visible; afterwards there are exactly the rows of the tries that count."""
+    """Before the commit nothing is visible, and afterwards exactly the rows of the tries that count."""
     reference = set_up(store)
     days = ["2013-01-01", "2013-01-02"]
-    # A try that ended and whose result Airflow lost: its rows are written, and do not count.
+    # A try that ended and whose result Airflow lost: its rows are written, but do not count.
     load(page, monkeypatch, reference, days[0], number=0, try_number=1)
     written = [load(page, monkeypatch, reference, day, number=n, try_number=2) for n, day in enumerate(days)]
     sealed = page.seal.function(reference, written)

@@ -24,7 +24,7 @@ from tests.airflow.runs import FLIGHTS, set_up
 
 
 def test_every_option_is_read() -> None:
-    """What the configuration sets is what operators, sensors and the sweep go by."""
+    """Operators, sensors and the sweep use what the configuration sets."""
     program = (
         "from airflow_s3commit.hooks.s3_commit import S3CommitHook\n"
         "from airflow_s3commit.operators.commit import S3CommitJobOperator\n"
@@ -63,7 +63,7 @@ def test_airflows_configuration_is_read_in_one_module() -> None:
 
 
 def test_airflows_command_line_has_every_command() -> None:
-    """Names and what they do are the program's own."""
+    """Names and descriptions are the program's own."""
     (group,) = get_cli_commands()
     assert group.name == "s3commit"
     assert {command.name: command.help for command in group.subcommands} == COMMANDS
@@ -84,7 +84,7 @@ def test_airflow_defines_the_commands_without_loading_them() -> None:
 
 
 class Asked:
-    """What Airflow's parser makes of a command line."""
+    """The result of Airflow's parser for a command line."""
 
     def __init__(self, subcommand: str, *words: str, aws_conn_id: str | None = None) -> None:
         self.subcommand = subcommand
@@ -133,8 +133,8 @@ def test_what_it_suggests_can_be_pasted(store, lake, capsys) -> None:
     assert "--aws-conn-id lake" in (told.out + told.err).replace("\n", " ")
 
 
-def test_an_unknown_connection_is_no_other_one(monkeypatch) -> None:
-    """It is refused by its name, instead of going on with the machine's own credentials."""
+def test_an_unknown_connection_is_refused(monkeypatch) -> None:
+    """It is refused by its name, and the machine's own credentials are not used instead."""
     monkeypatch.setattr(
         S3CommitHook, "store", property(lambda self: pytest.fail("went on without the connection"))
     )

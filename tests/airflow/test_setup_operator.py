@@ -41,7 +41,7 @@ def operator(**arguments: Any) -> S3CommitSetupOperator:
 
 
 def state(store, reference) -> str | None:
-    """Return where a job is, by its record."""
+    """Return a job's state, from its record."""
     record = Job.at(store, JobReference.from_dict(reference)).state()
     return record.state if record is not None else None
 
@@ -54,8 +54,8 @@ def test_it_opens_a_job_and_returns_its_reference(store, context) -> None:
     assert state(store, reference) == "open"
 
 
-def test_the_record_says_which_run_it_was(store, context) -> None:
-    """The job's record has the run's facts: the partition key of a partitioned run among them."""
+def test_the_record_names_its_run(store, context) -> None:
+    """The job's record has the run's facts, such as the partition key of a partitioned run."""
     reference = operator().execute(context)
     facts = Job.at(store, JobReference.from_dict(reference)).record().context
     assert facts == {
@@ -91,7 +91,7 @@ def test_each_try_has_a_job_of_its_own_and_aborts_the_former(store) -> None:
 
 
 def test_a_job_that_committed_is_left_alone(store) -> None:
-    """A cleared run doesn't touch what its first pass committed."""
+    """A cleared run does not touch what its first pass committed."""
     remembered = TaskStateStore()
     remembered.set("s3commit.jobs", [commit(store)])
     before = visible(store)
@@ -116,7 +116,7 @@ def test_an_upload_that_a_cleared_stage_begins_while_it_dies_is_found(store, mon
     assert pending(store) == []
 
 
-def test_nothing_is_waited_for_after_a_teardown(store, monkeypatch) -> None:
+def test_there_is_no_wait_after_a_teardown(store, monkeypatch) -> None:
     """A cleared run whose first pass ended in its teardown starts over at once."""
     remembered = TaskStateStore()
     first = operator().execute(new_context(1, remembered))
@@ -142,7 +142,7 @@ def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, monkey
     assert state(store, first) is None
 
 
-def test_a_job_is_remembered_before_it_is_there(store, monkeypatch) -> None:
+def test_a_job_is_remembered_before_it_exists(store, monkeypatch) -> None:
     """A try that dies while it sets its job up leaves the job's name to the next try."""
     remembered = TaskStateStore()
 
@@ -157,8 +157,8 @@ def test_a_job_is_remembered_before_it_is_there(store, monkeypatch) -> None:
     assert operator().execute(new_context(2, remembered))["job_id"] != lost["job_id"]
 
 
-def test_it_works_where_nothing_is_remembered(store) -> None:
-    """Without a task state store the job is set up all the same."""
+def test_it_works_without_a_memory(store) -> None:
+    """Without a task state store the job is still set up."""
     context = new_context()
     del context["task_state_store"]
     assert state(store, operator().execute(context)) == "open"
@@ -195,7 +195,7 @@ def test_a_store_may_need_other_options(store, context) -> None:
 
 
 def test_a_store_without_conditions_takes_best_effort(monkeypatch, context) -> None:
-    """It is refused at once, unless the task does without fencing."""
+    """It is refused at once, unless the task renounces fencing."""
     store = MemoryStore(conditions=False)
     monkeypatch.setattr(S3CommitHook, "store", store)
     with pytest.raises(AirflowFailException, match="best-effort"):
@@ -203,7 +203,7 @@ def test_a_store_without_conditions_takes_best_effort(monkeypatch, context) -> N
     assert state(store, operator(fencing="best-effort").execute(context)) == "open"
 
 
-def test_a_store_s_needs_may_be_templates(store, context) -> None:
+def test_options_for_a_store_may_be_templates(store, context) -> None:
     """One DAG serves several stores: tracking and fencing are rendered for each run."""
     setup = operator(track_pending="{{ params.track }}", fencing="{{ params.fence }}")
     setup.render_template_fields({**context, "params": {"track": "s3", "fence": "best-effort"}})
@@ -233,8 +233,8 @@ def test_nothing_is_asked_of_the_store_before_execute(monkeypatch) -> None:
 KMS = {"sse": "aws:kms", "sse_kms_key_id": "alias/lake"}
 
 
-def test_objects_are_kept_as_the_task_says(store, context) -> None:
-    """Options may be templates, reach the job's record and its files, and have no entry that is unknown."""
+def test_object_options_of_the_task_are_used(store, context) -> None:
+    """Options may be templates, reach the job's record and its files, and have no unknown entry."""
     setup = operator(object_options={**KMS, "tags": {"run": "{{ run_id }}"}})
     setup.render_template_fields({**context, "run_id": "r-1"})
     reference = setup.execute(context)
@@ -298,8 +298,8 @@ def sealed_in(run: Run, store: MemoryStore) -> dict[str, str]:
     return reference
 
 
-def test_a_cleared_commit_takes_up_the_sealed_job(store) -> None:
-    """Airflow clears setup with the commit; the stages' output is not computed again."""
+def test_a_cleared_commit_continues_the_sealed_job(store) -> None:
+    """Airflow clears setup with the commit, and the stages' output is not computed again."""
     run = Run()
     reference = sealed_in(run, store)
     assert run.set_up(DONE) == reference
@@ -317,8 +317,8 @@ def test_a_cleared_commit_takes_up_the_sealed_job(store) -> None:
         {"one": "success", "twofold": "success"},
     ],
 )
-def test_a_cleared_stage_computes_anew(store, states) -> None:
-    """Data from before a fix is never committed after it: its job is aborted, and there is a new one."""
+def test_a_cleared_stage_computes_again(store, states) -> None:
+    """Data from before a fix is never committed after it: its job is aborted, and a new one begins."""
     run = Run()
     reference = sealed_in(run, store)
     again = run.set_up(states)
@@ -335,7 +335,7 @@ def test_a_cleared_setup_leaves_a_successful_run_its_job(store) -> None:
     assert run.set_up({"one": None, "two": None}) != reference
 
 
-def test_a_job_that_was_aborted_or_is_open_is_not_taken_up(store) -> None:
+def test_an_aborted_or_open_job_is_not_continued(store) -> None:
     """Only a sealed job has all output of its stages."""
     run = Run()
     first = run.set_up({"one": None, "two": None})
@@ -346,8 +346,8 @@ def test_a_job_that_was_aborted_or_is_open_is_not_taken_up(store) -> None:
     assert run.set_up(DONE)["job_id"] != third["job_id"]
 
 
-def test_a_job_with_other_options_or_destination_is_not_taken_up(store) -> None:
-    """A fix of the DAG counts: the job of the old arguments is aborted."""
+def test_a_job_with_other_options_or_destination_is_not_continued(store) -> None:
+    """A fix of the DAG counts, so the job of the old arguments is aborted."""
     run = Run()
     first = sealed_in(run, store)
     second = run.set_up(DONE, conflict_mode="append")
@@ -357,7 +357,7 @@ def test_a_job_with_other_options_or_destination_is_not_taken_up(store) -> None:
     assert run.set_up(DONE, conflict_mode="append", destination="s3://lake/other/") != second
 
 
-def test_it_enters_the_destination_in_the_registry(store, context, monkeypatch) -> None:
+def test_it_registers_the_destination(store, context, monkeypatch) -> None:
     """The object has the connection and the staging by which the page and sweeps find the jobs."""
     monkeypatch.setattr(setup, "REGISTRY", "s3://lake/registry/")
     operator(aws_conn_id="lake", staging="s3://lake/records/").execute(context)

@@ -56,7 +56,7 @@ def test_shards_make_the_whole_visible(store, context, resolved) -> None:
 
 
 def test_each_task_may_be_run_again(store, context, resolved) -> None:
-    """After a clear, on a committed job, every task of the three ends well and changes nothing."""
+    """After a clear, on a committed job, each of the three tasks succeeds and changes nothing."""
     for shard in begin(resolved, 2, context):
         complete(resolved, shard, context)
     summary = finish(resolved, context)
@@ -68,12 +68,12 @@ def test_each_task_may_be_run_again(store, context, resolved) -> None:
 
 
 def test_a_begin_that_is_retried_keeps_its_shards(context, resolved) -> None:
-    """The commit stays cut into as many shards as the first try asked for."""
+    """The commit keeps as many shards as the first try made."""
     assert begin(resolved, 3, context) == begin(resolved, 7, context) == [0, 1, 2]
 
 
 def test_a_missing_shard_is_no_commit(store, context, resolved) -> None:
-    """The finish fails while a shard is not complete, and one task may still commit it all."""
+    """The finish fails while a shard is missing, and one task may still commit everything."""
     complete(resolved, begin(resolved, 2, context)[0], context)
     with pytest.raises(AirflowFailException, match=r"shards \[1\] are not complete"):
         finish(resolved, context)
@@ -83,7 +83,7 @@ def test_a_missing_shard_is_no_commit(store, context, resolved) -> None:
 
 @pytest.mark.parametrize("shards", [0, -1, 1025, "many", None])
 def test_a_number_that_cannot_be_mapped_is_refused(context, resolved, shards) -> None:
-    """Before anything is begun, and without retries."""
+    """It is refused before anything is begun, and without retries."""
     with pytest.raises(AirflowFailException, match="from 1 to 1024"):
         begin(resolved, shards, context)
 

@@ -1,4 +1,4 @@
-"""Many who wait at few destinations, and what that costs the store."""
+"""Many waiters at few destinations, and their cost to the store."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def requests(counted: CountingStore) -> int:
 
 
 def waiting_for(**asked: Any) -> Waiter:
-    """Return one who waits."""
+    """Return a waiter."""
     return Waiter(Criteria.of(**asked))
 
 
@@ -105,8 +105,8 @@ def test_one_look_serves_all_until_it_is_old(counted) -> None:
     assert asyncio.run(looks()) == [2, 2, 5, 7]
 
 
-def test_those_who_look_more_often_look_for_the_others(counted) -> None:
-    """Of two intervals at one destination, the shorter one's looks are all that is asked."""
+def test_the_shorter_interval_s_looks_serve_both(counted) -> None:
+    """Of two intervals at one destination, only the shorter one's looks are made."""
     clock = Clock()
 
     async def looks() -> None:
@@ -184,7 +184,7 @@ def test_a_store_that_cannot_be_opened_is_tried_again_an_interval_later(counted)
 
 
 def test_a_look_at_a_log_is_one_request(counted, store) -> None:
-    """The second search finds the end of the log; from then on one for all reads the next entry."""
+    """The second search finds the end of the log; then one request reads the next entry for all waiters."""
     commit(store)
     clock, waits = Clock(), [waiting_for(run_id="another"), waiting_for(job="a-job")]
 

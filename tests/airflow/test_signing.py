@@ -1,4 +1,4 @@
-"""Signed jobs as tasks: the key is in a connection, and nowhere else."""
+"""Signed jobs as tasks: the key is only in a connection."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_job_from_setup_to_manifest(store, context, keyed, caplog) -> None:
 
 
 def test_a_teardown_without_the_key_ends_nothing(store, context, keyed) -> None:
-    """The abort of a signed job is refused where the setting is missing, and done where it is there."""
+    """The abort of a signed job is refused without the setting, and done with it."""
     keyed(KEY)
     reference = S3CommitSetupOperator(task_id="setup", destination=FLIGHTS, conflict_mode="append").execute(
         context

@@ -50,7 +50,7 @@ def stage_task(cluster: SimpleNamespace, reference: dict, **arguments: Any) -> S
 
 
 def test_yarn_cluster_mode_works_by_default(store, cluster, monkeypatch) -> None:
-    """The parent refuses to be durable there without the resource manager's API; so the stage is not."""
+    """The parent refuses to be durable there without the resource manager's API, so the stage is not."""
     connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
     task = stage_task(cluster, set_up(store))
     assert task.durable
@@ -76,7 +76,7 @@ def test_yarn_client_mode_is_left_alone(store, cluster, monkeypatch) -> None:
 
 
 def test_a_retry_on_yarn_is_a_new_attempt(store, cluster, monkeypatch) -> None:
-    """Where no driver can be found again, what the first one left is aborted and another is started."""
+    """If no driver can be found again, what the first one left is aborted and another is started."""
     connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
     reference, remembered = set_up(store), TaskStateStore()
     write_stage(store, reference, stage=STAGE, attempt="1", seal=False)
@@ -91,7 +91,7 @@ def test_a_retry_on_yarn_is_a_new_attempt(store, cluster, monkeypatch) -> None:
     ("status", "attempt"), [("RUNNING", "1"), ("FINISHED", "1"), ("FAILED", "2"), ("KILLED", "2")]
 )
 def test_a_standalone_driver_is_found_again(store, cluster, monkeypatch, status, attempt) -> None:
-    """A living or finished driver's seal counts under its own attempt; for a dead one another is started."""
+    """The seal of a living or finished driver counts under its own attempt; a dead one is replaced."""
     connect(monkeypatch, "spark://master", **{"deploy-mode": "cluster"})
     reference, remembered = set_up(store), TaskStateStore()
     remembered.set("s3commit.stage_attempt", {"job_id": reference["job_id"], "stage_attempt": "1"})

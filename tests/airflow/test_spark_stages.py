@@ -14,7 +14,7 @@ from airflow_s3commit.task_group import s3_commit_task_group
 
 
 def test_a_mapped_stage_is_part_of_the_job() -> None:
-    """Each instance is a stage of the one job; setup is before, the commit behind all of them."""
+    """Each instance is a stage of the one job; setup is before, the commit after all of them."""
     with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
         commit.spark_submit.partial(task_id="facts", application="facts.py").expand(
             application_args=[["a"], ["b"]]
@@ -71,8 +71,8 @@ def test_a_list_of_sql_is_a_mapped_stage() -> None:
         (["SELECT 1", ""], {}, "there is no SQL"),
     ],
 )
-def test_what_spark_s_shell_cannot_run_is_an_error_of_the_dag(sql, given, why: str) -> None:
-    """The author of the DAG sees it when the file is parsed, with the way out."""
+def test_sql_that_spark_s_shell_cannot_run_is_an_error_of_the_dag(sql, given, why: str) -> None:
+    """The author of the DAG sees it when the file is parsed, with the remedy."""
     with DAG("nightly", schedule=None), s3_commit_task_group(destination="s3://lake/x/") as commit:
         with pytest.raises(ValueError, match=why):
             commit.spark_sql(sql, **given)
@@ -93,7 +93,7 @@ def modes_of(*writers: str | None, mapped: bool = False, **group: Any) -> str:
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_the_save_modes_of_sparks_own_writers_decide_where_no_mode_is_named(mapped: bool) -> None:
+def test_spark_s_save_modes_decide_if_no_mode_is_named(mapped: bool) -> None:
     """A group of ``writer="spark"`` carries Spark's meaning over, unless it names a conflict mode."""
     assert modes_of("spark", "spark", mapped=mapped) == SPARKS_CONFLICT_MODE
     assert modes_of("spark", mapped=mapped, conflict_mode="append") == "append"

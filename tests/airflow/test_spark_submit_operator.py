@@ -24,7 +24,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "key-id", "AWS_SECRET_ACCESS_KEY": "very-secret", "
 
 @pytest.fixture
 def spark(store, monkeypatch) -> SimpleNamespace:
-    """A Spark that writes and seals what its configuration asks for, and remembers what it was given."""
+    """Return a Spark that writes and seals what its configuration asks for, and records its arguments."""
     seen = SimpleNamespace(
         conf=[], environment=[], fails_before_seal=False, fails_after_seal=False, writes=True
     )
@@ -62,7 +62,7 @@ def stage_task(reference, **arguments) -> S3CommitSparkSubmitOperator:
     )
 
 
-def test_the_application_is_told_its_job(store, spark, context) -> None:
+def test_the_application_gets_its_job(store, spark, context) -> None:
     """Job, stage, stage attempt and the store's address are in the configuration, beside the user's own."""
     reference = set_up(store)
     stage_task(reference, conf={"spark.sql.shuffle.partitions": "4"}).execute(context)
@@ -83,7 +83,7 @@ def test_rows_are_counted_unless_the_user_says_otherwise(store, spark, context) 
     assert users == {**dict.fromkeys(BATCHES_BY_COUNT), "spark.sql.execution.arrow.maxBytesPerBatch": "16m"}
 
 
-def test_the_package_is_shipped_where_it_is_asked_for(store, spark, context, tmp_path, monkeypatch) -> None:
+def test_the_package_is_shipped_on_request(store, spark, context, tmp_path, monkeypatch) -> None:
     """With ``ship_package`` the application gets the package's zip beside the user's own files, once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     task = stage_task(set_up(store), ship_package=True, py_files="own.py")
@@ -122,10 +122,8 @@ def test_an_unchanged_application_gets_the_protocol_and_its_jar(store, spark, co
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["properties_file", "spark-defaults.conf"])
-def test_what_is_added_hides_nothing_of_sparks_own_file(
-    named: bool, store, spark, monkeypatch, tmp_path
-) -> None:
-    """Extensions, protocol and jars of a file are kept beside ours: values on a command line would win."""
+def test_additions_keep_those_of_spark_s_own_file(named: bool, store, spark, monkeypatch, tmp_path) -> None:
+    """Extensions, protocol and jars of a file are kept beside ours, which would override them."""
     monkeypatch.setattr("airflow_s3commit.spark.shipping.pending_jar", lambda: "/jars/pending.jar")
     monkeypatch.setattr(Job, "seal_stage", lambda job, *stage: SealReference(**SEALED))
     spark.writes = False
@@ -183,7 +181,7 @@ def test_object_options_that_s3a_cannot_apply_stop_the_submission(store, spark, 
     assert spark.conf == []
 
 
-def test_the_xcom_says_where_the_seal_is(store, spark, context) -> None:
+def test_the_xcom_locates_the_seal(store, spark, context) -> None:
     """The output is small: location, ETag and counts, without the uploads."""
     output = stage_task(set_up(store)).execute(context)
     assert (output["stage"], output["stage_attempt"]) == ("refresh.spark_submit", "1")
@@ -216,7 +214,7 @@ def test_keys_leave_the_environment_when_it_fails(store, spark, context, monkeyp
     assert "AWS_ACCESS_KEY_ID" not in os.environ
 
 
-def test_a_retry_takes_over_what_was_sealed(store, spark) -> None:
+def test_a_retry_keeps_what_was_sealed(store, spark) -> None:
     """A try that failed after its seal is not computed again."""
     reference, remembered = set_up(store), TaskStateStore()
     spark.fails_after_seal = True
@@ -241,7 +239,7 @@ def test_a_retry_aborts_what_was_not_sealed(store, spark) -> None:
 
 
 def test_a_new_job_computes_again(store, spark) -> None:
-    """After a clear the job is another one: what was sealed for the former is not taken."""
+    """After a clear the job is another one, and what was sealed for the former is not taken."""
     remembered = TaskStateStore()
     stage_task(set_up(store)).execute(new_context(1, remembered))
     remembered.set("spark_job_id", "driver-1")
@@ -252,7 +250,7 @@ def test_a_new_job_computes_again(store, spark) -> None:
 
 
 def test_a_reconnect_keeps_the_attempt_its_driver_has(store, spark, monkeypatch) -> None:
-    """A driver that a dead worker left running seals under the attempt it was started with."""
+    """A driver that a dead worker left running seals under its original attempt."""
     reference, remembered = set_up(store), TaskStateStore()
     remembered.set("s3commit.stage_attempt", {"job_id": reference["job_id"], "stage_attempt": "1"})
     remembered.set("spark_job_id", "driver-1")
@@ -294,7 +292,7 @@ def test_a_resubmission_is_a_new_attempt(store, spark, monkeypatch) -> None:
 
 
 def test_an_application_that_sealed_nothing_is_an_error(store, spark, context) -> None:
-    """Ending well without output of the stage is not success."""
+    """An application that ends without output of the stage is not a success."""
     spark.writes = False
     with pytest.raises(AirflowException, match="sealed no output"):
         stage_task(set_up(store)).execute(context)
@@ -312,15 +310,15 @@ def test_without_a_state_store_it_still_runs(store, spark, context) -> None:
     assert stage_task(set_up(store)).execute(context)["stage_attempt"] == "1"
 
 
-def test_no_job_is_touched_beside_its_own(store, spark, context) -> None:
-    """The stage leaves the job open for other stages."""
+def test_the_stage_leaves_its_job_open(store, spark, context) -> None:
+    """It remains open for other stages."""
     reference = set_up(store)
     stage_task(reference).execute(context)
     assert Job.at(store, JobReference.from_dict(reference)).state().state == "open"
 
 
-def test_a_killed_task_submits_nothing_any_more(store, context, spark, monkeypatch) -> None:
-    """Airflow lets execute run on after on_kill: an application submitted then would outlive the task."""
+def test_a_killed_task_submits_nothing_more(store, context, spark, monkeypatch) -> None:
+    """Airflow lets execute continue after on_kill; an application submitted then would outlive the task."""
     killed = []
     monkeypatch.setattr(SparkSubmitOperator, "on_kill", lambda self: killed.append(self.task_id))
     task = stage_task(reference := set_up(store))

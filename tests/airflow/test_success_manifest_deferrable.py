@@ -23,7 +23,7 @@ def sensor(**arguments: object) -> S3SuccessManifestSensor:
     return S3SuccessManifestSensor(**{"task_id": "wait", "destination": FLIGHTS, **asked})
 
 
-def test_what_is_there_needs_no_triggerer(store, context) -> None:
+def test_an_existing_manifest_needs_no_triggerer(store, context) -> None:
     """The worker searches first; if it finds the manifest, nothing is deferred."""
     reference = commit(store)
     waiting = sensor()
@@ -32,7 +32,7 @@ def test_what_is_there_needs_no_triggerer(store, context) -> None:
 
 
 def test_it_defers_with_its_conditions_and_a_timeout(store, context) -> None:
-    """The trigger gets what the sensor was asked for, and Airflow times the deferral out a little later."""
+    """The trigger gets the sensor's conditions, and Airflow times the deferral out a little later."""
     before = time.time()
     with pytest.raises(TaskDeferred) as deferred:
         sensor(newer_than="2013-01-01", min_files="2", poke_interval=7, aws_conn_id="lake").execute(context)
@@ -47,7 +47,7 @@ def test_it_defers_with_its_conditions_and_a_timeout(store, context) -> None:
 
 
 def test_the_default_is_airflows(monkeypatch) -> None:
-    """Without the argument, the sensor waits as the installation is configured to: here, on a worker."""
+    """Without the argument, the sensor waits as the installation is configured, here on a worker."""
     waiting = S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS, run_id="any")
     assert waiting.deferrable is False
 
@@ -82,13 +82,13 @@ def test_each_outcome_is_an_error_of_its_own(context, status, outcome, error) ->
 
 
 def test_a_resume_without_an_event_is_an_error(context) -> None:
-    """Nothing is taken for found."""
+    """Nothing is taken for a found manifest."""
     with pytest.raises(AirflowException, match="without an event"):
         sensor().execute_complete(context, None)
 
 
 def test_a_hopeless_first_look_does_not_defer(store, context) -> None:
-    """A missing bucket fails the task before a triggerer is bothered; skipping instead is respected."""
+    """A missing bucket fails the task before a triggerer gets involved; skipping instead is respected."""
     with pytest.raises(AirflowFailException, match="missing-bucket: NoSuchBucket"):
         sensor(destination="s3://swamp/flights/").execute(context)
     with pytest.raises(AirflowSkipException):

@@ -1,4 +1,4 @@
-"""Waiting for the manifest that is meant."""
+"""Waiting for the right manifest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def job_found(waiting: S3SuccessManifestSensor, context: dict) -> str | None:
 
 
 def test_it_waits_while_nothing_is_there(store, context) -> None:
-    """No marker: not yet."""
+    """Without a marker it waits."""
     assert sensor().poke(context) is False
 
 
@@ -41,7 +41,7 @@ def test_it_waits_while_nothing_is_there(store, context) -> None:
     ],
     ids=["classic", "foreign", "half written", "Hadoop's"],
 )
-def test_what_is_no_manifest_is_named_and_not_taken(store, context, marker, said) -> None:
+def test_another_program_s_marker_is_named_and_ignored(store, context, marker, said) -> None:
     """Markers of other programs are recognised, and the sensor keeps waiting."""
     store.put("lake", "flights/_SUCCESS", marker)
     waiting = sensor()
@@ -61,14 +61,14 @@ def test_it_returns_the_summary_of_the_right_manifest(store, context) -> None:
 
 
 def test_a_later_commit_does_not_hide_the_wanted_one(store, context) -> None:
-    """``_SUCCESS`` is of a later job; the wanted manifest is found all the same."""
+    """``_SUCCESS`` belongs to a later job, and the wanted manifest is still found."""
     wanted = commit(store)
     commit(store, partition="dt=2013-01-02")
     assert job_found(sensor(), context) == wanted["job_id"]
 
 
 def test_the_newest_of_several_is_taken(store, context) -> None:
-    """Of two commits that both fit, the later one's manifest is returned."""
+    """Of two matching commits, the later one's manifest is returned."""
     commit(store, partition="dt=2013-01-01")
     newest = commit(store, partition="dt=2013-01-03")
     assert job_found(sensor(context={"dag_id": "nightly"}), context) == newest["job_id"]
@@ -101,13 +101,13 @@ def test_it_waits_for_this_job(store, context) -> None:
     ],
 )
 def test_every_condition_counts(store, context, asked, found) -> None:
-    """A manifest that falls short of any condition is waited through."""
+    """A manifest that does not meet every condition does not end the wait."""
     commit(store)
     assert (job_found(sensor(**asked), context) is not None) == found
 
 
-def test_a_manifest_that_is_late_is_found_by_the_same_sensor(store, context) -> None:
-    """Looking in vain does not keep a later look from finding it."""
+def test_a_late_manifest_is_found_by_the_same_sensor(store, context) -> None:
+    """A look that finds nothing does not prevent a later one from finding it."""
     commit(store, partition="dt=2013-01-07")
     waiting = sensor()
     assert job_found(waiting, context) is None
@@ -116,12 +116,12 @@ def test_a_manifest_that_is_late_is_found_by_the_same_sensor(store, context) -> 
 
 
 def test_a_missing_bucket_fails_at_once(store, context) -> None:
-    """Waiting would not bring the bucket."""
+    """Waiting would not create the bucket."""
     with pytest.raises(AirflowFailException, match="NoSuchBucket"):
         sensor(destination="s3://swamp/flights/", partitions=[DAY]).poke(context)
 
 
-def test_a_throttled_look_is_only_a_look(store, context, monkeypatch) -> None:
+def test_a_throttled_look_is_repeated(store, context, monkeypatch) -> None:
     """A search that the store rejects temporarily is repeated later."""
 
     def unavailable(*_: object, **__: object) -> object:

@@ -84,7 +84,7 @@ class AssetState:
     ],
 )
 def test_it_is_made_anew_from_plain_json(waiting) -> None:
-    """Path and arguments survive JSON and build an equal trigger: they go through the metadata database."""
+    """Path and arguments survive JSON and build an equal trigger, as they go through the database."""
     path, arguments = waiting.serialize()
     again = import_string(path)(**json.loads(json.dumps(arguments)))
     assert again.serialize() == (path, arguments)
@@ -109,8 +109,8 @@ def test_it_finds_a_manifest_that_comes_later(store, monkeypatch) -> None:
         (b'{"status": "done"}', "foreign"),
     ],
 )
-def test_when_time_is_up_it_says_what_is_there(store, marker, outcome) -> None:
-    """The event of a wait in vain names the last outcome."""
+def test_a_timeout_names_the_last_outcome(store, marker, outcome) -> None:
+    """The event of a fruitless wait names the last outcome."""
     if marker is not None:
         store.put("lake", "flights/_SUCCESS", marker)
     (event,) = events(trigger(give_up_at=time.time() - 1))
@@ -128,7 +128,7 @@ def test_yesterdays_manifest_is_stale(store, with_success) -> None:
 
 
 def test_a_missing_bucket_ends_the_wait(store) -> None:
-    """Waiting would not bring the bucket."""
+    """Waiting would not create the bucket."""
     (event,) = events(trigger(destination="s3://swamp/flights/"))
     assert (event["status"], event["outcome"]) == ("error", "missing-bucket")
     assert "swamp" in event["message"]
@@ -137,8 +137,8 @@ def test_a_missing_bucket_ends_the_wait(store) -> None:
 @pytest.mark.parametrize(
     ("error", "outcome"), [(AccessDenied("403"), "no-permission"), (RuntimeError("a bug"), "error")]
 )
-def test_an_error_is_an_event_and_no_crash(store, monkeypatch, error, outcome) -> None:
-    """The task hears of missing permission, and of anything unforeseen."""
+def test_an_error_is_an_event_and_not_a_crash(store, monkeypatch, error, outcome) -> None:
+    """The task learns of missing permission, and of anything unforeseen."""
 
     def failing(*_: object, **__: object) -> object:
         raise error
@@ -148,7 +148,7 @@ def test_an_error_is_an_event_and_no_crash(store, monkeypatch, error, outcome) -
     assert (event["status"], event["outcome"]) == ("error", outcome)
 
 
-def test_a_throttled_look_is_only_a_look(store, monkeypatch) -> None:
+def test_a_throttled_look_is_repeated(store, monkeypatch) -> None:
     """A search that the store rejects temporarily is repeated."""
     commit(store)
     asked, answers = store.head, [Unavailable("503"), Unavailable("503")]
@@ -177,7 +177,7 @@ def test_an_asset_can_be_watched_with_it() -> None:
 
 
 def test_every_commit_is_one_event(store, monkeypatch) -> None:
-    """What was there before counts as seen; each later commit comes once, in order."""
+    """Earlier commits count as seen, and each later one comes once, in order."""
     commit(store)
     made: list[str] = []
 
@@ -189,7 +189,7 @@ def test_every_commit_is_one_event(store, monkeypatch) -> None:
     assert [event["job_id"] for event in events(watcher(), 2)] == made
 
 
-def test_commits_that_are_not_asked_for_are_passed_over(store, monkeypatch) -> None:
+def test_unwanted_commits_are_skipped(store, monkeypatch) -> None:
     """Only commits that meet the conditions are events."""
     made: dict[str, str] = {}
 

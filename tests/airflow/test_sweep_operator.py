@@ -46,7 +46,7 @@ def test_it_is_a_dry_run_by_default(store, context, dead) -> None:
 
 
 def test_it_removes_what_is_dead(store, context, dead) -> None:
-    """With ``apply`` it ends dead jobs and their uploads; a second sweep finds nothing."""
+    """With ``apply`` it ends dead jobs and their uploads, and a second sweep finds nothing."""
     report = sweeper(apply=True).execute(context)
     assert (report["swept"]["jobs"], report["swept"]["uploads"]) == (1, 1)
     assert pending(store) == []
@@ -66,7 +66,7 @@ def test_what_is_alive_or_committed_stays(store, context) -> None:
 
 @pytest.mark.parametrize("older_than", [timedelta(days=11), 11 * DAY, str(11 * DAY)])
 def test_the_age_is_seconds_or_a_timedelta(store, context, dead, older_than) -> None:
-    """Younger than that is alive, however it is written."""
+    """A more recent job is alive, however the age is written."""
     report = sweeper(older_than=older_than).execute(context)
     assert report["older_than"] == 11 * DAY
     assert report["found"]["jobs"] == 0
@@ -77,7 +77,7 @@ def test_the_age_is_seconds_or_a_timedelta(store, context, dead, older_than) -> 
     [{"older_than": "a week"}, {"older_than": -1}, {"older_than": "nan"}, {"apply": "perhaps"}],
     ids=str,
 )
-def test_what_makes_no_sense_deletes_nothing(store, context, dead, arguments) -> None:
+def test_invalid_arguments_delete_nothing(store, context, dead, arguments) -> None:
     """An argument that cannot be read fails the task for good, before anything is done."""
     with pytest.raises(AirflowFailException):
         sweeper(**{"apply": True, **arguments}).execute(context)
@@ -120,7 +120,7 @@ def test_the_log_is_a_table_of_what_was_found(store, context, dead, capsys) -> N
 
 
 def test_a_table_is_aligned_and_bounded() -> None:
-    """Numbers stand to the right, control characters are shown, and long tables are cut."""
+    """Numbers are right-aligned, control characters are shown, and long tables are cut."""
     text = log_table(("key", "bytes"), [("a\nb", 5), ("c", 12_000)])
     assert text.splitlines() == ["key      bytes", "------  ------", "a\\x0ab       5", "c       12,000"]
     assert log_table(("n",), [(n,) for n in range(60)]).endswith("… and 10 more")
@@ -184,8 +184,8 @@ def test_a_registered_destination_without_its_connection_is_a_failure(store, con
         sweeper(destination="*").execute(context)
 
 
-def test_jobs_are_listed_again_only_where_some_are(store, context, dead, monkeypatch) -> None:
-    """A destination without jobs in progress, as most are, costs what its plan costs."""
+def test_jobs_are_listed_again_only_if_there_are_any(store, context, dead, monkeypatch) -> None:
+    """A destination without jobs in progress, as most are, costs only its plan."""
     listed: list[str] = []
     listing = store.list_objects
     monkeypatch.setattr(

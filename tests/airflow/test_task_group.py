@@ -42,7 +42,7 @@ def test_the_wiring() -> None:
     assert "resolve_conflicts" in below["commit"]
     assert {"commit", "setup"} <= below["abort"]
     assert tasks["setup"].is_setup
-    # Nobody looks at the plan in between.
+    # Nothing looks at the plan in between.
     assert not tasks["commit"].pin_plan
     assert tasks["abort"].is_teardown
     assert tasks["abort"].on_failure_fail_dagrun
@@ -55,8 +55,8 @@ def test_every_task_uses_the_groups_connection() -> None:
     assert {task.aws_conn_id for task in tasks} == {"lake"}
 
 
-def test_what_a_store_needs_is_given_to_the_group() -> None:
-    """Where uploads are tracked and how committers are fenced is handed to the setup."""
+def test_the_group_takes_the_store_s_options() -> None:
+    """Where uploads are tracked and how committers are fenced is passed to the setup."""
     with DAG("nightly", schedule=None) as dag:
         for name, needs in (
             ("minio", {"track_pending": "s3", "fencing": "best-effort", "pendingset_format": "hadoop-3.3"}),
@@ -73,8 +73,8 @@ def test_what_a_store_needs_is_given_to_the_group() -> None:
     assert (aws.track_pending, aws.fencing, aws.pendingset_format) == ("task", "required", "hadoop-3.4.2")
 
 
-def test_how_objects_are_kept_is_given_to_the_group() -> None:
-    """Encryption and the like are said once, and handed to the setup, which may render them."""
+def test_the_group_takes_object_options() -> None:
+    """Encryption and the like are set once and passed to the setup, which may render them."""
     kept = {"sse": "aws:kms", "tags": {"run": "{{ run_id }}"}}
     with (
         DAG("nightly", schedule=None) as dag,
@@ -165,7 +165,7 @@ def test_two_groups_in_one_dag() -> None:
 
 
 def test_a_group_without_stages_is_refused() -> None:
-    """A commit of nothing is a mistake of the DAG's author."""
+    """A commit of nothing is a mistake in the DAG."""
     with (
         DAG("nightly", schedule=None),
         pytest.raises(ValueError, match="has no stage"),
@@ -184,8 +184,8 @@ def test_the_manifest_is_known_after_the_block() -> None:
         assert commit.manifest.operator.task_id == "s3_commit.commit"
 
 
-def test_a_sharded_commit_takes_the_place_of_one_task() -> None:
-    """Begin, mapped shards and finish stand between resolve and abort, with the group's retries."""
+def test_a_sharded_commit_replaces_the_single_task() -> None:
+    """Begin, mapped shards and finish are between resolve and abort, with the group's retries."""
     table, days = Asset("flights"), Asset("flight_days")
     with (
         DAG("nightly", schedule=None) as dag,
@@ -228,8 +228,8 @@ def test_skipped_stages_can_be_left_out(audit) -> None:
     ("given", "message"),
     [({"skipped_stages": "ignored"}, "skip or ignore"), ({"on_empty": "delete"}, "skip, commit or remove")],
 )
-def test_another_word_for_what_skips_do_is_refused(given: dict[str, Any], message: str) -> None:
-    """A typing error must not lose output."""
+def test_an_unknown_option_for_skips_is_refused(given: dict[str, Any], message: str) -> None:
+    """A typo must not lose output."""
     with (
         DAG("nightly", schedule=None),
         pytest.raises(ValueError, match=message),
@@ -238,8 +238,8 @@ def test_another_word_for_what_skips_do_is_refused(given: dict[str, Any], messag
         pass
 
 
-def test_what_to_do_without_output_is_given_to_the_group() -> None:
-    """A commit of skipped stages needs a task in between; the task that seals knows what was asked for."""
+def test_the_group_takes_the_option_for_no_output() -> None:
+    """A commit of skipped stages needs a task in between, and the task that seals knows the option."""
     with DAG("nightly", schedule=None) as dag:
         for name, given in (("a", {}), ("b", {"on_empty": "commit"})):
             with s3_commit_task_group(name, destination=f"s3://lake/{name}/", **given) as commit:
@@ -282,7 +282,7 @@ def test_a_time_limit_of_the_run_aborts_the_job(given) -> None:
 
 
 def test_a_notifier_of_the_user_is_enough() -> None:
-    """One for all setups of the DAG is there already, with the user's own limits."""
+    """One for all setups of the DAG already exists, with the user's own limits."""
     own = AbortUploadsNotifier(time_limit=10)
     assert with_timeout(own, **HOUR).on_failure_callback == own
 
@@ -301,7 +301,7 @@ def every_error() -> list[type[exceptions.S3CommitError]]:
 
 
 def expected(kind: type[exceptions.S3CommitError]) -> RetryAction:
-    """Say what the outcome of an error means for retries."""
+    """Return what the outcome of an error means for retries."""
     if issubclass(kind, exceptions.LockHeld | exceptions.PreconditionFailed):
         return RetryAction.RETRY
     if issubclass(kind, exceptions.Refused | exceptions.JobFailed):
@@ -313,7 +313,7 @@ def expected(kind: type[exceptions.S3CommitError]) -> RetryAction:
 
 @each("kind", every_error())
 def test_the_outcome_decides(kind) -> None:
-    """Refusals fail at once; what may go through later is tried again after a while."""
+    """Refusals fail at once; what may succeed later is tried again after a while."""
     decision = commit_retry_policy(delay=7 * SECONDS, lock_delay=9 * SECONDS).evaluate(kind("…"), 1, 3)
     assert decision.action is expected(kind)
     if decision.action is RetryAction.RETRY:
@@ -321,8 +321,8 @@ def test_the_outcome_decides(kind) -> None:
         assert decision.retry_delay == (9 * SECONDS if passing else 7 * SECONDS)
 
 
-def test_other_errors_are_the_tasks_own_business() -> None:
-    """An error of another kind is retried as the task is configured to."""
+def test_other_errors_are_the_task_s_own_business() -> None:
+    """An error of another kind is retried as the task is configured."""
     assert commit_retry_policy().evaluate(RuntimeError(), 1, 3).action is RetryAction.DEFAULT
 
 
@@ -345,7 +345,7 @@ def test_the_group_gives_it_to_its_steps_only() -> None:
 
 
 def test_a_group_may_have_another() -> None:
-    """A policy that is given is used instead."""
+    """A given policy is used instead."""
     own = ExceptionRetryPolicy(rules=[])
     with (
         DAG("nightly", schedule=None) as dag,

@@ -19,7 +19,7 @@ __all__ = ["FILES", "OLD", "RunProgram", "Terminal", "plain_json"]
 FILES = {"dt=1/part-0.parquet": b"one", "dt=2/part-0.parquet": b"seven!!"}
 OLD = {"dt=1/old.parquet": b"old 1", "dt=3/old.parquet": b"old 3"}
 
-#: What stands for an open terminal: a function that takes what is typed.
+#: Stands for an open terminal: a function that takes what is typed.
 Terminal = Callable[[], None]
 
 
@@ -27,7 +27,7 @@ class RunProgram(Protocol):
     """Runs the program with some arguments."""
 
     def __call__(self, *args: str, typed: str | None = None, **env: str) -> Result:
-        """Run it; ``typed`` is what a person at a terminal answers."""
+        """Run it; ``typed`` is what a person at a terminal enters."""
         ...
 
 
@@ -48,7 +48,7 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> RunProgram:
-    """Return what runs the program; results and errors are apart."""
+    """Return what runs the program; results and errors are separate."""
 
     def run_program(*args: str, typed: str | None = None, **env: str) -> Result:
         if typed is not None:

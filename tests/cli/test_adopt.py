@@ -1,4 +1,4 @@
-"""Adopt: Hadoop's jobs are listed, described, finished or discarded; nothing happens without --apply."""
+"""Adopt lists, describes, finishes or discards Hadoop's jobs; nothing happens without ``--apply``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> DeadJob:
 
 
 def test_the_jobs_are_listed(dead: DeadJob, run: RunProgram) -> None:
-    """Tasks, uploads and bytes of each; nothing is changed."""
+    """The list has the tasks, uploads and bytes of each and changes nothing."""
     before = dead.everything()
     result = run("adopt", DEST)
     assert result.exit_code == 0
@@ -40,7 +40,7 @@ def test_the_jobs_are_listed(dead: DeadJob, run: RunProgram) -> None:
 
 @pytest.mark.parametrize("verb", ["--commit", "--abort"])
 def test_a_dry_run_is_the_default(dead: DeadJob, run: RunProgram, verb: str) -> None:
-    """It says what would be done; nothing is changed."""
+    """It says what would be done and changes nothing."""
     before = dead.everything()
     result = run("adopt", DEST, UUID, verb)
     assert result.exit_code == 0
@@ -51,7 +51,7 @@ def test_a_dry_run_is_the_default(dead: DeadJob, run: RunProgram, verb: str) -> 
 
 
 def test_a_job_is_finished(dead: DeadJob, run: RunProgram) -> None:
-    """Every committed file is visible, nothing stays pending, and a second time says the same."""
+    """Every committed file is visible, nothing stays pending, and a second run says the same."""
     for _ in range(2):
         told = plain_json(run("adopt", DEST, UUID, "--commit", "--apply", "--json"))
         assert (told["result"], told["files"]) == ("committed", 3)
@@ -68,7 +68,7 @@ def test_a_job_is_discarded(dead: DeadJob, run: RunProgram) -> None:
 
 
 def test_pendingsets_elsewhere_are_adopted(staged: DeadJob, run: RunProgram) -> None:
-    """The id is taken from the directory's path; without the directory nothing is found."""
+    """The id comes from the directory's path, and without the directory nothing is found."""
     assert "add --pendingsets" in run("adopt", DEST).stdout
     where = ("--pendingsets", staged.pendingsets_uri)
     assert plain_json(run("adopt", DEST, *where, "--json"))["jobs"][0]["uploads"] == 3
@@ -78,7 +78,7 @@ def test_pendingsets_elsewhere_are_adopted(staged: DeadJob, run: RunProgram) -> 
 
 
 def test_a_person_is_asked(dead: DeadJob, run: RunProgram) -> None:
-    """A no changes nothing."""
+    """Answering no changes nothing."""
     before = dead.everything()
     assert run("adopt", DEST, UUID, "--abort", "--apply", typed="n\n").exit_code == 1
     assert dead.everything() == before
@@ -96,16 +96,16 @@ def test_damage_and_gaps_are_doubts(dead: DeadJob, run: RunProgram) -> None:
     assert run("adopt", DEST, UUID, "--commit", "--apply").exit_code == 3
 
 
-def test_the_number_of_tasks_can_be_insisted_on(dead: DeadJob, run: RunProgram) -> None:
-    """Who knows how many there were gets no fewer."""
+def test_the_number_of_tasks_can_be_required(dead: DeadJob, run: RunProgram) -> None:
+    """A caller that knows the number accepts no fewer."""
     before = dead.everything()
     result = run("adopt", DEST, UUID, "--commit", "--apply", "--expect-tasks", "4")
     assert result.exit_code == 3
     assert dead.everything() == before
 
 
-def test_a_job_that_is_not_there_is_a_finding(dead: DeadJob, run: RunProgram) -> None:
-    """Dry: exit code 1. Applied: refused."""
+def test_a_missing_job_is_a_finding(dead: DeadJob, run: RunProgram) -> None:
+    """A dry run ends with exit code 1, and a real one is refused."""
     assert run("adopt", DEST, "unknown", "--commit").exit_code == 1
     assert run("adopt", DEST, "unknown", "--commit", "--apply").exit_code == 3
     assert dead.pending_keys()
@@ -116,7 +116,7 @@ def test_a_job_that_is_not_there_is_a_finding(dead: DeadJob, run: RunProgram) ->
     [("--apply",), ("--commit",), (UUID, "--commit", "--abort"), (UUID, "--commit", "--apply", "--dry-run")],
 )
 def test_contradictions_are_mistakes(dead: DeadJob, run: RunProgram, args: tuple[str, ...]) -> None:
-    """What is to be done, and to which job, must be said once."""
+    """The action and its job must each be named once."""
     before = dead.everything()
     assert run("adopt", DEST, *args).exit_code == 2
     assert dead.everything() == before

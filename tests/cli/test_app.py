@@ -1,4 +1,4 @@
-"""The program as a whole: help that teaches, errors that say what to do, exit codes, the way to a store."""
+"""The program as a whole: help that teaches, errors with remedies, exit codes, the way to a store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMANDS = sorted(program.commands)
 
 
 def test_all_commands_are_there(run: RunProgram) -> None:
-    """The help has every command, each in one line that is not cut off, and every exit code."""
+    """The help has every command on one uncut line, and every exit code."""
     assert (
         sorted(
             [
@@ -66,7 +66,7 @@ def test_all_commands_are_there(run: RunProgram) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_teaches_by_examples(run: RunProgram, command: str) -> None:
-    """Arguments, options in groups, and command lines that begin with the command itself; 80 columns do."""
+    """Help has arguments, grouped options and examples that begin with the command, in 80 columns."""
     result = run(command, "--help")
     assert result.exit_code == 0
     for heading in ("Arguments:", "Options:", "Store:", "Output:", "Examples:"):
@@ -85,8 +85,8 @@ def test_no_option_takes_a_credential(command: str) -> None:
     ]
 
 
-def test_the_version_is_told(run: RunProgram) -> None:
-    """Name and version, and nothing else."""
+def test_the_version_is_printed(run: RunProgram) -> None:
+    """The output is name and version, and nothing else."""
     assert run("--version").stdout == f"s3commit {__version__}\n"
 
 
@@ -106,7 +106,7 @@ def test_the_version_is_told(run: RunProgram) -> None:
     ],
 )
 def test_a_wrong_command_line_is_code_2(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
-    """Said in words, or as JSON to scripts; nothing is asked of the store."""
+    """The error is in words, or JSON for scripts, and the store is not asked."""
     result = run(*args)
     assert result.exit_code == 2
     assert "pw" not in result.output
@@ -129,7 +129,7 @@ def test_a_wrong_command_line_is_code_2(lake: Lake, run: RunProgram, args: tuple
 def test_errors_say_what_happened_and_what_to_do(
     lake: Lake, run: RunProgram, error: S3CommitError, code: int, advice: str
 ) -> None:
-    """One message, the next command, and a code by the outcome; to scripts the same as one object."""
+    """There is one message, the next command, and a code by the outcome; scripts get one object."""
 
     def fail(_call: StoreCall) -> None:
         raise error
@@ -148,12 +148,12 @@ def test_errors_say_what_happened_and_what_to_do(
 
 
 def test_debug_shows_where_an_error_comes_from(lake: Lake, run: RunProgram) -> None:
-    """Only then is there a traceback."""
+    """There is no traceback without it."""
     assert "Traceback" in run("show", lake.destination, OURS, "--debug").stderr
 
 
-def test_a_bug_is_told_from_an_error(lake: Lake, run: RunProgram) -> None:
-    """Its own exit code, where it was, and how to report it."""
+def test_a_bug_is_distinguished_from_an_error(lake: Lake, run: RunProgram) -> None:
+    """It has its own exit code, its place, and how to report it."""
 
     def break_down(_call: StoreCall) -> None:
         raise ZeroDivisionError("oops")
@@ -167,7 +167,7 @@ def test_a_bug_is_told_from_an_error(lake: Lake, run: RunProgram) -> None:
 
 
 @pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141)])
-def test_an_end_from_outside_has_its_code(
+def test_an_interruption_has_its_code(
     lake: Lake, run: RunProgram, raised: type[BaseException], code: int
 ) -> None:
     """Ctrl-C, and a reader that has seen enough, end it without a traceback."""
@@ -195,7 +195,7 @@ def test_warnings_of_the_engine_are_shown_beside_the_result(lake: Lake, run: Run
 
 
 def test_the_options_lead_to_the_store(lake: Any, run: RunProgram, tmp_path: Path) -> None:
-    """Address, region, profile and style arrive as given; what is not given is left to boto3."""
+    """Address, region, profile and style arrive as given, and what is not given is left to boto3."""
     bundle = tmp_path / "ca.pem"
     bundle.write_text("")
     run("jobs", lake.destination)
@@ -218,22 +218,22 @@ def test_the_options_lead_to_the_store(lake: Any, run: RunProgram, tmp_path: Pat
 
 
 def test_advice_leads_to_the_same_store(lake: Lake, run: RunProgram) -> None:
-    """A pasted command has the destination and options of the command before."""
+    """A pasted command has the destination and options of the original."""
     more = ("--profile", "ops team", "--path-style", "--no-verify-ssl")
     result = run("show", lake.destination, OURS, *more)
     assert "--profile 'ops team' --no-verify-ssl --path-style" in result.stderr
 
 
 def test_a_store_is_opened_without_asking_it() -> None:
-    """Opening one sends nothing, so that --policy works anywhere."""
+    """Opening one sends nothing, so that ``--policy`` works anywhere."""
     config = S3Config(endpoint_url="http://127.0.0.1:9", region="us-east-1", access_key="k", secret_key="s")
     assert isinstance(open_store(Connection(config)), S3Store)
 
 
-def test_a_profile_that_is_not_there_is_an_error_like_others(
+def test_a_missing_profile_is_an_ordinary_error(
     run: RunProgram, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """No traceback of boto3's."""
+    """There is no traceback of boto3's."""
     monkeypatch.setattr(store_options, "open_store", open_store)
     result = run("jobs", "s3://lake/x", "--profile", "nobody", AWS_CONFIG_FILE=str(tmp_path / "none"))
     assert result.exit_code == 4
@@ -242,8 +242,8 @@ def test_a_profile_that_is_not_there_is_an_error_like_others(
 
 @pytest.mark.parametrize("flags", [(), ("--debug",), ("--json",)])
 @pytest.mark.parametrize("url", URLS)
-def test_no_password_of_an_endpoint_is_told(run: RunProgram, url: str, flags: tuple[str, ...]) -> None:
-    """An endpoint with a password, an option's or the environment's, is refused and not repeated."""
+def test_no_password_of_an_endpoint_is_shown(run: RunProgram, url: str, flags: tuple[str, ...]) -> None:
+    """An endpoint with a password, from an option or the environment, is refused and not repeated."""
     given = run("jobs", "s3://lake/flights/", "--endpoint-url", url, *flags)
     assert given.exit_code == ExitCode.USAGE
     named = run("jobs", "s3://lake/flights/", *flags, AWS_ENDPOINT_URL_S3=url, AWS_DEFAULT_REGION="eu-west-1")

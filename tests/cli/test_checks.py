@@ -24,7 +24,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 
 def test_a_good_bucket_is_fit(store: MemoryStore, run: RunProgram) -> None:
-    """Every check by name; a warning has its remedy and does not count; nothing is left behind."""
+    """Every check is named; a warning has its remedy and does not count; nothing is left behind."""
     result = run("doctor", DEST, "--staging", "s3://records/x/")
     assert result.exit_code == 0
     assert "fit for jobs, with 1 warning" in result.stdout
@@ -36,7 +36,7 @@ def test_a_good_bucket_is_fit(store: MemoryStore, run: RunProgram) -> None:
 
 
 def test_json_has_every_check(store: MemoryStore, run: RunProgram) -> None:
-    """With verdicts that a script can filter by."""
+    """Each has a verdict that a script can filter by."""
     told = plain_json(run("doctor", DEST, "--json"))
     assert told["healthy"] is True
     assert {"name": "conditional create", "verdict": "ok"}.items() <= {
@@ -47,16 +47,16 @@ def test_json_has_every_check(store: MemoryStore, run: RunProgram) -> None:
     }.items()
 
 
-def test_a_bucket_that_is_missing_fails(store: MemoryStore, run: RunProgram) -> None:
-    """Exit code 1: the doctor was there, and the patient is not well."""
+def test_a_missing_bucket_fails(store: MemoryStore, run: RunProgram) -> None:
+    """Exit code 1 says that the doctor ran and found a problem."""
     result = run("doctor", "s3://nowhere/x/")
     assert result.exit_code == 1
     assert "FAILED" in result.stdout
     assert "NOT fit for jobs" in result.stdout
 
 
-def test_the_policy_is_printed_as_it_is_pasted(lake: Lake, run: RunProgram) -> None:
-    """Pure JSON on the standard output, and the store is not asked for anything."""
+def test_the_policy_is_printed_ready_to_paste(lake: Lake, run: RunProgram) -> None:
+    """The standard output is pure JSON, and the store is not asked."""
     result = run("doctor", DEST, "--policy", "--staging", "s3://records/x/", "--region", "cn-north-1")
     policy = json.loads(result.stdout)
     assert policy["Version"] == "2012-10-17"
@@ -77,14 +77,14 @@ def test_the_lifecycle_rule_is_printed_with_a_warning(lake: Lake, run: RunProgra
 
 
 def test_both_documents_come_in_one_object_for_scripts(lake: Lake, run: RunProgram) -> None:
-    """The output has their names and nothing else."""
+    """The object has their names and nothing else."""
     result = run("doctor", DEST, "--policy", "--lifecycle", "--json")
     assert set(plain_json(result)) == {"policy", "lifecycle"}
     assert result.stderr == ""
 
 
-def test_options_that_go_with_others_are_not_taken_alone(lake: Lake, run: RunProgram) -> None:
-    """A key without a policy, or no days at all, are mistakes."""
+def test_dependent_options_are_not_accepted_alone(lake: Lake, run: RunProgram) -> None:
+    """A key without a policy, or no days at all, is a mistake."""
     assert run("doctor", DEST, "--kms-key", "arn").exit_code == 2
     assert run("doctor", DEST, "--lifecycle", "--days", "0").exit_code == 2
 
@@ -96,7 +96,7 @@ OPTIONS = (
 
 
 def test_object_options_are_tried(store: MemoryStore, run: RunProgram) -> None:
-    """Each option that is given has its line."""
+    """Each given option has its line."""
     told = plain_json(run("doctor", DEST, "--json", *OPTIONS))
     names = [check["name"] for check in told["checks"] if check["verdict"] == "ok"]
     assert names[-4:-1] == ["object option sse", "object option tags", "object option headers"]
@@ -116,13 +116,13 @@ def test_a_wrong_object_option_is_a_usage_error(lake: Lake, run: RunProgram, tex
 
 
 def test_advice_repeats_object_options(lake: Lake, run: RunProgram) -> None:
-    """What is pasted writes with the same encryption."""
+    """A pasted command writes with the same encryption."""
     result = run("show", lake.destination, "11111111-aaaa-4bbb-8ccc-000000000009", *OPTIONS)
     assert "--object-option sse=aws:kms --object-option sse_bucket_key=true" in result.stderr
 
 
-def test_a_commit_that_stands_is_sound(lake: Lake, run: RunProgram) -> None:
-    """The table is checked if no job is named; nothing is changed."""
+def test_an_existing_commit_is_sound(lake: Lake, run: RunProgram) -> None:
+    """The table is checked if no job is named, and nothing is changed."""
     lake.sealed(FILES).commit()
     before = lake.everything()
     result = run("verify", lake.destination)
@@ -134,8 +134,8 @@ def test_a_commit_that_stands_is_sound(lake: Lake, run: RunProgram) -> None:
     assert lake.everything() == before
 
 
-def test_a_table_is_named_with_what_lies_beside_it(lake: Lake, run: RunProgram) -> None:
-    """Missing, changed, foreign, left over and unfinished objects; each job's next step."""
+def test_a_table_is_named_with_other_objects_in_it(lake: Lake, run: RunProgram) -> None:
+    """Missing, changed, foreign, leftover and unfinished objects are named, with each job's next step."""
     lake.sealed(FILES).commit()
     lake.set_up(THEIRS).abort()
     unfinished = lake.sealed({"dt=3/part-0.parquet": b"new"}, job_id=an_id("unfinished"))
@@ -175,7 +175,7 @@ def test_a_table_is_named_with_what_lies_beside_it(lake: Lake, run: RunProgram) 
 
 
 def test_damaged_records_lead_to_repair(lake: Lake, run: RunProgram) -> None:
-    """A marker that is missing is a finding, whose next step is the dry run of a repair."""
+    """A missing marker is a finding whose next step is the dry run of a repair."""
     lake.sealed(FILES).commit()
     assert "repair" not in run("verify", lake.destination).stdout
     lake.store.delete(BUCKET, f"{ROOT}_SUCCESS")
@@ -183,7 +183,7 @@ def test_damaged_records_lead_to_repair(lake: Lake, run: RunProgram) -> None:
 
 
 def test_an_older_generation_is_checked(lake: Lake, run: RunProgram) -> None:
-    """What a later commit replaced is counted, and is no problem; both a job and a generation are misuse."""
+    """What a later commit replaced is counted and not a problem; a job and a generation are a usage error."""
     lake.sealed(FILES).commit()
     lake.sealed({"dt=2/part-1.parquet": b"x"}, job_id=THEIRS).commit()
     result = run("verify", lake.destination, "--generation", "1")
@@ -194,7 +194,7 @@ def test_an_older_generation_is_checked(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_damaged_log_is_named(lake: Lake, run: RunProgram) -> None:
-    """Findings in the log are listed, with what puts each right; the exit code is 1."""
+    """Findings in the log are listed with their remedies, and the exit code is 1."""
     lake.sealed(FILES).commit()
     lake.tamper(f"{HOME}log/{1:020d}.json", cut=1)
     result = run("verify", lake.destination)
@@ -203,8 +203,8 @@ def test_a_damaged_log_is_named(lake: Lake, run: RunProgram) -> None:
     assert f"log: s3://lake/{HOME}log/{1:020d}.json: " in result.stdout
 
 
-def test_what_is_missing_changed_or_foreign_of_a_job_is_named(lake: Lake, run: RunProgram) -> None:
-    """Each kind with its keys; exit code 1."""
+def test_missing_changed_and_foreign_files_of_a_job_are_named(lake: Lake, run: RunProgram) -> None:
+    """Each kind is named with its keys, and the exit code is 1."""
     lake.sealed(FILES).commit()
     lake.store.delete(BUCKET, ROOT + named("dt=1/part-0.parquet"))
     lake.put({named("dt=2/part-0.parquet"): b"changed", "dt=2/foreign.parquet": b"x"})
@@ -228,7 +228,7 @@ def test_what_is_missing_changed_or_foreign_of_a_job_is_named(lake: Lake, run: R
 
 
 def test_many_findings_are_cut_and_counted(lake: Lake, run: RunProgram) -> None:
-    """Twenty names are enough for a person."""
+    """A person sees twenty names."""
     lake.sealed(FILES).commit()
     lake.put({f"dt=1/foreign-{n:02d}.parquet": b"x" for n in range(30)})
     result = run("verify", lake.destination)
@@ -247,7 +247,7 @@ def test_a_superseded_commit_says_so(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_pending_job_is_checked_by_its_uploads(lake: Lake, run: RunProgram) -> None:
-    """Whole, it is ready; with an upload gone, its commit would fail."""
+    """An intact job is ready; with an upload gone, its commit would fail."""
     lake.sealed(FILES)
     assert "ready" in run("verify", lake.destination, OURS, "--deep").stdout
     upload = next(iter(lake.store.list_uploads(BUCKET, ROOT)))
@@ -260,7 +260,7 @@ def test_a_pending_job_is_checked_by_its_uploads(lake: Lake, run: RunProgram) ->
 
 
 def test_without_a_commit_there_is_nothing_to_verify(lake: Lake, run: RunProgram) -> None:
-    """Exit code 1; a job that is not known is refused."""
+    """The exit code is 1, and an unknown job is refused."""
     result = run("verify", lake.destination)
     assert result.exit_code == 1
     assert "no _SUCCESS" in result.stdout
@@ -269,6 +269,6 @@ def test_without_a_commit_there_is_nothing_to_verify(lake: Lake, run: RunProgram
 
 
 def test_progress_counts_the_files(lake: Lake, run: RunProgram) -> None:
-    """On a terminal a bar is shown on the standard error."""
+    """A terminal gets a bar on the standard error."""
     lake.sealed(FILES).commit()
     assert "comparing files" in run("verify", lake.destination, FORCE_COLOR="1").stderr

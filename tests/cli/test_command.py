@@ -19,13 +19,13 @@ from airflow_s3commit.cli.command import seconds_of
         ("0.5h", 1_800.0),
     ],
 )
-def test_lengths_of_time_are_read(text: str, seconds: float) -> None:
-    """Weeks to seconds, alone or together."""
+def test_durations_are_read(text: str, seconds: float) -> None:
+    """Weeks to seconds are read, alone or together."""
     assert seconds_of(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "7 days", "-1d", "7d!", "1y"])
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
-    """A number without a unit could be anything."""
+def test_what_is_not_a_duration_is_refused(text: str) -> None:
+    """A number without a unit is ambiguous."""
     with pytest.raises(ValueError, match="not a duration"):
         seconds_of(text)

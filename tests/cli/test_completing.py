@@ -1,4 +1,4 @@
-"""A completion of uploads shows how far and how fast it is: as a bar to people, in the log to others."""
+"""The progress of completing uploads is a bar for people, and in the log for others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_s3commit.cli.output import Output
 
 
 def test_a_bar_on_a_terminal() -> None:
-    """A bar has the files, bytes, files a second, requests at once and requests sent again."""
+    """A bar has the files, bytes, files a second, concurrent requests and resent requests."""
     output, screen = Output(), io.StringIO()
     output.err = Console(file=screen, force_terminal=True, width=160)
     with output.completing("completing uploads") as tell:

@@ -15,7 +15,7 @@ def filled(lake: Lake, retain: str = "7d") -> None:
 
 
 def test_a_dry_run_shows_what_would_change(lake: Lake, run: RunProgram) -> None:
-    """Generations, partitions and files; nothing is changed."""
+    """Generations, partitions and files are shown, and nothing is changed."""
     filled(lake)
     before = lake.everything()
     result = run("rollback", lake.destination, "--to", "1", "--dry-run")
@@ -25,8 +25,8 @@ def test_a_dry_run_shows_what_would_change(lake: Lake, run: RunProgram) -> None:
     assert lake.everything() == before
 
 
-def test_the_table_is_what_it_was(lake: Lake, run: RunProgram) -> None:
-    """The old file is back, the log says how, and what left is kept for as long as asked."""
+def test_a_rollback_restores_the_table(lake: Lake, run: RunProgram) -> None:
+    """The old file is back, the log says how, and what left is kept as long as requested."""
     filled(lake)
     result = run("rollback", lake.destination, "--to", "1", "--retain", "2d")
     assert result.exit_code == 0
@@ -40,8 +40,8 @@ def test_the_table_is_what_it_was(lake: Lake, run: RunProgram) -> None:
     assert "none: generation 3 has the files of generation 1" in again.stdout
 
 
-def test_what_is_deleted_for_good_is_asked_about(lake: Lake, run: RunProgram) -> None:
-    """The question says how many files cannot come back, and how to keep them; no is no."""
+def test_a_permanent_deletion_is_confirmed(lake: Lake, run: RunProgram) -> None:
+    """The question says how many files cannot come back, and how to keep them; no changes nothing."""
     filled(lake)
     before = lake.everything()
     result = run("rollback", lake.destination, "--to", "1", typed="n\n")
@@ -52,7 +52,7 @@ def test_what_is_deleted_for_good_is_asked_about(lake: Lake, run: RunProgram) ->
 
 
 def test_json_has_the_report(lake: Lake, run: RunProgram) -> None:
-    """One object, with what was changed."""
+    """It is one object, with what was changed."""
     filled(lake)
     told = plain_json(run("rollback", lake.destination, "--to", "1", "--json"))
     assert (told["generation"], told["restored"], told["removed"], told["partitions"]) == (3, 1, 1, ["dt=1"])
@@ -60,7 +60,7 @@ def test_json_has_the_report(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_refusal_names_what_is_missing(lake: Lake, run: RunProgram) -> None:
-    """A generation that is gone, one that never was, and a text that is no duration."""
+    """A generation that is gone, one that never existed, and a text that is not a duration are named."""
     filled(lake, retain="0s")
     result = run("rollback", lake.destination, "--to", "1", "--json")
     assert (result.exit_code != 0, plain_json(result)["error"]["type"]) == (True, "NotReversible")
@@ -72,7 +72,7 @@ def test_a_refusal_names_what_is_missing(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_sweep_shows_and_deletes_replaced_files(lake: Lake, run: RunProgram) -> None:
-    """What it keeps and why; after the retention, what it releases."""
+    """It shows what it keeps and why and, after the retention, what it releases."""
     filled(lake)
     kept = run("sweep", lake.destination, "--older-than", "1d").stdout
     assert "left alone: 1 file (3 B) that generation 2 replaced: retained for 7 d" in kept
@@ -85,7 +85,7 @@ def test_a_sweep_shows_and_deletes_replaced_files(lake: Lake, run: RunProgram) -
 
 
 def test_a_repair_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
-    """It names the damaged manifest; with --apply it is as before, and then there is nothing to do."""
+    """It names the damaged manifest; with ``--apply`` it is rebuilt, and then there is nothing to do."""
     lake.sealed(FILES).commit()
     key = f"{HOME}manifests/{OURS}.json"
     before = lake.get(key)
@@ -100,7 +100,7 @@ def test_a_repair_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_wrong_prefix_is_not_called_sound(lake: Lake, run: RunProgram) -> None:
-    """Where nothing is, the commands that would find nothing wrong say that nothing is there."""
+    """If nothing exists there, the commands that would find nothing wrong say so."""
     lake.sealed(FILES).commit()
     wrong = "s3://lake/flihgts/"
     assert f"there is no log at {wrong}: check the bucket and the prefix" in run("repair", wrong).stdout
@@ -111,7 +111,7 @@ def test_a_wrong_prefix_is_not_called_sound(lake: Lake, run: RunProgram) -> None
 
 
 def test_what_cannot_be_rebuilt_is_a_finding(lake: Lake, run: RunProgram) -> None:
-    """Exit code 1, and the entry with the remedy."""
+    """The exit code is 1, and the entry is named with the remedy."""
     lake.sealed(FILES).commit()
     lake.tamper(f"{HOME}log/{1:020d}.json", cut=3)
     result = run("repair", lake.destination, "--apply")
@@ -119,7 +119,7 @@ def test_what_cannot_be_rebuilt_is_a_finding(lake: Lake, run: RunProgram) -> Non
 
 
 def test_a_copy_is_rebased(lake: Lake, run: RunProgram) -> None:
-    """A dry run compares, --apply takes over the history, and a changed file is a finding."""
+    """A dry run compares, ``--apply`` takes over the history, and a changed file is a finding."""
     lake.sealed(FILES).commit()
     for info in list(lake.store.list_objects("lake", ROOT)):
         lake.store.put("lake", f"copy/{info.key.removeprefix(ROOT)}", lake.store.get("lake", info.key).body)
@@ -137,7 +137,7 @@ def test_a_copy_is_rebased(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_baseline_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
-    """It counts the files and names unfinished jobs; with --apply it lists the files, once."""
+    """It counts the files and names unfinished jobs; with ``--apply`` it lists the files, once."""
     lake.put({"dt=1/a": b"1", "dt=2/b": b"22"})
     lake.sealed(FILES, job_id=THEIRS).plan()
     lake.put({named("dt=1/part-0.parquet", THEIRS): b"half"})

@@ -46,7 +46,7 @@ def program(seaweed: S3Server) -> Program:
 def test_a_shell_script_is_a_stage(
     seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str, tmp_path: Path
 ) -> None:
-    """The page's script, run by sh with a program that is not Python: in the end all is visible, exactly."""
+    """After the page's script, run by sh with a program other than Python, all output is visible."""
     page = next(block for block in all_blocks("console") if block.page == "how-to/shell.md")
     commands = page.text.replace("$ ", "").replace("s3://lake/flights/", f"s3://{bucket}/{prefix}")
     (tmp_path / "out" / "dt=2013-01-03").mkdir(parents=True)
@@ -86,7 +86,7 @@ def _json(done: subprocess.CompletedProcess[str]) -> Any:
 def test_a_pending_job_is_seen_and_aborted(
     program: Program, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:
-    """Jobs, show and pending agree on it; abort ends it; manifest says that nothing is committed."""
+    """Jobs, show and pending agree on it, abort ends it, and manifest says that nothing is committed."""
     destination = f"s3://{bucket}/{prefix}"
     job = Job.setup(seaweed_store, destination, options=JobOptions(committer="magic"), context={"dag": "cli"})
     with job.task_attempt("spark", "1", "00000", "1") as attempt:
@@ -114,7 +114,7 @@ def test_a_pending_job_is_seen_and_aborted(
 def test_the_doctor_finds_the_server_fit(
     program: Program, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:
-    """Everything the protocol needs is there, and nothing is left of the trying."""
+    """Everything that the protocol needs is there, and the checks leave nothing."""
     done = program("doctor", f"s3://{bucket}/{prefix}", "--json")
     told = _json(done)
     assert {c["name"]: c["verdict"] for c in told["checks"] if c["verdict"] not in ("ok", "warning")} == {}
@@ -124,7 +124,7 @@ def test_the_doctor_finds_the_server_fit(
 
 
 def test_wrong_credentials_are_an_error_with_advice(bucket: str, prefix: str, seaweed: S3Server) -> None:
-    """Exit code 4, one message, the next command, no traceback and no secret."""
+    """There are exit code 4, one message and the next command, but no traceback and no secret."""
     script = Path(sysconfig.get_path("scripts")) / "s3commit"
     environment = os.environ | seaweed.environment | {"AWS_SECRET_ACCESS_KEY": "not-the-one"}
     done = subprocess.run(

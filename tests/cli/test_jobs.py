@@ -1,4 +1,4 @@
-"""Jobs, show and pending: every state and upload is shown, to people in words and to scripts exactly."""
+"""Jobs, show and pending present every state and upload, in words to people and exactly to scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _left_in_commit(lake: Lake, job_id: str = OURS) -> None:
 
 
 def test_jobs_lists_every_job_with_its_state(lake: Lake, run: RunProgram) -> None:
-    """One line a job: id, state, age, what is pending, and how it commits."""
+    """A job has one line: id, state, age, what is pending, and how it commits."""
     lake.run_task(lake.set_up(THEIRS, said={"dag": "nightly"}), FILES)
     lake.sealed(FILES)
     lake.store_clock.advance(3 * 3600)
@@ -36,7 +36,7 @@ def test_jobs_lists_every_job_with_its_state(lake: Lake, run: RunProgram) -> Non
 
 
 def test_jobs_as_json_has_exact_values(lake: Lake, run: RunProgram) -> None:
-    """Ages in seconds, bytes as bytes, options and context as they were given."""
+    """Ages are in seconds, bytes as bytes, options and context as given."""
     lake.sealed(FILES, said={"dag": "nightly"})
     lake.store_clock.advance(3725)
     told = plain_json(run("jobs", lake.destination, "--json"))
@@ -48,15 +48,15 @@ def test_jobs_as_json_has_exact_values(lake: Lake, run: RunProgram) -> None:
     assert job["context"] == {"dag": "nightly"}
 
 
-def test_committed_jobs_are_listed_when_asked_for(lake: Lake, run: RunProgram) -> None:
-    """A cleaned-up job is known by its manifest only, and left out unless wanted."""
+def test_committed_jobs_are_listed_on_request(lake: Lake, run: RunProgram) -> None:
+    """A cleaned-up job is known by its manifest only, and left out unless requested."""
     lake.sealed(FILES).commit()
     assert "no job is in progress" in run("jobs", lake.destination).stdout
     assert OURS in run("jobs", lake.destination, "--committed").stdout
 
 
 def test_a_damaged_record_is_shown_with_its_job(lake: Lake, run: RunProgram) -> None:
-    """The others are listed all the same."""
+    """The others are still listed."""
     lake.sealed(FILES)
     lake.set_up(THEIRS)
     lake.tamper(lake.context().layout.job, cut=10)
@@ -74,8 +74,8 @@ def test_a_table_fits_a_narrow_terminal(lake: Lake, run: RunProgram) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_show_says_all_there_is(lake: Lake, run: RunProgram) -> None:
-    """State, owner, options, context, stages, uploads, what is replaced, and what to do next."""
+def test_show_says_everything(lake: Lake, run: RunProgram) -> None:
+    """It has state, owner, options, context, stages, uploads, what is replaced, and the next step."""
     lake.put(OLD)
     lake.sealed(FILES, said={"dag": "nightly", "run": "[red]manual[/]"})
     result = run("show", lake.destination, OURS)
@@ -95,7 +95,7 @@ def test_show_says_all_there_is(lake: Lake, run: RunProgram) -> None:
 
 
 def test_show_as_json_has_stages_preview_and_next(lake: Lake, run: RunProgram) -> None:
-    """Everything a person sees a script gets too."""
+    """A script gets everything that a person sees."""
     lake.put(OLD)
     lake.sealed(FILES)
     told = plain_json(run("show", lake.destination, OURS, "--json"))
@@ -107,7 +107,7 @@ def test_show_as_json_has_stages_preview_and_next(lake: Lake, run: RunProgram) -
 
 
 def test_show_advises_recovery_of_a_commit_that_was_left(lake: Lake, run: RunProgram) -> None:
-    """Half of it visible, begun: the next command is recover, with the way to the store in it."""
+    """For a half-visible commit the next command is recover, with the options for its store."""
     _left_in_commit(lake)
     result = run("show", lake.destination, OURS, "--endpoint-url", "http://127.0.0.1:9")
     assert f"s3commit recover {lake.destination} {OURS} --endpoint-url http://127.0.0.1:9" in result.stdout
@@ -117,7 +117,7 @@ def test_show_advises_recovery_of_a_commit_that_was_left(lake: Lake, run: RunPro
 
 @pytest.mark.parametrize("state", ["open", "committed", "aborting", "none"])
 def test_every_state_has_a_next_step(lake: Lake, run: RunProgram, state: str) -> None:
-    """Whatever became of a job, show ends with something to do."""
+    """Whatever happened to a job, show ends with a next step."""
     expected = {"open": "commit --seal", "committed": "verify", "aborting": "recover", "none": "abort"}[state]
     if state == "none":
         lake.store.die("put", "state.json")
@@ -141,7 +141,7 @@ def test_every_state_has_a_next_step(lake: Lake, run: RunProgram, state: str) ->
 
 
 def test_show_finds_a_job_whose_records_are_elsewhere(lake: Lake, run: RunProgram) -> None:
-    """With --staging, given as the root or as the job's own directory; and the advice has it too."""
+    """``--staging`` may be the root or the job's own directory, and the advice has it too."""
     lake.set_up(staging="s3://other/records/")
     for staging in ("s3://other/records", f"s3://other/records/__magic_job-{OURS}/"):
         result = run("show", lake.destination, OURS, "--staging", staging)
@@ -150,7 +150,7 @@ def test_show_finds_a_job_whose_records_are_elsewhere(lake: Lake, run: RunProgra
     assert run("show", lake.destination, OURS).exit_code == 3
 
 
-def test_what_others_wrote_cannot_steer_the_terminal(lake: Lake, run: RunProgram) -> None:
+def test_text_of_others_cannot_steer_the_terminal(lake: Lake, run: RunProgram) -> None:
     """Control characters in a context are shown as text."""
     lake.set_up(said={"dag": "\x1b[2Jgone"})
     for command in (("jobs", lake.destination), ("show", lake.destination, OURS)):
@@ -160,7 +160,7 @@ def test_what_others_wrote_cannot_steer_the_terminal(lake: Lake, run: RunProgram
 
 
 def test_jobs_of_a_registry_are_listed_with_their_destinations(lake: Lake, run: RunProgram) -> None:
-    """All, or those that match a pattern, with totals; a destination that cannot be read is a finding."""
+    """All, or those that match a pattern, have totals; an unreadable destination is a finding."""
     registry = "s3://lake/registry/"
     lake.sealed(FILES)
     for destination in (lake.destination, "s3://lake/other/", "s3://no-such-bucket/x/"):
@@ -177,7 +177,7 @@ def test_jobs_of_a_registry_are_listed_with_their_destinations(lake: Lake, run: 
 
 
 def test_a_pattern_needs_a_registry(lake: Lake, run: RunProgram) -> None:
-    """Otherwise it is a wrong command line, and nothing is asked of the store."""
+    """Without one the command line is wrong, and the store is not asked."""
     result = run("jobs", "s3://lake/*")
     assert result.exit_code == 2
     assert "--registry" in result.output
@@ -185,7 +185,7 @@ def test_a_pattern_needs_a_registry(lake: Lake, run: RunProgram) -> None:
 
 
 def test_uploads_are_listed_by_job_and_one_by_one(lake: Lake, run: RunProgram) -> None:
-    """Totals first, then each upload; what no job claims is set apart, with the way to sweep it."""
+    """Totals come first, then each upload; unclaimed uploads are separate, with the way to sweep them."""
     lake.run_task(lake.set_up(), FILES)
     lake.stray("dt=1/stray.parquet")
     lake.store_clock.advance(2 * 86_400)
@@ -199,7 +199,7 @@ def test_uploads_are_listed_by_job_and_one_by_one(lake: Lake, run: RunProgram) -
 
 
 def test_json_has_exact_ages_bytes_and_costs(lake: Lake, run: RunProgram) -> None:
-    """Seconds, bytes, and dollars a month at the list price."""
+    """It has seconds, bytes, and dollars a month at the list price."""
     lake.run_task(lake.set_up(), FILES)
     lake.stray("dt=1/stray.parquet", b"x" * 1024**2)
     lake.store_clock.advance(100)
@@ -212,14 +212,14 @@ def test_json_has_exact_ages_bytes_and_costs(lake: Lake, run: RunProgram) -> Non
 
 
 def test_sizes_can_be_left_out(lake: Lake, run: RunProgram) -> None:
-    """Without them no upload is asked for its parts, and nothing is invented."""
+    """Without them no upload's parts are requested, and nothing is invented."""
     lake.stray("dt=1/stray.parquet")
     told = plain_json(run("pending", lake.destination, "--no-bytes", "--json"))
     assert (told["bytes"], told["monthly_cost_usd"], told["uploads"][0]["bytes"]) == (None, None, None)
 
 
 def test_a_long_list_is_cut_and_says_so(lake: Lake, run: RunProgram) -> None:
-    """Only the oldest are shown, unless all are asked for; scripts get all."""
+    """Only the oldest are shown, unless all are requested; scripts get all."""
     for number in range(45):
         lake.stray(f"dt=1/stray-{number:02d}.parquet")
         lake.store_clock.advance(1)
@@ -231,7 +231,7 @@ def test_a_long_list_is_cut_and_says_so(lake: Lake, run: RunProgram) -> None:
     assert len(plain_json(run("pending", lake.destination, "--json"))["uploads"]) == 45
 
 
-def test_nothing_pending_is_said(lake: Lake, run: RunProgram) -> None:
+def test_an_empty_list_says_so(lake: Lake, run: RunProgram) -> None:
     """An empty list is an answer too."""
     result = run("pending", lake.destination)
     assert (result.exit_code, result.stdout.startswith("no upload is pending")) == (0, True)

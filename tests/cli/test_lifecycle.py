@@ -1,4 +1,4 @@
-"""Commit, abort and recover end jobs; dry runs change nothing; replacing data needs a confirmation."""
+"""Commit, abort and recover end jobs; dry runs change nothing; replacing data needs confirmation."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_commit_makes_everything_visible(lake: Lake, run: RunProgram) -> None:
     assert run("commit", lake.destination, OURS).exit_code == 0
 
 
-def test_a_roll_back_that_fails_is_told_with_its_cause(lake: Lake, run: RunProgram) -> None:
-    """Exit code 5, the first error as the message, the second one below it, and the command that ends it."""
+def test_a_roll_back_that_fails_is_reported_with_its_cause(lake: Lake, run: RunProgram) -> None:
+    """Exit code 5 comes with the first error, the second below it, and the command that ends the job."""
     lake.sealed(FILES)
 
     def fail(call: StoreCall) -> None:
@@ -62,8 +62,8 @@ def test_a_roll_back_that_fails_is_told_with_its_cause(lake: Lake, run: RunProgr
     assert lake.data() == {}
 
 
-def test_commit_as_json_is_the_manifest_in_short(lake: Lake, run: RunProgram) -> None:
-    """One object, with the manifest's address."""
+def test_commit_as_json_is_a_short_manifest(lake: Lake, run: RunProgram) -> None:
+    """It is one object, with the manifest's address."""
     lake.sealed(FILES)
     told = plain_json(run("commit", lake.destination, OURS, "--json"))
     assert (told["result"], told["files"], told["bytes"], told["partitions"]) == ("committed", 2, 10, 2)
@@ -71,7 +71,7 @@ def test_commit_as_json_is_the_manifest_in_short(lake: Lake, run: RunProgram) ->
 
 
 def test_a_dry_run_of_a_commit_changes_nothing(lake: Lake, run: RunProgram) -> None:
-    """It says what would be visible and what would go."""
+    """It says what would appear and what would be removed."""
     lake.put(OLD)
     lake.sealed(FILES)
     before = lake.everything()
@@ -84,7 +84,7 @@ def test_a_dry_run_of_a_commit_changes_nothing(lake: Lake, run: RunProgram) -> N
 
 
 def test_a_dry_run_finds_that_mode_fail_would_refuse(lake: Lake, run: RunProgram) -> None:
-    """Exit code 1, and the object that is in the way by name."""
+    """The exit code is 1, and the object in the way is named."""
     lake.sealed(FILES, conflict_mode="fail")
     lake.put(OLD)
     result = run("commit", lake.destination, OURS, "--dry-run")
@@ -104,7 +104,7 @@ def test_an_open_job_can_be_sealed_and_committed(lake: Lake, run: RunProgram) ->
 
 
 def test_of_two_attempts_of_a_stage_one_is_chosen(lake: Lake, run: RunProgram) -> None:
-    """--seal alone is refused and says how; --stage decides, and the other attempt never appears."""
+    """``--seal`` alone is refused with a remedy; ``--stage`` decides, and the other attempt never appears."""
     job = lake.set_up()
     lake.run_stage(job, {"dt=1/first.parquet": b"1"})
     lake.run_stage(job, {"dt=1/second.parquet": b"2"}, stage_attempt="2")
@@ -116,8 +116,8 @@ def test_of_two_attempts_of_a_stage_one_is_chosen(lake: Lake, run: RunProgram) -
     assert lake.pending() == []
 
 
-def test_a_changed_destination_needs_to_be_planned_anew(lake: Lake, run: RunProgram) -> None:
-    """The refusal names --replan, and --replan does it."""
+def test_a_changed_destination_must_be_planned_again(lake: Lake, run: RunProgram) -> None:
+    """The refusal names ``--replan``, which works."""
     lake.put(OLD)
     lake.sealed(FILES).plan()
     lake.put({"dt=1/late.parquet": b"late"})
@@ -142,8 +142,8 @@ def test_a_person_is_asked_before_data_is_replaced(
     assert ("dt=1/old.parquet" not in lake.data()) == gone
 
 
-def test_who_said_yes_is_not_asked(lake: Lake, run: RunProgram) -> None:
-    """--yes is for those who know; and where nothing is replaced there is nothing to ask."""
+def test_yes_answers_the_question(lake: Lake, run: RunProgram) -> None:
+    """With ``--yes``, or if nothing is replaced, there is no question."""
     lake.put(OLD)
     lake.sealed(FILES)
     assert run("commit", lake.destination, OURS, "--yes", typed="").exit_code == 0
@@ -152,7 +152,7 @@ def test_who_said_yes_is_not_asked(lake: Lake, run: RunProgram) -> None:
 
 
 def test_abort_leaves_nothing_pending(lake: Lake, run: RunProgram) -> None:
-    """No upload, no record; a second time there is nothing to do, which is no error."""
+    """No upload or record is left, and a second run has nothing to do, without an error."""
     lake.put(OLD)
     lake.sealed(FILES)
     result = run("abort", lake.destination, OURS)
@@ -166,7 +166,7 @@ def test_abort_leaves_nothing_pending(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_dry_run_of_an_abort_changes_nothing(lake: Lake, run: RunProgram) -> None:
-    """It counts the uploads that would go, and the objects that would be taken back."""
+    """It counts the uploads that would be aborted, and the objects that would be taken back."""
     _left_in_commit(lake)
     before = lake.everything()
     told = plain_json(run("abort", lake.destination, OURS, "--dry-run", "--json"))
@@ -175,7 +175,7 @@ def test_a_dry_run_of_an_abort_changes_nothing(lake: Lake, run: RunProgram) -> N
 
 
 def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:
-    """A no changes nothing."""
+    """Answering no changes nothing."""
     lake.sealed(FILES)
     before = lake.everything()
     result = run("abort", lake.destination, OURS, typed="n\n")
@@ -185,7 +185,7 @@ def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_committed_job_cannot_be_aborted(lake: Lake, run: RunProgram) -> None:
-    """Refused, for good: exit code 3, and the way to what it committed; the dry run says the same."""
+    """Exit code 3 and a link to what it committed refuse an abort; the dry run says the same."""
     lake.sealed(FILES).commit()
     for more in ((), ("--dry-run",)):
         result = run("abort", lake.destination, OURS, *more)
@@ -194,7 +194,7 @@ def test_a_committed_job_cannot_be_aborted(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_job_whose_commit_died_after_its_entry_counts_as_committed(lake: Lake, run: RunProgram) -> None:
-    """The log has its commit: an abort and its dry run are refused, and others would only finish it."""
+    """The log has its commit, so an abort and its dry run are refused, and others would only finish it."""
     lake.sealed(FILES)
     lake.store.die("put", f"{1:020}.json", after=True)
     with pytest.raises(Crash):
@@ -209,7 +209,7 @@ def test_a_job_whose_commit_died_after_its_entry_counts_as_committed(lake: Lake,
 
 
 def test_an_abort_that_would_lose_data_needs_force(lake: Lake, run: RunProgram) -> None:
-    """Refused with both ways out; with --force its uploads go, and it is lost."""
+    """The refusal names both remedies; with ``--force`` the job's uploads go, and it is lost."""
     lake.put(OLD)
     _left_in_commit(lake, replace_order="delete-then-publish")
     refused = run("abort", lake.destination, OURS)
@@ -221,8 +221,8 @@ def test_an_abort_that_would_lose_data_needs_force(lake: Lake, run: RunProgram) 
     assert lake.pending() == []
 
 
-def test_recover_goes_on_with_a_commit(lake: Lake, run: RunProgram) -> None:
-    """After it everything is visible, and a second time says the same."""
+def test_recover_continues_a_commit(lake: Lake, run: RunProgram) -> None:
+    """Afterwards everything is visible, and a second run says the same."""
     _left_in_commit(lake)
     before = lake.everything()
     assert "go on with the commit" in run("recover", lake.destination, OURS, "--dry-run").stdout
@@ -234,7 +234,7 @@ def test_recover_goes_on_with_a_commit(lake: Lake, run: RunProgram) -> None:
 
 
 def test_recover_can_roll_back(lake: Lake, run: RunProgram) -> None:
-    """A person is asked; what was visible is taken back."""
+    """A person is asked, and visible output is taken back."""
     lake.put(OLD)
     _left_in_commit(lake)
     assert run("recover", lake.destination, OURS, "--rollback", typed="n\n").exit_code == 1
@@ -248,20 +248,20 @@ def test_recover_can_roll_back(lake: Lake, run: RunProgram) -> None:
 def test_there_is_nothing_to_recover_before_a_commit(
     lake: Lake, run: RunProgram, more: tuple[str, ...]
 ) -> None:
-    """An open job is refused, with or without doing it, and so is one that is not there."""
+    """An open job and an unknown job are refused, in a dry run and otherwise."""
     lake.set_up()
     assert run("recover", lake.destination, OURS, *more).exit_code == 3
     assert run("recover", lake.destination, "unknown", *more).exit_code == 3
 
 
 def test_force_without_rollback_is_a_mistake(lake: Lake, run: RunProgram) -> None:
-    """The command line is wrong, and nothing is asked of the store."""
+    """The command line is wrong, and the store is not asked."""
     lake.store.calls.clear()
     assert run("recover", lake.destination, OURS, "--force").exit_code == 2
     assert lake.store.calls == []
 
 
-def test_a_lost_answer_is_an_outcome_of_its_own(lake: Lake, run: RunProgram) -> None:
+def test_a_lost_answer_has_its_own_outcome(lake: Lake, run: RunProgram) -> None:
     """Exit code 5, nothing undone, and recover is named."""
     lake.sealed(FILES)
     lake.store.before = once("complete_upload", "", OutcomeUnknown("the answer was lost"))
@@ -274,7 +274,7 @@ def test_a_lost_answer_is_an_outcome_of_its_own(lake: Lake, run: RunProgram) -> 
 
 
 def test_a_failed_commit_is_rolled_back_and_says_so(lake: Lake, run: RunProgram) -> None:
-    """A missing upload fails the job: exit code 4, and the destination is unchanged."""
+    """A missing upload fails the job with exit code 4, and the destination is unchanged."""
     lake.put(OLD)
     lake.sealed(FILES)
     upload = next(iter(lake.store.list_uploads(BUCKET, lake.prefix)))
@@ -286,7 +286,7 @@ def test_a_failed_commit_is_rolled_back_and_says_so(lake: Lake, run: RunProgram)
 
 
 def test_progress_is_shown_on_a_terminal_only(lake: Lake, run: RunProgram) -> None:
-    """On a terminal's standard error; not in a pipe, and not beside JSON."""
+    """It is on a terminal's standard error, but not in a pipe or beside JSON."""
     lake.sealed(FILES)
     shown = run("commit", lake.destination, OURS, FORCE_COLOR="1")
     assert "completing uploads" in shown.stderr
@@ -298,7 +298,7 @@ def test_progress_is_shown_on_a_terminal_only(lake: Lake, run: RunProgram) -> No
 
 
 def test_a_signed_job_is_ended_with_the_key_of_the_environment(lake: Lake, run: RunProgram) -> None:
-    """Without it, with another, or with a short one commands refuse, change nothing and show no key."""
+    """Without it, or with another or a short one, commands refuse, change nothing and show no key."""
     key = "never-to-be-seen-" * 3
     Job.setup(
         lake.store, lake.destination, job_id=OURS, signer=HmacSigner.of_text(key),

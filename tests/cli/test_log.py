@@ -1,4 +1,4 @@
-"""Log and manifest: the commits to a destination, and the totals or files of one."""
+"""Log and manifest show the commits to a destination, and the totals or files of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_i
 
 
 def test_commits_are_listed_newest_first(lake: Lake, run: RunProgram) -> None:
-    """Which generation, by which job and run, what it added and replaced."""
+    """Each line has the generation, the job and its run, and what it added and replaced."""
     lake.sealed(FILES).commit()
     job = lake.set_up(THEIRS, said={"dag_id": "nightly", "run_id": "monday"})
     lake.run_stage(job, {"dt=2/part-0.parquet": b"more"})
@@ -39,7 +39,7 @@ def test_commits_are_listed_newest_first(lake: Lake, run: RunProgram) -> None:
 
 
 def test_the_number_of_commits_is_limited(lake: Lake, run: RunProgram) -> None:
-    """As many as were asked for; fewer than one is misuse."""
+    """As many as requested are shown, and fewer than one is a usage error."""
     for job_id in (OURS, THEIRS):
         lake.sealed(FILES, job_id=job_id).commit()
     told = plain_json(run("log", lake.destination, "--limit", "1", "--json"))
@@ -48,21 +48,21 @@ def test_the_number_of_commits_is_limited(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_narrow_terminal_has_the_columns_that_fit(lake: Lake, run: RunProgram) -> None:
-    """Generation and time are always there."""
+    """Generation and time are always shown."""
     lake.sealed(FILES).commit()
     heading = run("log", lake.destination, COLUMNS="80").stdout.splitlines()[0]
     assert heading.split() == ["generation", "committed", "mode", "files", "size", "rows"]
 
 
-def test_a_destination_without_commits(lake: Lake, run: RunProgram) -> None:
-    """It is no error, and an empty list for scripts."""
+def test_a_destination_without_commits_is_not_an_error(lake: Lake, run: RunProgram) -> None:
+    """Scripts get an empty list."""
     result = run("log", lake.destination)
     assert (result.exit_code, "no commit is in the log of" in result.stdout) == (0, True)
     assert plain_json(run("log", lake.destination, "--json"))["commits"] == []
 
 
 def test_commits_are_filtered(lake: Lake, run: RunProgram) -> None:
-    """By job, partition, generation and time; the limit counts the commits that are listed."""
+    """Job, partition, generation and time select; the limit counts the commits that are listed."""
     for number in range(1, 5):
         lake.clock.advance(60)
         lake.sealed({f"dt={number % 2}/a": b"a"}, job_id=an_id(str(number))).commit()
@@ -87,7 +87,7 @@ def test_commits_are_filtered(lake: Lake, run: RunProgram) -> None:
 
 
 def test_the_newest_commit_is_found_without_its_manifest(lake: Lake, run: RunProgram) -> None:
-    """The entry decides; the manifest that a dead committer did not write is not missed."""
+    """The entry decides, even if a dead committer did not write the manifest."""
     lake.sealed(FILES).commit()
     lake.store.delete(BUCKET, f"{HOME}manifests/{OURS}.json")
     told = plain_json(run("log", lake.destination, "--job", OURS, "--json"))
@@ -96,7 +96,7 @@ def test_the_newest_commit_is_found_without_its_manifest(lake: Lake, run: RunPro
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
-    """Return what takes the steps of others, one in each wait of the program; then the user interrupts."""
+    """Return what takes the steps of others, one for each wait of the program; then the user interrupts."""
 
     def others(*steps: Callable[[], object]) -> list[float]:
         left, slept = list(steps), []
@@ -115,7 +115,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
 
 
 def test_new_commits_are_followed(lake: Lake, run: RunProgram, waiting: Any) -> None:
-    """The last ones oldest first, then each as it comes, until Ctrl-C, which is no error."""
+    """The last ones come oldest first, then each new one, until Ctrl-C, which is not an error."""
     for number in (1, 2, 3):
         lake.sealed({"dt=1/a": b"a"}, job_id=an_id(str(number))).commit()
     slept = waiting(lambda: None, lake.sealed(FILES, job_id=THEIRS).commit)
@@ -128,7 +128,7 @@ def test_new_commits_are_followed(lake: Lake, run: RunProgram, waiting: Any) -> 
 
 
 def test_commits_are_followed_from_a_generation(lake: Lake, run: RunProgram, waiting: Any) -> None:
-    """All commits after it, whatever the limit; one object per line for scripts; no other partitions."""
+    """All later commits come, whatever the limit, as one object per line for scripts; others do not."""
     for number in (1, 2, 3):
         lake.sealed({"dt=1/a": b"a"}, job_id=an_id(str(number))).commit()
     lake.sealed({"dt=1/a": b"a"}, job_id=OURS).abort()
@@ -144,14 +144,14 @@ def test_commits_are_followed_from_a_generation(lake: Lake, run: RunProgram, wai
 
 
 def test_a_destination_without_a_log_is_followed(lake: Lake, run: RunProgram, waiting: Any) -> None:
-    """Its first commit is seen."""
+    """Its first commit is shown."""
     waiting(lake.sealed(FILES).commit)
     assert run("log", lake.destination, "--follow").stdout.split()[0] == "1"
     assert run("log", lake.destination, "--follow", "--job", OURS).exit_code == 2
 
 
 def test_the_last_manifest_is_shown(lake: Lake, run: RunProgram) -> None:
-    """What it brought and replaced, where, and what the orchestrator said."""
+    """It has what it added and replaced, where, and the orchestrator's context."""
     lake.put({"dt=1/old.parquet": b"old"})
     lake.sealed(FILES).commit()
     result = run("manifest", lake.destination)
@@ -164,7 +164,7 @@ def test_the_last_manifest_is_shown(lake: Lake, run: RunProgram) -> None:
 
 
 def test_files_are_listed_one_a_line(lake: Lake, run: RunProgram) -> None:
-    """Size, rows and key, ready for other programs; as JSON one object with all of them."""
+    """Each line has size, rows and key, ready for other programs; JSON is one object with all of them."""
     lake.sealed(FILES).commit()
     lines = run("manifest", lake.destination, "--files").stdout.splitlines()
     assert [line.split() for line in lines] == [
@@ -177,13 +177,13 @@ def test_files_are_listed_one_a_line(lake: Lake, run: RunProgram) -> None:
 
 
 def test_an_empty_commit_has_an_empty_list(lake: Lake, run: RunProgram) -> None:
-    """The object is whole without a single file in it."""
+    """The object is complete without any file in it."""
     lake.sealed({}).commit()
     assert plain_json(run("manifest", lake.destination, "--files", "--json"))["files"] == []
 
 
-def test_an_earlier_job_has_its_own(lake: Lake, run: RunProgram) -> None:
-    """The manifest of a job is found by its id, whatever was committed later."""
+def test_an_earlier_job_has_its_own_manifest(lake: Lake, run: RunProgram) -> None:
+    """A job's manifest is found by its id, whatever was committed later."""
     lake.sealed(FILES).commit()
     lake.sealed(FILES, job_id=THEIRS).commit()
     assert plain_json(run("manifest", lake.destination, OURS, "--json"))["job_id"] == OURS
@@ -191,7 +191,7 @@ def test_an_earlier_job_has_its_own(lake: Lake, run: RunProgram) -> None:
 
 
 def test_nothing_committed_is_a_finding(lake: Lake, run: RunProgram) -> None:
-    """Exit code 1, for the destination and for a job, with where to look."""
+    """The exit code is 1, for the destination and for a job, with the place to look."""
     lake.sealed(FILES)
     for job in ((), (OURS,)):
         result = run("manifest", lake.destination, *job)
@@ -202,7 +202,7 @@ def test_nothing_committed_is_a_finding(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_foreign_marker_is_refused(lake: Lake, run: RunProgram) -> None:
-    """An empty _SUCCESS is the classic committer's: exit code 3."""
+    """An empty ``_SUCCESS`` is the classic committer's, with exit code 3."""
     lake.put({"_SUCCESS": b""})
     result = run("manifest", lake.destination)
     assert result.exit_code == 3
@@ -210,7 +210,7 @@ def test_a_foreign_marker_is_refused(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_list_within_is_shown_on_demand(lake: Lake, run: RunProgram) -> None:
-    """The manifest is shown without its list, as if that were an object; `--files` shows every file."""
+    """The manifest is shown as if its list were an object; ``--files`` shows every file."""
     manifests = []
     for is_apart in (True, False):
         one = Lake()
@@ -227,7 +227,7 @@ def test_a_list_within_is_shown_on_demand(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_list_that_breaks_off_is_one_error(lake: Lake, run: RunProgram) -> None:
-    """A line that is no file leaves one JSON object with the error, and no half of a list before it."""
+    """An invalid line leaves one JSON object with the error, without the list's beginning."""
     with apart():
         lake.sealed(FILES).commit()
     key = f"{HOME}manifests/{OURS}.jsonl"

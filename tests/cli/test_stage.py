@@ -56,7 +56,7 @@ def test_from_setup_to_commit(lake: Lake, run: RunProgram, files: Path) -> None:
 
 
 def test_everything_can_come_from_the_environment(lake: Lake, run: RunProgram, files: Path) -> None:
-    """A task names destination, job, stage and attempt once, as variables, and commands only their own."""
+    """Variables name a task's destination, job, stage and attempt once, and commands only the rest."""
     environment = {
         "S3COMMIT_DESTINATION": lake.destination,
         "S3COMMIT_JOB": OURS,
@@ -69,7 +69,7 @@ def test_everything_can_come_from_the_environment(lake: Lake, run: RunProgram, f
     assert len(lake.data()) == 2
 
 
-def test_a_staging_of_its_own_comes_from_there_too(lake: Lake, run: RunProgram, files: Path) -> None:
+def test_a_separate_staging_comes_from_the_environment_too(lake: Lake, run: RunProgram, files: Path) -> None:
     """The staging that the job's reference names is the one that put writes to."""
     told = plain_json(
         run("setup", lake.destination, "--job-id", OURS, "--staging", "s3://lake/tmp/", "--json")
@@ -85,14 +85,14 @@ def test_a_staging_of_its_own_comes_from_there_too(lake: Lake, run: RunProgram, 
     assert lake.pending() == []
 
 
-def test_another_destination_than_the_environment_s_is_taken(lake: Lake, run: RunProgram) -> None:
+def test_a_destination_argument_overrides_the_environment(lake: Lake, run: RunProgram) -> None:
     """A destination on the command line is never replaced by that of the environment."""
     asked = run("abort", lake.destination, OURS, S3COMMIT_DESTINATION="s3://other/x/", S3COMMIT_JOB="x")
     assert f"no job {OURS} exists at {lake.destination}" in asked.stdout
 
 
-def test_a_put_again_takes_the_place_of_the_one_before(lake: Lake, run: RunProgram, files: Path) -> None:
-    """A repeated put leaves one upload of each file, and what counts is the last content."""
+def test_a_second_put_replaces_the_first(lake: Lake, run: RunProgram, files: Path) -> None:
+    """A repeated put leaves one upload of each file, and the last content counts."""
     run("setup", lake.destination, "--job-id", OURS)
     file = files / "dt=1" / "part.csv"
     for body in ("first", "second"):
@@ -112,10 +112,10 @@ def test_a_put_again_takes_the_place_of_the_one_before(lake: Lake, run: RunProgr
         pytest.param("delete", True, id="when the first one's record is gone"),
     ],
 )
-def test_a_put_killed_after_its_commit_is_healed_by_the_next(
+def test_a_put_killed_after_its_commit_is_repaired_by_the_next(
     lake: Lake, run: RunProgram, files: Path, verb: str, *, after: bool
 ) -> None:
-    """Two attempts of the task may be left; another put removes both, and its content is what counts."""
+    """Another put removes both attempts that may be left, and its content counts."""
     run("setup", lake.destination, "--job-id", OURS)
     file = files / "dt=1" / "part.csv"
     put = ("put", lake.destination, OURS, str(file), "dt=1/", *STAGE)
@@ -135,7 +135,7 @@ def test_a_put_killed_after_its_commit_is_healed_by_the_next(
 
 
 def test_a_put_that_fails_leaves_nothing_pending(lake: Lake, run: RunProgram, files: Path) -> None:
-    """A store that fails one part of one file ends the call, and all of its uploads with it."""
+    """A part that fails ends the call, and all of its uploads with it."""
     run("setup", lake.destination, "--job-id", OURS)
     lake.store.before = once("upload_part", ".csv", Unavailable("503 Slow Down"), nth=2)
     failed = run("put", lake.destination, OURS, str(files), *STAGE)
@@ -165,10 +165,10 @@ def test_large_files_are_streamed(lake: Lake, run: RunProgram, tmp_path: Path) -
         (("hidden",), "hidden from readers"),
     ],
 )
-def test_what_cannot_be_put_is_said_before_any_upload(
+def test_invalid_sources_are_refused_before_any_upload(
     lake: Lake, run: RunProgram, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
-    """A missing source, a nameless stream and a file that no reader would see are mistakes of the call."""
+    """A missing source, a nameless stream and a file that no reader would see are usage errors."""
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "_SUCCESS").touch()
     words = tuple(word if word in ("-", "dt=1/") else str(tmp_path / word) for word in words)
@@ -179,8 +179,8 @@ def test_what_cannot_be_put_is_said_before_any_upload(
     assert lake.pending() == []
 
 
-def test_a_stage_without_a_put_is_sealed_only_if_asked(lake: Lake, run: RunProgram) -> None:
-    """A wrong stage or attempt must not seal nothing in silence."""
+def test_a_stage_without_a_put_is_sealed_only_on_request(lake: Lake, run: RunProgram) -> None:
+    """A wrong stage or attempt must not silently seal nothing."""
     run("setup", lake.destination, "--job-id", OURS)
     refused = run("seal", lake.destination, OURS, *STAGE)
     assert refused.exit_code == 3
@@ -188,8 +188,8 @@ def test_a_stage_without_a_put_is_sealed_only_if_asked(lake: Lake, run: RunProgr
     assert run("seal", lake.destination, OURS, *STAGE, "--empty").exit_code == 0
 
 
-def test_a_sealed_attempt_takes_no_more(lake: Lake, run: RunProgram, files: Path) -> None:
-    """What would never count is refused, and not uploaded."""
+def test_a_sealed_attempt_accepts_no_more(lake: Lake, run: RunProgram, files: Path) -> None:
+    """Output that would never count is refused before the upload."""
     run("setup", lake.destination, "--job-id", OURS)
     run("put", lake.destination, OURS, str(files), *STAGE)
     run("seal", lake.destination, OURS, *STAGE)
@@ -200,10 +200,8 @@ def test_a_sealed_attempt_takes_no_more(lake: Lake, run: RunProgram, files: Path
 
 
 @pytest.mark.parametrize("by_variable", [True, False])
-def test_a_set_up_enters_its_destination_in_a_registry(
-    lake: Lake, run: RunProgram, *, by_variable: bool
-) -> None:
-    """By an option or by a variable; the output is the job's id alone."""
+def test_a_set_up_registers_its_destination(lake: Lake, run: RunProgram, *, by_variable: bool) -> None:
+    """An option or a variable names the registry, and the output is only the job's id."""
     registry = "s3://lake/registry/"
     words = [] if by_variable else ["--registry", registry]
     variables = {"S3COMMIT_REGISTRY": registry} if by_variable else {}

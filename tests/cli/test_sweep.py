@@ -16,7 +16,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def littered(lake: Lake) -> Lake:
-    """Return a lake with a dead job, an orphan, and a job left in its commit; all of it two days old."""
+    """Return a lake with a dead job, an orphan, and a job left in its commit, all two days old."""
     lake.run_task(lake.set_up(), FILES)
     lake.stray()
     lake.sealed({"dt=9/x.parquet": b"9", "dt=9/y.parquet": b"9"}, job_id=THEIRS)
@@ -29,7 +29,7 @@ def littered(lake: Lake) -> Lake:
 
 
 def test_a_sweep_is_a_dry_run_unless_told_otherwise(littered: Lake, run: RunProgram) -> None:
-    """It names jobs, orphans, bytes and cost, and what it leaves alone; nothing is changed."""
+    """It names jobs, orphans, bytes and cost, and what it leaves alone, and changes nothing."""
     before = littered.everything()
     result = run("sweep", littered.destination, "--older-than", "1d")
     assert result.exit_code == 0
@@ -41,7 +41,7 @@ def test_a_sweep_is_a_dry_run_unless_told_otherwise(littered: Lake, run: RunProg
     assert f"left alone: job {THEIRS}" in result.stdout
 
 
-def test_applied_it_removes_what_it_named_and_no_more(littered: Lake, run: RunProgram) -> None:
+def test_apply_removes_what_was_named_and_no_more(littered: Lake, run: RunProgram) -> None:
     """The dead job and the orphan are gone; the unfinished commit is left."""
     result = run("sweep", littered.destination, "--older-than", "1d", "--apply")
     assert result.exit_code == 0
@@ -53,14 +53,14 @@ def test_applied_it_removes_what_it_named_and_no_more(littered: Lake, run: RunPr
     assert "nothing to sweep" in again.stdout
 
 
-def test_what_is_young_is_left(littered: Lake, run: RunProgram) -> None:
-    """A week of silence is asked for, two days have passed."""
+def test_what_is_recent_is_left(littered: Lake, run: RunProgram) -> None:
+    """A week of silence is required, and two days have passed."""
     told = plain_json(run("sweep", littered.destination, "--older-than", "1w", "--json"))
     assert (told["dry_run"], told["plan"]["jobs"], told["plan"]["uploads"]) == (True, [], [])
 
 
-def test_json_has_the_plan_and_what_came_of_it(littered: Lake, run: RunProgram) -> None:
-    """One object: the plan with totals and exact ages, and the report."""
+def test_json_has_the_plan_and_its_outcome(littered: Lake, run: RunProgram) -> None:
+    """One object has the plan with totals and exact ages, and the report."""
     told = plain_json(run("sweep", littered.destination, "--older-than", "36h", "--apply", "--json"))
     assert told["plan"]["older_than"] == 36 * 3600.0
     assert (told["plan"]["pending"], told["plan"]["bytes"]) == (3, 15)
@@ -70,7 +70,7 @@ def test_json_has_the_plan_and_what_came_of_it(littered: Lake, run: RunProgram) 
 
 
 def test_a_person_is_asked_first(littered: Lake, run: RunProgram) -> None:
-    """The plan is shown before the question; a no leaves everything."""
+    """The plan is shown before the question, and no leaves everything."""
     before = littered.everything()
     result = run("sweep", littered.destination, "--older-than", "1d", "--apply", typed="n\n")
     assert result.exit_code == 1
@@ -82,7 +82,7 @@ def test_a_person_is_asked_first(littered: Lake, run: RunProgram) -> None:
 
 
 def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram) -> None:
-    """The rest is done all the same; exit code 1 and the error by name."""
+    """The rest is still done, with exit code 1 and the error by name."""
 
     def refuse(call: StoreCall) -> None:
         if call.verb == "abort_upload" and call.key.endswith("stray.parquet"):
@@ -98,13 +98,13 @@ def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram)
 @pytest.mark.parametrize(
     "args", [(), ("--older-than", "soon"), ("--older-than", "1d", "--apply", "--dry-run")]
 )
-def test_a_sweep_needs_to_know_how_old(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
-    """There is no default age, no guess at a wrong one, and no doing it and not doing it."""
+def test_a_sweep_requires_an_age(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
+    """There is no default age, no guess at a wrong one, and no contradiction."""
     assert run("sweep", lake.destination, *args).exit_code == 2
 
 
 def test_a_registry_is_swept_by_each_destinations_own_records(littered: Lake, run: RunProgram) -> None:
-    """A prefix without records of jobs is left alone, and what is gone is removed from the registry."""
+    """A prefix without records of jobs is left alone, and one that is gone leaves the registry."""
     registry, foreign = "s3://lake/registry/", "s3://lake/other-program/"
     littered.store.create_upload("lake", "other-program/part-0", metadata={}, content_type="text/plain")
     for destination in (littered.destination, foreign, "s3://lake/gone/"):
@@ -127,7 +127,7 @@ def test_a_registry_is_swept_by_each_destinations_own_records(littered: Lake, ru
     assert {entry.record.destination for entry in left} == {littered.destination, foreign}
 
 
-def test_a_destination_that_fails_does_not_keep_back_the_others(littered: Lake, run: RunProgram) -> None:
+def test_a_destination_that_fails_does_not_stop_the_others(littered: Lake, run: RunProgram) -> None:
     """It is a finding, and the others are swept."""
     registry = "s3://lake/registry/"
     for destination in ("s3://no-such-bucket/x/", littered.destination):

@@ -97,7 +97,7 @@ def moto_store() -> Iterator[S3Store]:
         host, port = server.get_host_and_port()
         config = S3Config(f"http://{host}:{port}", "us-east-1", access_key="any", secret_key="any")
         new_client(config).create_bucket(Bucket=BUCKET)
-        # Its failures are for ever: to wait for it to get better would only take time.
+        # Its failures are permanent, so waiting would only take time.
         yield _short_pages(config, RetryPolicy(deadline=0.0))
     finally:
         server.stop()

@@ -1,4 +1,4 @@
-"""What every store owes the commit protocol. Where one does otherwise is in `deviations`."""
+"""What every store owes the commit protocol; exceptions are in `deviations`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ AWKWARD_NAMES = [
     "_s3commit/manifests/1.json",
 ]
 
-#: Every verb that can tell a missing bucket, used on one.
+#: Every verb that can report a missing bucket, used on one.
 VERBS: dict[str, Callable[[ObjectStore], object]] = {
     "check_bucket": lambda store: store.check_bucket(ABSENT_BUCKET),
     "stale_upload_days": lambda store: store.stale_upload_days(ABSENT_BUCKET, "p/"),
@@ -81,13 +81,13 @@ def multipart_etag(*bodies: bytes) -> str:
 
 
 class TestBuckets:
-    def test_a_bucket_that_is_there_answers(self, subject: Subject) -> None:
-        """Checking a bucket that is there returns."""
+    def test_an_existing_bucket_answers(self, subject: Subject) -> None:
+        """Checking an existing bucket returns."""
         subject.store.check_bucket(subject.bucket)
 
     @pytest.mark.parametrize("verb", sorted(VERBS))
     def test_a_missing_bucket_is_named(self, subject: Subject, verb: str) -> None:
-        """Every verb says of a bucket that is not there that it is not there."""
+        """Every verb reports a bucket that does not exist as missing."""
         with pytest.raises(NoSuchBucket, match=ABSENT_BUCKET):
             VERBS[verb](subject.store)
 
@@ -104,8 +104,8 @@ class TestBuckets:
 
 class TestObjects:
     @pytest.mark.parametrize("body", [b"{}", b"", b"\x00\xff" * 70_000], ids=["small", "empty", "binary"])
-    def test_what_was_put_is_got(self, subject: Subject, body: bytes) -> None:
-        """An object is read back byte for byte, with the ETag its write returned."""
+    def test_an_object_is_read_back(self, subject: Subject, body: bytes) -> None:
+        """An object is read back byte for byte, with the ETag that its write returned."""
         key = subject.key("a.json")
         written = subject.store.put(subject.bucket, key, body)
         fetched = subject.store.get(subject.bucket, key)
@@ -128,7 +128,7 @@ class TestObjects:
         assert subject.store.head(subject.bucket, key) == subject.store.get(subject.bucket, key).info
 
     def test_a_missing_object_is_named(self, subject: Subject) -> None:
-        """Reading or describing an object that is not there says which."""
+        """Reading or describing a missing object names it."""
         for verb in (subject.store.get, subject.store.head):
             with pytest.raises(NoSuchKey, match=r"missing\.json"):
                 verb(subject.bucket, subject.key("missing.json"))
@@ -178,7 +178,7 @@ class TestHeaders:
         assert subject.names() == ["a.csv"]
 
     def test_encryption_is_told(self, subject: Subject) -> None:
-        """An object says how it is encrypted, so that who asked for more can see that it got less."""
+        """An object says how it is encrypted, so that a weaker encryption than requested shows."""
         key, headers = subject.key("a"), {"x-amz-server-side-encryption": "aws:kms:dsse"}
         subject.store.put(subject.bucket, key, b"1", headers=headers)
         told = subject.store.head(subject.bucket, key).headers
@@ -218,7 +218,7 @@ class TestConditions:
 
 class TestDeletes:
     def test_delete_is_repeatable(self, subject: Subject) -> None:
-        """A deleted object is gone, and deleting it again is no error."""
+        """A deleted object is gone, and deleting it again is not an error."""
         subject.put("a")
         for _ in range(2):
             subject.store.delete(subject.bucket, subject.key("a"))
@@ -466,7 +466,7 @@ class TestAborts:
         assert subject.names() == []
 
     def test_abort_is_repeatable(self, subject: Subject) -> None:
-        """Aborting an upload again, or one that never was, is no error."""
+        """Aborting an upload again, or one that never existed, is not an error."""
         upload_id, _ = subject.upload("a", b"1")
         for one in (upload_id, upload_id, uuid.uuid4().hex):
             subject.store.abort_upload(subject.bucket, subject.key("a"), one)

@@ -1,4 +1,4 @@
-"""Which calls of two processes may change places, without a difference to either of them or to a rule.
+"""Which calls of two processes can be swapped without a difference to either of them or to a rule.
 
 Two schedules that differ in the order of such calls alone are one: both processes read and write the same,
 and the rules of `tests/crash/observed.py` look at the same states in the same order.
@@ -34,7 +34,7 @@ class Touch(NamedTuple):
 
 
 def is_seen(verb: str, keys: tuple[str, ...]) -> bool:
-    """Return whether a call can change what a rule looks at: all objects but records of jobs, and states."""
+    """Return whether a call can change what a rule looks at: states, and objects but records of jobs."""
     if verb in _READS or verb in _OF_UPLOADS:
         return False
     return any("/__magic_job-" not in key or key.endswith("/state.json") for key in keys)
@@ -42,14 +42,14 @@ def is_seen(verb: str, keys: tuple[str, ...]) -> bool:
 
 @cache
 def commute(one: Touch, other: Touch) -> bool:
-    """Return whether calls of two processes may change places."""
+    """Return whether calls of two processes can be swapped."""
     if one.ticks or other.ticks or "check_bucket" in (one.verb, other.verb):
         return False
     if one.verb in _READS and other.verb in _READS:
         return True
     if is_seen(one.verb, one.keys) and is_seen(other.verb, other.keys):
         return False
-    # To complete an upload touches both worlds.
+    # Completing an upload touches both worlds.
     if one.verb in _OF_UPLOADS and other.verb not in _OF_UPLOADS | {"complete_upload"}:
         return True
     if other.verb in _OF_UPLOADS and one.verb not in _OF_UPLOADS | {"complete_upload"}:

@@ -1,4 +1,4 @@
-"""What all plays have in common."""
+"""What all crash tests share."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from airflow_s3commit.protocol.metadata import snapshot
 
 @pytest.fixture(autouse=True)
 def checkpoints_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every third entry of a log followed by a checkpoint: few plays make thirteen."""
+    """Have a checkpoint follow every third entry, because few plays make thirteen entries."""
     monkeypatch.setattr(snapshot, "CHECKPOINT_EVERY", 3)

@@ -1,4 +1,4 @@
-"""Where a process can be stopped: every call that it makes to its store, in every way."""
+"""Where a process can be stopped: at every call to its store, in every way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FAULTS: tuple[Effect, ...] = ("crash-before", "crash-after", "lose-answer", "ref
 
 
 def count_calls(inner: Any, take: Callable[[Any], object]) -> int:
-    """Return how many calls a function makes to a store that it is given."""
+    """Return how many calls a function makes to the store that it gets."""
     store = FaultyStore(inner)
     take(store)
     return len(store.calls)

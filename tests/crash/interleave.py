@@ -21,7 +21,7 @@ from tests.crash.observed import Observed
 
 __all__ = ["Actor", "Outcome", "Schedule", "play", "schedules", "shuffles"]
 
-#: What a process does with the store that it is given.
+#: What a process does with its store.
 Actor: TypeAlias = Callable[[Any], object]
 
 #: Whether a process stops before a call.
@@ -50,7 +50,7 @@ class _Process:
         self._store: _Store
 
     def run(self, turn: int | Until) -> None:
-        """Go on until it is about to make one call more, or that call, or has ended."""
+        """Continue until it is about to make one more call, or that call, or has ended."""
         self._left, self._until = (turn, None) if isinstance(turn, int) else (_TO_ITS_END, turn)
         if not self._greenlet.dead:
             self._greenlet.switch()
@@ -82,10 +82,10 @@ class _Store(FaultyStore):
 
 
 class Pair(tuple[tuple[int, int], ...]):
-    """A schedule of two processes with two changes between them, and the calls of both once it was played."""
+    """A schedule of two processes with two changes between them, and the calls of both after the play."""
 
     def __new__(cls, first: int, own: int, other: int) -> Pair:
-        """Change after a number of calls of the first process, and after one of the other."""
+        """Change after some calls of the first process, and after some of the other."""
         return super().__new__(cls, ((first, own), (1 - first, other), (first, _TO_ITS_END)))
 
     def __init__(self, first: int, own: int, other: int) -> None:
@@ -93,7 +93,7 @@ class Pair(tuple[tuple[int, int], ...]):
         self._place = own, other
 
     def equals(self, most: tuple[int, int]) -> set[tuple[int, int]]:
-        """Return where the changes of schedules come in which only calls that commute are in another order.
+        """Return where the changes come in schedules that differ only in the order of calls that commute.
 
         Args:
             most: The last places for a change.
@@ -141,7 +141,7 @@ def schedules(calls_of_first: int, calls_of_second: int, share: float = 1.0) -> 
 
 
 def shuffles(calls: Sequence[int], count: int, *, changes: int, seed: int = 0) -> Iterator[Schedule]:
-    """Yield schedules of any number of actors with a number of changes, chosen at random but always the same.
+    """Yield schedules of any number of actors with some changes, chosen at random but reproducibly.
 
     Args:
         calls: How many calls each actor makes when it is alone.
@@ -160,7 +160,7 @@ def shuffles(calls: Sequence[int], count: int, *, changes: int, seed: int = 0) -
 
 
 def play(observed: Observed, actors: Sequence[Actor], schedule: Schedule) -> list[Outcome]:
-    """Run actors on a store by a schedule, of a `Pair` keep the calls, and return what each ended with."""
+    """Run actors on a store by a schedule, record a `Pair`'s calls, and return what each ended with."""
     calls = schedule.calls if isinstance(schedule, Pair) else None
     now = observed.now()
 

@@ -1,4 +1,4 @@
-"""Several sealed jobs of one destination, which has a commit in its log already."""
+"""Several sealed jobs of one destination whose log already has a commit."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ WRITTEN: tuple[dict[str, bytes], ...] = (
     {"dt=1/part-0.parquet": b"the third's 0", "dt=2/part-1.parquet": b"the third's 1"},
 )
 
-#: The job that has committed before, so that `_SUCCESS` is of the log and not of another program.
+#: The job that committed before, so that `_SUCCESS` is the log's and not another program's.
 FIRST = "00000000-aaaa-4bbb-8ccc-000000000000"
 
 
 class Jobs(World):
-    """A world in which each of some jobs is sealed, and nobody is at work.
+    """A world in which some jobs are sealed, and no process is at work.
 
     Args:
         modes: Their conflict modes. There is old data unless the first one needs none.
@@ -125,7 +125,7 @@ class Jobs(World):
         self.job(store, job_id).abort()
 
     def dying_abort_of(self, job_id: str, store: Any) -> None:
-        """Abort, and die right after the state has moved."""
+        """Abort, and die right after the state has changed."""
         self.abort_of(job_id, FaultyStore(store, Fault("crash-after", "put", "*/state.json")))
 
     def recover_of(self, job_id: str, store: Any) -> None:
@@ -150,21 +150,21 @@ class Jobs(World):
         assert not report.jobs or all(job.action == "finish" for job in report.jobs)
 
     def end_all(self, store: Any) -> None:
-        """End each job as an operator does: recover it, abort one that was not begun, sweep."""
+        """End each job as an operator does: recover it, abort one that has not begun, sweep."""
         for job_id in JOBS:
             try:
                 self.job(store, job_id).recover()
             except NoSuchJob:
                 pass
             except JobClosed:
-                # One that is lost refuses both.
+                # A lost job refuses both.
                 with suppress(AlreadyCommitted, JobClosed):
                     self.job(store, job_id).abort()
         report = self.sweep_of("", store)
         assert not report.failures
 
     def play(self, actors: Sequence[Actor], schedule: Schedule, *, end: bool = False) -> list[Outcome]:
-        """Play a schedule under the eyes of the invariants, then check what holds at rest.
+        """Play a schedule under the invariants, then check what holds at rest.
 
         Args:
             actors: The processes.

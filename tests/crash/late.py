@@ -40,7 +40,7 @@ class LaggingLog(ForwardingStore):
         self.listings, self._lacks = listings, lacks
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], Any]) -> Any:
-        """Make a call; a listing is without the newest entries for a while."""
+        """Make a call; for a while a listing lacks the newest entries."""
         answer = super().forward(verb, bucket, key, make)
         if verb != "list_objects" or not self.listings or not key.endswith("/_s3commit/log/"):
             return answer
@@ -69,7 +69,7 @@ class LateStore(ForwardingStore):
         return one_by_one(self, calls)
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
-        """Make a call, unless it is the one that is late."""
+        """Make a call, unless it is the late one."""
         self.writes += verb in _WRITES
         if verb in _WRITES and self.writes == self._nth:
             self._in_flight = make
@@ -78,7 +78,7 @@ class LateStore(ForwardingStore):
         return make()
 
     def land(self, _: Any = None) -> None:
-        """Let the request take effect; what the store answers is heard by nobody."""
+        """Let the request take effect; the store's answer is lost."""
         if self._in_flight is not None:
             with suppress(S3CommitError):
                 self._in_flight()

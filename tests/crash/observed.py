@@ -73,7 +73,7 @@ class Observed(ForwardingStore):
         return made
 
     def at_rest(self, *, lists: bool = True) -> None:
-        """Check what holds when every job has ended and nobody is at work.
+        """Check what holds when every job has ended and no process is at work.
 
         Args:
             lists: Whether no list of files may be left that no entry names: a process that dies between its
@@ -111,14 +111,14 @@ class Observed(ForwardingStore):
                 assert self._home.objects[key].info.etag == etag, "snapshot_file_missing"
 
     def _check_marker(self) -> None:
-        """Check what ``_SUCCESS`` names: beside a job at work a slow one may name its own generation."""
+        """Check what ``_SUCCESS`` names: beside a running job a slow one may name its own generation."""
         marked = self._marked()
         if marked is None:
             return
         objects, files = self._home.objects.keys(), self.history.files
         assert marked in files, "the marker names no commit"
         before = files[max(number for number in files if number < marked)]
-        # What a later rollback brought back is for a later commit to delete.
+        # Files that a later rollback restored are for a later commit to delete.
         back = (keys for number, keys in self.history.brought_back.items() if number > marked)
         kept = self.history.released.union(self.history.retained, *back)
         # A job with fixed names may have written a replaced key again.
@@ -133,7 +133,7 @@ class Observed(ForwardingStore):
         self._highest = max(self._highest, marked)
 
     def _marked(self) -> int | None:
-        """Return the generation that the marker names; None without a marker, or if another program's."""
+        """Return the generation that the marker names; None if it is missing or another program's."""
         marker = self._home.objects.get(self._success)
         if marker is None:
             return None

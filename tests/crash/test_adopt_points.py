@@ -1,4 +1,4 @@
-"""Every call of an adoption from Hadoop, stopped before it, after it, with its answer lost or refused."""
+"""Every call of an adoption from Hadoop is stopped before it, after it, with its answer lost or refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ HELD = [Case("magic", "append", 0, "gone"), Case("staging", "replace", 1, "gone"
 
 
 class World:
-    """A dead job on a destination that has data, and what must come of it."""
+    """A dead job on a destination that has data, and the required outcome."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -95,7 +95,7 @@ class World:
         )
 
     def run(self, at: int, fault: Effect, *, commit: bool) -> bool:
-        """Adopt through a store with one fault; tell whether it was met."""
+        """Run adopt through a store with one fault; return whether the fault happened."""
         store = FaultyStore(
             self.dead.store, Fault(fault, nth=at), after=lambda call: call.reads or self.check_no_loss()
         )
@@ -110,7 +110,7 @@ class World:
         Job.at(self.dead.store, reference, clock=self.clock).abort()
 
     def check_committed(self) -> None:
-        """Complete, exclusive, and nothing left."""
+        """Check that exactly the job's output exists and nothing is left over."""
         expected = {key: body for key, body in OLD.items() if not key.endswith("_SUCCESS")}
         if self.case.mode == "replace":
             del expected[REPLACED]
@@ -119,21 +119,21 @@ class World:
         self.check_nothing_left()
 
     def check_aborted(self) -> None:
-        """As it was before Hadoop's job, marker included."""
+        """Check that the destination is as before Hadoop's job, marker included."""
         visible = self.dead.visible()
         assert visible == {key: body for key, body in OLD.items() if not key.endswith("_SUCCESS")}
         assert self.dead.store.get(BUCKET, f"{ROOT}_SUCCESS").body == OLD[f"{ROOT}_SUCCESS"]
         self.check_nothing_left()
 
     def check_nothing_left(self) -> None:
-        """No upload, record or lock of the job stays; the upload of someone else does."""
+        """Check that no upload, record or lock of the job is left, while other uploads stay."""
         assert [upload.upload_id for upload in self.dead.store.list_uploads(BUCKET, "")] == [self.foreign]
         assert self.dead.keys(MAGIC) == []
         assert self.dead.keys(f"{ROOT}_s3commit/commit-lock.json") == []
         assert bool(self.dead.keys(UPLOADS_DIR)) == (self.case.layout == "staging")
 
     def check_no_loss(self) -> None:
-        """What is replaced is there until what replaces it is."""
+        """Check that replaced data stays until its replacement exists."""
         visible = self.dead.visible()
         assert REPLACED in visible or self.dead.contents.items() <= visible.items()
 
@@ -158,8 +158,8 @@ def stopped(case: Case, *, commit: bool) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("case", held_by(CASES, HELD), ids=str)
-def test_a_stopped_commit_is_finished_by_adopting_again(case: Case) -> None:
-    """Wherever it stopped, adopting again ends with exactly the committed tasks' files."""
+def test_a_stopped_commit_is_finished_by_a_second_adoption(case: Case) -> None:
+    """Wherever it stopped, a second adoption ends with exactly the committed tasks' files."""
     for world in stopped(case, commit=True):
         world.adopt(world.dead.store, commit=True)
         world.check_committed()
@@ -167,7 +167,7 @@ def test_a_stopped_commit_is_finished_by_adopting_again(case: Case) -> None:
 
 @pytest.mark.parametrize("case", held_by(CASES, HELD[1:]), ids=str)
 def test_a_stopped_commit_can_be_aborted(case: Case) -> None:
-    """Wherever it stopped, an abort takes everything back, unless the job is committed or overwrote data."""
+    """Wherever it stopped, an abort takes everything back, unless the job committed or overwrote data."""
     for world in stopped(case, commit=True):
         try:
             world.adopt(world.dead.store, commit=False)
@@ -175,7 +175,7 @@ def test_a_stopped_commit_can_be_aborted(case: Case) -> None:
             world.adopt(world.dead.store, commit=True)
             world.check_committed()
         except NotReversible:
-            # It has begun: Hadoop's file names have no id, so that they may overwrite others.
+            # It has begun: Hadoop's file names have no id, so they may overwrite others.
             world.adopt(world.dead.store, commit=True)
             world.check_committed()
         else:
@@ -183,8 +183,8 @@ def test_a_stopped_commit_can_be_aborted(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", held_by(CASES, HELD[1:]), ids=str)
-def test_a_stopped_abort_is_finished_by_adopting_again(case: Case) -> None:
-    """Wherever it stopped, aborting again leaves no trace of the job, published objects included."""
+def test_a_stopped_abort_is_finished_by_a_second_abort(case: Case) -> None:
+    """Wherever it stopped, a second abort leaves no trace of the job, published objects included."""
     for world in stopped(case, commit=False):
         world.adopt(world.dead.store, commit=False)
         world.check_aborted()
@@ -194,7 +194,7 @@ def test_a_stopped_abort_is_finished_by_adopting_again(case: Case) -> None:
     "case", held_by([c for c in CASES if c.layout == "magic" and not c.published], HELD), ids=str
 )
 def test_an_ordinary_abort_ends_a_stopped_adoption(case: Case) -> None:
-    """An abort of the job as one of ours, at any point of its adoption, forgets no upload of it."""
+    """An abort of the job as one of ours, at any point of its adoption, forgets none of its uploads."""
     for world in stopped(case, commit=True):
         try:
             world.abort_as_ours()
@@ -208,7 +208,7 @@ def test_an_ordinary_abort_ends_a_stopped_adoption(case: Case) -> None:
 @pytest.mark.parametrize("case", held_by([c for c in CASES if c.mode == "replace"], HELD), ids=str)
 @pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True), (False, False)])
 def test_another_process_may_adopt_the_job_at_any_moment(case: Case, first: bool, second: bool) -> None:
-    """Whatever the second one brought about before the first one went on is what stays."""
+    """The outcome of a second process that acts before the first continues is final."""
     for at in count(1):
         world = World(case)
         ended, errors, calls = [], [], count(1)
@@ -226,7 +226,7 @@ def test_another_process_may_adopt_the_job_at_any_moment(case: Case, first: bool
         if next(calls) <= at:
             break
         if first == second and errors:
-            # It lost its ground under its feet; asked again, it finds what the other one did.
+            # Its job changed underneath it; a second run finds what the other process did.
             with suppress(S3CommitError):
                 world.adopt(world.dead.store, commit=first)
         if not errors and ended and first != second:

@@ -1,4 +1,4 @@
-"""A baseline that lists its files: stopped at every call, and beside commits, in many orders of calls."""
+"""A baseline that lists its files is stopped at every call, and run beside commits in many orders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _close(world: World) -> Callable[[Any], None]:
     return close
 
 
-def test_a_baseline_that_stops_is_taken_again(record_property: Record) -> None:
+def test_a_baseline_that_stops_is_repeated(record_property: Record) -> None:
     """Wherever it stops, the next one lists the same files, and no file is touched."""
     stops = 0
     world = World(Case())
@@ -74,7 +74,7 @@ class Beside(Jobs):
 )
 @pytest.mark.parametrize("mode", ["append", "replace"])
 def test_a_baseline_beside_a_commit(mode: ConflictMode, every: int, record_property: Record) -> None:
-    """However the two interleave, a reader finds the data of the destination, each file once."""
+    """However the two interleave, a reader finds each file of the destination once."""
     calls, played = [_calls(mode, "close"), _calls(mode, "commit")], 0
     for number, schedule in enumerate(schedules(*calls, 2)):
         if number % every == 0:

@@ -22,10 +22,10 @@ from tests.crash.world import held_by
 Record = Callable[[str, object], None]
 Step = tuple[str, int]
 
-#: Of the pairs of jobs, those that `make test` plays with three processes and more.
+#: Pairs of jobs that `make test` plays with three processes and more.
 HELD = ("fixed beside replace", "two fixed")
 
-#: Modes of the jobs, and which of them have fixed names.
+#: Modes of the jobs, and which have fixed names.
 BESIDE: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "fixed beside append": (("replace", "append"), (0,)),
     "fixed beside replace": (("replace", "replace"), (0,)),
@@ -73,7 +73,7 @@ def _none_lost(outcomes: list[Outcome]) -> None:
 
 @pytest.mark.parametrize("share", [0.06, pytest.param(1.0, marks=pytest.mark.all)])
 @pytest.mark.parametrize("beside", BESIDE)
-def test_a_begun_job_beside_another_one(beside: str, share: float, record_property: Record) -> None:
+def test_a_begun_job_beside_another_job(beside: str, share: float, record_property: Record) -> None:
     """However the two interleave, both commit, and the data is that of a serial run by the log."""
     modes, fixed = BESIDE[beside]
     steps = (("commit", 0), ("commit", 1))
@@ -115,7 +115,7 @@ def test_processes_of_begun_jobs_and_helpers(
 def test_uploads_that_expire_at_any_moment(
     steps: tuple[Step, ...], beside: str, count: int, record_property: Record
 ) -> None:
-    """A begun job whose uploads go ends as lost in any process; one that has not begun is rolled back."""
+    """A begun job whose uploads expire ends as lost in any process; one that has not begun is rolled back."""
     ends: set[str] = set()
 
     def judge(outcomes: list[Outcome]) -> None:

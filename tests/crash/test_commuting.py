@@ -30,7 +30,7 @@ STAGING = "t/__magic_job-1/"
     ],
 )
 def test_calls_on_different_things_commute(one: Touch, other: Touch) -> None:
-    """Two reads change places, and so do calls of which none sees what the other writes."""
+    """Two reads can be swapped, and so can calls that do not see each other's writes."""
     assert commute(one, other)
     assert commute(other, one)
 
@@ -55,7 +55,7 @@ def test_calls_on_different_things_commute(one: Touch, other: Touch) -> None:
     ],
 )
 def test_calls_on_one_thing_keep_their_order(one: Touch, other: Touch) -> None:
-    """A call that sees what the other writes, and a pair of writes that a rule sees, do not change places."""
+    """A call that sees the other's write, and two writes that a rule sees, cannot be swapped."""
     assert not commute(one, other)
     assert not commute(other, one)
 
@@ -65,8 +65,8 @@ def _without_ids(touches: list[Touch]) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("second", [("commit", 1), ("abort", 0)], ids=lambda step: step[0])
-def test_a_schedule_that_is_left_out_equals_the_one_that_is_played(second: tuple[str, int]) -> None:
-    """Both processes make the same calls in both, and end alike, with the same log and the same data."""
+def test_a_schedule_that_is_left_out_equals_a_played_one(second: tuple[str, int]) -> None:
+    """Both processes make the same calls in both, and end alike, with the same log and data."""
     modes, steps = ("replace", "append"), (("commit", 0), second)
 
     def play(own: int, other: int) -> tuple[Any, Pair]:

@@ -1,4 +1,4 @@
-"""A crash, and then another in the recovery from it."""
+"""A crash, and a second crash in the recovery from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _stopped_twice(case: Case, step: str, again: str, first: int, second: int) -
 
 
 def _calls(case: Case, step: str, *, stopped_at: int = 0, again: str | None = None) -> int:
-    """Count the calls of a step, or of the step that goes on after it was stopped."""
+    """Count the calls of a step, or of the step that continues after it was stopped."""
     world = World(case)
     world.advance_to(step)
     if stopped_at:
@@ -53,7 +53,7 @@ def test_a_commit_that_crashes_twice_is_committed_by_the_third(case: Case, recor
 
 @pytest.mark.parametrize("case", held_by(CASES, CASES[:1]), ids=str)
 def test_a_commit_and_its_abort_that_both_crash_end_either_way(case: Case, record_property: Record) -> None:
-    """After a commit and the abort of it were both stopped, another abort undoes, or a commit finishes."""
+    """After a commit and its abort were both stopped, another abort undoes, or a commit finishes."""
     stops = 0
     for first in range(1, _calls(case, "commit") + 1):
         for second in range(1, _calls(case, "commit", stopped_at=first, again="abort") + 1):

@@ -1,4 +1,4 @@
-"""Every call of every step, stopped before it, after it, with its answer lost or refused; then going on."""
+"""Every call of every step is stopped before it, after it, with its answer lost or refused, then resumed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HELD = [
     Case("magic", "replace", "delete-then-publish", unique=False, marks=True),
 ]
 
-#: What is deleted first, and what a second completion gets, matters to the commit only.
+#: What is deleted first, and what a second completion gets, only matters to the commit.
 POINTS = held_by(
     (
         (step, case)
@@ -76,7 +76,7 @@ def _stopped(case: Case, step: str, at: int, fault: Effect) -> World:
 def test_the_same_step_again_ends_committed(
     case: Case, step: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Wherever a step stops, taking it again and going on commits exactly the sealed output."""
+    """Wherever a step stops, repeating it and going on commits exactly the sealed output."""
     stops = 0
     for at, fault in product(range(1, _points(case, step) + 1), FAULTS):
         world = _stopped(case, step, at, fault)
@@ -90,7 +90,7 @@ def test_the_same_step_again_ends_committed(
 def test_an_abort_after_any_stop_leaves_no_trace(
     case: Case, step: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Wherever a step stops, an abort puts everything back, unless the job had passed its last way back."""
+    """Wherever a step stops, an abort restores everything, unless the job can no longer be undone."""
     stops = 0
     for at, fault in product(range(1, _points(case, step) + 1), FAULTS):
         world = _stopped(case, step, at, fault)
@@ -114,7 +114,7 @@ def test_an_abort_after_any_stop_leaves_no_trace(
 def test_a_stopped_abort_is_taken_up_again(
     case: Case, record_property: Callable[[str, object], None]
 ) -> None:
-    """An abort of a half-published job, stopped anywhere and run again, puts everything back."""
+    """An abort of a half-published job, stopped anywhere and run again, restores everything."""
     publishing, stops = _points(case, "commit"), 0
     for at in range(1, publishing + 1):
         world = _stopped(case, "commit", at, "crash-after")

@@ -1,4 +1,4 @@
-"""Two processes at once, in every order of their calls up to a stated number of changes between them.
+"""Two concurrent processes, in every order of their calls up to a fixed number of changes between them.
 
 `make test` plays a part of the orders in the case that most jobs have. `make test-all` plays every one of
 them, in its variants too.
@@ -20,7 +20,7 @@ Record = Callable[[str, object], None]
 
 REPLACE = Case()
 
-#: Of the schedules this part is tried.
+#: The part of the schedules that is tried.
 SHARES = [0.2, pytest.param(1.0, marks=pytest.mark.all)]
 
 #: Pending uploads of a job that is ready to commit: three that count, and one of a speculative twin.
@@ -61,7 +61,7 @@ def _race(
 def test_two_processes_committing_one_job_both_succeed(
     case: Case, share: float, record_property: Record
 ) -> None:
-    """However two committers of one job interleave, both return and the output is there once."""
+    """However two committers of one job interleave, both return and the output exists once."""
 
     def judge(world: World, outcomes: list[Outcome]) -> None:
         assert outcomes == [None, None]
@@ -72,7 +72,7 @@ def test_two_processes_committing_one_job_both_succeed(
 
 @pytest.mark.parametrize(("case", "share"), RACES)
 def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case, share: float, record_property: Record) -> None:
-    """However a commit and an abort interleave, the destination ends committed whole, or untouched."""
+    """However a commit and an abort interleave, the destination ends fully committed, or untouched."""
 
     def judge(world: World, outcomes: list[Outcome]) -> None:
         committing, aborting = outcomes
@@ -88,9 +88,7 @@ def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case, share: float, rec
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun(
-    share: float, record_property: Record
-) -> None:
+def test_an_irreversible_commit_wins_over_an_abort_once_begun(share: float, record_property: Record) -> None:
     """With fixed names an abort is refused from the moment the commit may have overwritten something."""
 
     def judge(world: World, outcomes: list[Outcome]) -> None:
@@ -106,7 +104,7 @@ def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun(
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_two_aborts_at_once_leave_no_trace(share: float, record_property: Record) -> None:
+def test_two_concurrent_aborts_leave_no_trace(share: float, record_property: Record) -> None:
     """However two aborts interleave, both return and nothing is left."""
 
     def judge(world: World, outcomes: list[Outcome]) -> None:
@@ -153,7 +151,7 @@ def _call_in_the_middle(case: Case) -> int:
 
 
 def _half_committed(case: Case) -> World:
-    """Return a world whose committer died when it had completed one upload."""
+    """Return a world whose committer died after it completed one upload."""
     at = _call_in_the_middle(case)
     world = World(case)
     world.reach("half committed", lambda: _stop(world, at))
@@ -162,10 +160,10 @@ def _half_committed(case: Case) -> World:
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("second", ["recover", "roll_back"])
-def test_a_commit_and_a_recovery_of_what_died_half_way_agree(
+def test_a_commit_and_a_recovery_of_a_half_published_job_agree(
     second: str, share: float, record_property: Record
 ) -> None:
-    """However a commit and a recovery of a half-published job interleave, it ends committed, or undone."""
+    """However a commit and a recovery of it interleave, it ends committed, or undone."""
 
     def calls(step: str) -> int:
         world = _half_committed(REPLACE)

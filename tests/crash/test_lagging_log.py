@@ -38,10 +38,10 @@ def _lagging(act: Actor, listings: int, lacks: int) -> Actor:
 
 @pytest.mark.parametrize("count", [40, pytest.param(2000, marks=pytest.mark.all)])
 @pytest.mark.parametrize("steps", STEPS, ids=lambda steps: "-".join(f"{name}{job}" for name, job in steps))
-def test_a_listing_of_the_log_that_lags_costs_tries_alone(
+def test_a_lagging_listing_of_the_log_only_costs_retries(
     steps: tuple[Step, ...], count: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """However old the entries are that a process lists, data and marker are those of the log at rest."""
+    """However old the listed entries are, data and marker are those of the log at rest."""
     chance = Random(0)
     for schedule in shuffles([_calls(step) for step in steps], count, changes=5):
         world = Jobs(MODES)
@@ -52,8 +52,8 @@ def test_a_listing_of_the_log_that_lags_costs_tries_alone(
     record_property("schedules", count)
 
 
-def test_an_abort_that_lists_an_older_log_leaves_the_marker_of_the_newest_commit() -> None:
-    """Its own entry says how far the log goes at least: an older commit's marker does not come back."""
+def test_an_abort_that_lists_an_older_log_leaves_the_newest_marker() -> None:
+    """Its own entry shows how long the log is at least, so an older commit's marker does not come back."""
     world = Jobs(MODES)
     abort = _lagging(world.actor("abort", 0), 9, 2)
     outcomes = world.play([world.actor("commit", 1), world.actor("half_commit", 0), abort], ())

@@ -1,4 +1,4 @@
-"""Every write of a step that takes effect late or twice, at any moment of what another process does."""
+"""Every write of a step takes effect late or twice, at any moment of what another process does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _length(modes: tuple[Any, Any], step: Step) -> tuple[int, int]:
     world = Jobs(modes)
     late = LateStore(world.store, ALL, "late")
     name, number = step
-    # A recovery makes the calls of the commit that it goes on with.
+    # A recovery makes the calls of the commit that it continues.
     return count_calls(late, world.actor("commit" if name == "recover" else name, number)), late.writes
 
 
@@ -53,7 +53,7 @@ def _play(world: Jobs, first: Step, write: tuple[int, Delay], others: tuple[Acto
         flight[0].land()
 
     *earlier, last = range(1, len(others) + 1)
-    # The actor that lands the request makes no calls of its own: a turn of none is enough.
+    # The actor that lands the request makes no calls of its own, so an empty turn is enough.
     schedule: Schedule = (*((actor, ALL) for actor in (0, *earlier)), (last, at), (last + 1, 0), (last, ALL))
     try:
         world.play((delayed, *others, land), schedule, end=True)
@@ -87,7 +87,7 @@ def test_a_write_that_lands_late_or_twice_changes_nothing(
 def test_a_write_that_lands_after_everything_changes_nothing(
     step: str, delay: Delay, record_property: Callable[[str, object], None]
 ) -> None:
-    """A request that arrives when its job has ended, and another one has committed, leaves the data alone."""
+    """A request that arrives after its job has ended and another has committed leaves the data alone."""
     modes = ("replace", "replace")
     writes = _length(modes, (step, 0))[1]
     for nth in range(1, writes + 1):

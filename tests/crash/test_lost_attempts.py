@@ -1,4 +1,4 @@
-"""A stage attempt that sealed and was lost, beside the one that counts: stopped anywhere, then going on."""
+"""A lost stage attempt that sealed, beside the one that counts, is stopped anywhere and then resumed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def stopped(case: Case, step: str, at: int, fault: Any) -> World:
 
 @pytest.mark.parametrize(("step", "case"), [*product(("seal", "commit"), CASES)], ids=str)
 def test_only_the_last_try_is_ever_published(case: Case, step: str) -> None:
-    """Wherever a step stops, going on publishes the last try alone, and an abort leaves nothing of either."""
+    """Wherever a step stops, going on publishes only the last try, and an abort leaves nothing of either."""
     whole = before(case, step)
     calls = count_calls(whole.store, getattr(whole, step))
     for at, fault in product(range(1, calls + 1), FAULTS):

@@ -31,7 +31,7 @@ BESIDE: dict[str, tuple[tuple[ConflictMode, ConflictMode], dict[int, dict[str, o
 
 
 class Marked(Jobs):
-    """A table whose first commit has asked for markers; two sealed jobs add to it.
+    """A table whose first commit requested markers; two sealed jobs add to it.
 
     Args:
         beside: A name in `BESIDE`.
@@ -62,7 +62,7 @@ class Marked(Jobs):
         }
 
     def by_the_log(self) -> dict[str, int]:
-        """Return the same by the log."""
+        """Return the same as computed from the log."""
         found: dict[str, int] = {}
         for info in self.store.list_objects(BUCKET, f"{ROOT}_s3commit/log/"):
             entry = json.loads(self.store.get(BUCKET, info.key).body)
@@ -87,7 +87,7 @@ def _calls(beside: str, number: int) -> int:
 def test_a_partition_has_the_marker_of_the_last_commit_to_it(
     beside: str, every: int, record_property: Record
 ) -> None:
-    """However two commits interleave, each marker at rest is the one by the log, and `verify` agrees."""
+    """However two commits interleave, the markers at rest follow from the log, and `verify` agrees."""
     calls, played = [_calls(beside, number) for number in range(2)], 0
     for number, schedule in enumerate(schedules(*calls, 2)):
         if number % every == 0:

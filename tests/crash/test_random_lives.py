@@ -28,7 +28,7 @@ PARTITIONS = st.sampled_from(["", "a=1", "a=2", "a=2/b=1"])
 
 
 class Lives(RuleBasedStateMachine):
-    """Each rule is a step that some process takes; the model is a dictionary of what must be visible."""
+    """Each rule is a step of some process; the model is a dictionary of what must be visible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Lives(RuleBasedStateMachine):
     def write(
         self, *, mode: Any, committer: Any, unique: bool, partitions: list[str], stop: int, fault: Any
     ) -> None:
-        """Set a job up and write with it; where a process is stopped, another aborts the job."""
+        """Set a job up and write with it; if a process is stopped, another aborts the job."""
         number = next(self.numbers)
         options = JobOptions(committer=committer, conflict_mode=mode, unique_filenames=unique)
         store: Any = FaultyStore(self.store, Fault(fault, nth=stop))
@@ -72,7 +72,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(data=st.data(), stop=st.integers(0, 60), fault=st.sampled_from(FAULTS))
     def commit(self, data: Any, stop: int, fault: Any) -> None:
-        """Commit one of the jobs that are ready, through a fault, and go on until it is decided."""
+        """Commit a job that is ready, through a fault, and continue until it is decided."""
         if not self.ready:
             return
         job = self.ready.pop(data.draw(st.integers(0, len(self.ready) - 1)))
@@ -83,7 +83,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(data=st.data(), stop=st.integers(0, 60), fault=st.sampled_from(FAULTS), into=st.integers(0, 60))
     def abort(self, data: Any, stop: int, fault: Any, into: int) -> None:
-        """Abort one of the jobs that are ready, perhaps while its commit is under way."""
+        """Abort a job that is ready, perhaps while its commit is under way."""
         if not self.ready:
             return
         job = self.ready.pop(data.draw(st.integers(0, len(self.ready) - 1)))
@@ -101,7 +101,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(partition=PARTITIONS, number=st.integers(0, 3))
     def someone_else_writes(self, partition: str, number: int) -> None:
-        """A writer that knows nothing of the protocol puts an object."""
+        """Put an object as a writer does that knows nothing of the protocol."""
         key = f"{ROOT}{partition}/foreign{number}".replace("//", "/")
         body = f"foreign {next(self.numbers)}".encode()
         self.store.put(BUCKET, key, body)
@@ -109,12 +109,12 @@ class Lives(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 30, 90]))
     def time_passes(self, seconds: int) -> None:
-        """Leases run out."""
+        """Let leases run out."""
         self.clock.advance(seconds)
 
     @invariant()
     def what_is_visible_is_what_was_committed(self) -> None:
-        """The bucket shows the model's objects, byte for byte, and no others."""
+        """The bucket shows exactly the model's objects, byte for byte."""
         data = {
             info.key: self.store.get(BUCKET, info.key).body
             for info in self.store.list_objects(BUCKET, ROOT)
@@ -124,12 +124,12 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def only_ready_jobs_have_uploads(self) -> None:
-        """Nothing is pending but the uploads of jobs that still may commit."""
+        """Nothing is pending except the uploads of jobs that may still commit."""
         if not self.ready:
             assert list(self.store.list_uploads(BUCKET, "")) == []
 
     def _decide(self, job: Job, options: JobOptions, files: dict[str, bytes]) -> None:
-        """Commit as an orchestrator does, and bring the model up to date with the outcome."""
+        """Commit as an orchestrator does, and update the model with the outcome."""
         while True:
             try:
                 job.commit()

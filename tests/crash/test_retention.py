@@ -63,7 +63,7 @@ class Table(Jobs):
         self.take_rollback(retain, FaultyStore(store, Fault("crash-after", "put", "*_s3commit/log/*")))
 
     def take_sweep(self, _: object, store: Any) -> None:
-        """Sweep, when all that was committed before has been retained for long enough."""
+        """Sweep after everything that was committed earlier has been retained for long enough."""
         self.clock.advance(10)
         self.patient_sweep_of("", store)
 
@@ -75,7 +75,7 @@ class Table(Jobs):
         super().end_all(store)
         self.clock.advance(10)
         self.take_sweep(None, store)
-        # What a rollback that died has not written.
+        # A rollback that died did not write this.
         rollback(store, DESTINATION, to=store.history.newest, clock=self.clock, threads=0)
 
 

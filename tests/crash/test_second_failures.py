@@ -1,4 +1,4 @@
-"""Every call that fails, and then every call that a step makes because of it: the first error is told."""
+"""One call fails, then each call that a step makes because of it: the first error is reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _failed(
 
 
 def _check_claims(world: World, error: S3CommitError) -> None:
-    """What an error says of the destination is so."""
+    """Check that the error's claims about the destination are true."""
     text = whole_text(error)
     claims_nothing = isinstance(error, JobFailed) or "nothing of" in text
     assert not (claims_nothing and "may be visible" in text), text
@@ -62,12 +62,12 @@ def _check_claims(world: World, error: S3CommitError) -> None:
 def test_the_first_error_is_raised_and_the_second_is_its_note(
     case: Case, step: str, fault: Effect, by: Effect
 ) -> None:
-    """Of two failures the first is raised, or an unknown outcome that names it; both are in its text."""
+    """Of two failures the first is raised, or an unknown outcome that names it; the text has both."""
     pairs = 0
     for at in range(1, _calls(case, step) + 1):
         world, alone, _ = _failed(case, step, at, fault)
         if alone is None or "the first fault" not in whole_text(alone):
-            continue  # the step goes on without what that call was for
+            continue  # the step continues without the result of that call
         _check_claims(world, alone)
         for then in count(at):
             world, error, hit = _failed(case, step, at, fault, then=then, by=by)
@@ -86,13 +86,13 @@ def test_the_first_error_is_raised_and_the_second_is_its_note(
 
 
 def _is_by_itself(case: Case, step: str, then: int, by: Effect, error: S3CommitError) -> bool:
-    """Whether the second failure comes before the first is known: calls are made some way ahead."""
+    """Return whether the second failure comes before the first is known, as calls run ahead."""
     _, second_alone, _ = _failed(case, step, then + 1, by)
     return str(second_alone).replace("first fault", "second fault") == str(error)
 
 
 def _check_what_follows(world: World) -> None:
-    """Another commit tells the truth, and a recovery ends the job one way or the other."""
+    """Check that another commit tells the truth, and that a recovery ends the job either way."""
     try:
         world.commit(world.store)
     except S3CommitError as error:
@@ -108,7 +108,7 @@ def _check_what_follows(world: World) -> None:
 @pytest.mark.parametrize("by", ["refuse", "lose-answer"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_roll_back_that_fails_says_what_is_left(case: Case, by: Effect) -> None:
-    """A rejected completion whose roll-back fails: the cause, the state and the way out are in the error."""
+    """The error of a failed roll-back after a rejected completion has cause, state and remedy."""
     seen = set()
     for at in range(1, _calls(case, "commit") + 1):
         _, alone, _ = _failed(case, "commit", at, "reject")

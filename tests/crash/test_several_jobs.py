@@ -83,7 +83,7 @@ ANY_TWO = [
         for case in product(
             product(("replace", "append", "fail"), repeat=2), (True, False), ("partitioned", "directory")
         )
-        # The table has data, and so has their partition, unless the first one needs none there.
+        # The table and its partition have data, unless the first job needs none there.
         if "fail" not in case[0] or (case[0][0] == "fail" and case[2] == "partitioned")
     ),
 ]
@@ -106,8 +106,8 @@ def test_two_jobs_on_one_partition_end_in_the_order_of_the_log(
 
 @pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.all)])
 @pytest.mark.parametrize("first", ["append", "replace"])
-def test_a_job_that_is_set_up_when_another_has_died(first: Any, count: int, record_property: Record) -> None:
-    """A job that is set up after an entry replaces its files, though its process has died."""
+def test_a_job_that_is_set_up_after_another_died(first: Any, count: int, record_property: Record) -> None:
+    """A job that is set up after an entry replaces its files, even if its process has died."""
     modes, steps = (first, "append"), (("entering_commit", 0), ("commit", 1), ("whole_replace", 2))
     chosen = _shuffled(modes, steps, count, changes=4)
     record_property("schedules", _play(modes, steps, chosen, _none_lost, end=True))
@@ -162,27 +162,27 @@ SLOW: dict[str, tuple[tuple[Step, ...], Schedule]] = {
         (("commit", 0), ("abort", 0)),
         ((0, _before("delete", "_SUCCESS")), (1, ALL)),
     ),
-    # The newest commit has written its marker, but its staging is not quite gone.
+    # The newest commit has written its marker, but its staging still exists.
     "a commit that is being cleaned up": (
         (("commit", 0), ("commit", 1), ("abort", 0)),
         ((1, _before("delete", "state.json")), (0, _before("complete_upload", "")), (2, ALL)),
     ),
-    # It has not written its marker, but what tells the abort so is about to go.
+    # It has not written its marker, and the record that tells the abort so is about to go.
     "a commit that ends": (
         (("commit", 0), ("commit", 1), ("abort", 0)),
         ((1, _before("delete", "job.json")), (0, _before("complete_upload", "")), (2, ALL)),
     ),
-    # Its twin died before it wrote the marker: it finds a job that has ended, and cleans up.
+    # Its twin died before it wrote the marker, so it finds a job that has ended, and cleans up.
     "a commit whose twin died": (
         (("dying_commit", 0), ("commit", 0)),
         ((1, _before("put", "state.json")), (0, ALL), (1, ALL)),
     ),
-    # It finds no marker, and writes that of a generation which is no longer the newest.
+    # It finds no marker, and writes that of a generation that is no longer the newest.
     "an older commit, about to write its marker": (
         (("commit", 0), ("commit", 1), ("commit", 2), ("abort", 2)),
         ((0, _before("put", "_SUCCESS")), (1, ALL), (2, _before("complete_upload", "")), (0, ALL), (3, ALL)),
     ),
-    # It has found the marker of a generation before its own, and another one writes over that first.
+    # It has found the marker of an older generation, and another process overwrites that first.
     "an older commit, about to write over a marker": (
         (("commit", 0), ("commit", 1), ("commit", 2)),
         (
@@ -195,12 +195,12 @@ SLOW: dict[str, tuple[tuple[Step, ...], Schedule]] = {
             (2, ALL),
         ),
     ),
-    # What came first is looked at each time, not once.
+    # Earlier events are checked each time, not once.
     "a replace that loses its number twice": (
         (("commit", 1), ("commit", 0), ("commit", 2)),
         ((0, _entering), (1, ALL), (0, 1), (0, _entering), (2, ALL)),
     ),
-    # Its entry is the newest, and what it replaces is not deleted yet: the marker is for it to write.
+    # Its entry is the newest and its replaced data still exists, so it has to write the marker.
     "a commit that still deletes": (
         (("commit", 0), ("commit", 1), ("abort", 0)),
         ((0, _before("complete_upload", "")), (1, _before("delete_many", "")), (2, ALL)),
@@ -215,8 +215,8 @@ def test_a_slow_process_leaves_the_marker_of_the_newest_commit(slow: str) -> Non
     _play(("append", "replace", "replace"), steps, [schedule], _none_lost)
 
 
-def test_a_commit_goes_on_beside_an_abort_that_died_too_late() -> None:
-    """The state says that the job is aborting, and the log that it is committed: it is finished."""
+def test_a_commit_continues_beside_an_abort_that_died_too_late() -> None:
+    """If the state says aborting, and the log says committed, the job is finished."""
 
     def judge(outcomes: list[Outcome]) -> None:
         assert outcomes[-1] is None
@@ -230,7 +230,7 @@ def test_a_commit_goes_on_beside_an_abort_that_died_too_late() -> None:
 def test_a_sweep_beside_the_living_harms_no_committed_job(
     sweeping: str, count: int, record_property: Record
 ) -> None:
-    """A sweep to which every job seems dead ends a job or loses; a patient one leaves every job alone."""
+    """A sweep that takes every job for dead ends a job or loses; a patient one leaves every job alone."""
     modes = APPEND_BESIDE_REPLACE
     steps = (("commit", 0), ("commit", 1), (sweeping, 0))
     chosen = _shuffled(modes, steps, count, changes=5)

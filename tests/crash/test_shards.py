@@ -1,4 +1,4 @@
-"""A commit cut into shards, stopped at every call, run twice, out of order, and by two workers at once."""
+"""A sharded commit is stopped at every call, run twice, out of order, and by two workers at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.crash.world import Case, World, held_by, run_with_fault
 
 CASES = [Case(), Case(repeat_complete="gone"), Case("magic", "append"), Case(unique=False)]
 
-#: Every way to go on, and an abort where names are fixed, which is refused once the job has begun.
+#: Every way to continue, and an abort with fixed names, which is refused once the job has begun.
 HELD = [*product(CASES[1:2], ("shards", "commit", "abort")), (CASES[3], "abort")]
 
 SHARDS = 2
@@ -37,10 +37,10 @@ def _in_shards(world: World, store: Any) -> None:
 @pytest.mark.parametrize(
     ("case", "going_on"), held_by(product(CASES, ("shards", "commit", "abort")), HELD), ids=str
 )
-def test_a_stopped_sharded_commit_can_be_taken_up_or_undone(
+def test_a_stopped_sharded_commit_can_be_resumed_or_undone(
     case: Case, going_on: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """Wherever a sharded commit stops, shards again or a plain commit finish it, and an abort undoes it."""
+    """Wherever it stops, shards again or a plain commit finish it, and an abort undoes it."""
     sample = _ready(case)
     calls = count_calls(sample.store, lambda store: _in_shards(sample, store))
     stops = 0
@@ -59,7 +59,7 @@ def test_a_stopped_sharded_commit_can_be_taken_up_or_undone(
 
 
 def test_a_shard_may_run_twice_anywhere_and_in_any_order() -> None:
-    """Shards completed backwards, and each of them twice, end as one commit does."""
+    """Shards completed backwards, and each of them twice, end like one commit."""
     world = _ready(Case())
     assert world.job().begin(SHARDS) == [0, 1]
     for shard in (1, 0, 0, 1):
@@ -70,7 +70,7 @@ def test_a_shard_may_run_twice_anywhere_and_in_any_order() -> None:
 
 
 def test_finish_refuses_while_a_shard_is_missing() -> None:
-    """A commit is not finished before each of its shards is complete, and nothing is lost by asking."""
+    """A commit is not finished before all of its shards are, and asking loses nothing."""
     world = _ready(Case())
     world.job().begin(SHARDS)
     world.job().complete(1)
@@ -82,7 +82,7 @@ def test_finish_refuses_while_a_shard_is_missing() -> None:
 
 
 def test_a_shard_that_does_not_exist_is_refused() -> None:
-    """A number that begin did not return is no shard."""
+    """A number that begin did not return is not a shard."""
     world = _ready(Case())
     world.job().begin(SHARDS)
     with pytest.raises(JobClosed, match="no shard 2"):
@@ -90,7 +90,7 @@ def test_a_shard_that_does_not_exist_is_refused() -> None:
 
 
 def test_two_workers_on_one_shard_agree(record_property: Callable[[str, object], None]) -> None:
-    """However two workers complete the same shard, and the last one finishes, the output is there once."""
+    """However two workers complete the same shard, and the last one finishes, the output exists once."""
     sample = _ready(Case(repeat_complete="gone"))
     sample.job().begin(1)
     calls = count_calls(sample.store, lambda store: sample.job(store).complete(0))

@@ -1,4 +1,4 @@
-"""A small dataset, a job that refreshes it, and an independent idea of what must come out."""
+"""A small dataset, a job that refreshes it, and an independent account of the expected result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TASKS: dict[str, dict[str, bytes]] = {
     "00002": {},
 }
 
-#: What is there before, by path. dt=3 is touched by nobody; the last three are no data of the dataset.
+#: What exists before, by path. No job touches dt=3; the last three are not data of the dataset.
 OLD: dict[str, bytes] = {
     "dt=1/part-0.parquet": b"old 1/0",
     "dt=1/part-9.parquet": b"old 1/9",
@@ -132,7 +132,7 @@ class World:
         return job
 
     def visible(self) -> dict[str, bytes]:
-        """Return everything in the bucket that is no record of the protocol."""
+        """Return everything in the bucket that is not a record of the protocol."""
         return {
             info.key: self.store.get(BUCKET, info.key).body
             for info in self.store.list_objects(BUCKET, "")
@@ -216,7 +216,7 @@ class World:
         self.job(store).abort()
 
     def advance_to(self, step: str) -> None:
-        """Take every step before this one, without faults; to a new world."""
+        """Take every step before this one, without faults, in a new world."""
         self.reach(step, lambda: self.take_until(step))
 
     def take_until(self, step: str) -> None:
@@ -225,7 +225,7 @@ class World:
             getattr(self, name)(self.store)
 
     def reach(self, what: str, act: Callable[[], object]) -> None:
-        """Do this to a new world; what is the same in tens of thousands of worlds is worked out once."""
+        """Do this to a new world; work shared by tens of thousands of worlds is done once."""
         reached = _REACHED.get((self.case, what))
         if reached is None:
             act()
@@ -253,10 +253,10 @@ class World:
         self.check_committed()
         return False
 
-    # What must come out.
+    # The expected result.
 
     def expected(self) -> dict[str, bytes]:
-        """Say what must be visible after the commit, by the rules as a reader of the docs knows them."""
+        """Return what must be visible after the commit, by the documented rules."""
         case = self.case
         after = dict(self.before)
         touched = {path.rpartition("/")[0] for files in TASKS.values() for path in files}
@@ -271,7 +271,7 @@ class World:
         return {key: body for key, body in after.items() if not key.endswith("/_SUCCESS")}
 
     def check_committed(self) -> None:
-        """Complete, exclusive, nothing pending, nothing left of the staging, marker and manifest written."""
+        """Check that exactly the output, marker and manifest exist, and nothing is pending or staged."""
         visible = self.visible()
         marker = visible.pop(f"{ROOT}_SUCCESS", None)
         marked = {key: visible.pop(key) for key in list(visible) if key.endswith("/_SUCCESS")}
@@ -287,14 +287,14 @@ class World:
         self._check_nothing_left()
 
     def check_untouched(self) -> None:
-        """As if the job had never been: byte for byte, marker included."""
+        """Check that the job left no trace, byte for byte, marker included."""
         assert self.visible() == self.before
         assert self.job().manifest() is None
         assert (OURS, "commit") not in self.log()
         self._check_nothing_left()
 
     def check_no_loss(self) -> None:
-        """At no moment is neither the old nor the new data there (promise 8)."""
+        """Check that at every moment the old or the new data exists (promise 8)."""
         if self.case.mode != "replace" or self.case.order != "publish-then-delete":
             return
         visible, after = self.visible(), self.expected()
@@ -317,7 +317,7 @@ class World:
         }
 
     def _go_on_from(self, progress: dict[str, Any]) -> None:
-        """Begin with copies of what the store changes in place: that is the folders, not what is in them."""
+        """Begin with copies of what the store changes in place, which are the folders, not their content."""
         for name in _KEPT:
             setattr(self, name, copy(progress[name]))
         self.store._upload_ids = copy(progress["_upload_ids"])
@@ -332,13 +332,13 @@ class World:
         }
 
     def new_id(self) -> str:
-        """Return an id that no other call returns."""
+        """Return a new id."""
         return f"id-{next(self.ids):06d}"
 
 
 STEPS = ["setup", "run_tasks", "seal", "plan", "commit"]
 
-#: What a world has, beside its store, that steps change.
+#: The parts of a world that steps change, beside its store.
 _KEPT = ("ids", "tasks", "rounds", "before", "data_before", "foreign_upload")
 
 #: How far a job of a case is before a step.
@@ -352,7 +352,7 @@ def inline(context: JobContext) -> JobContext:
 
 @dataclass
 class Run:
-    """What became of one step under a fault."""
+    """The outcome of one step under a fault."""
 
     hit: bool
     error: S3CommitError | None
@@ -362,7 +362,7 @@ class Run:
 def run_with_fault(
     world: World, step: Callable[[Any], Any], at: int, fault: Effect, *, watch: bool = True
 ) -> Run:
-    """Take a step through a store that has a fault at its n-th call."""
+    """Take a step through a store with a fault at its n-th call."""
     store = FaultyStore(
         world.store,
         Fault(fault, nth=at),

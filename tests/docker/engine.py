@@ -38,7 +38,7 @@ COMPOSE_VERSION = "v2.40.3"
 
 
 class NoEngine(Exception):
-    """There is no engine, and none can be had; the message says why."""
+    """There is no engine, and none can be started; the message says why."""
 
 
 @dataclass(frozen=True)

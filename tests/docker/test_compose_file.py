@@ -256,8 +256,8 @@ def test_images_find_what_debian_installs_anywhere() -> None:
         )
 
 
-def test_each_image_is_built_once_and_runs_as_nobody_special() -> None:
-    """One service builds an image for all that use it; it ends as a user by number, who is not root."""
+def test_each_image_is_built_once_and_runs_unprivileged() -> None:
+    """One service builds an image for all that use it; it ends as a user by number other than root."""
     built = [service for service in SERVICES.values() if "build" in service]
     assert sorted(service["image"] for service in built) == sorted(
         {service["image"] for service in SERVICES.values() if service["image"].startswith("s3commit-")}

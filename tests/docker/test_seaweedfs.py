@@ -146,7 +146,7 @@ def test_the_pipeline_is_no_administrator(server: Server) -> None:
     assert server.store("ADMIN").stale_upload_days("lake", "flights/") == 7
 
 
-def test_nobody_can_give_themselves_rights(server: Server) -> None:
+def test_no_user_can_extend_their_rights(server: Server) -> None:
     """The server's port for administration, which needs no key, requires a certificate."""
     answers = {}
     administration, _, inner, *_ = server.environment["INNER_PORTS"].split()

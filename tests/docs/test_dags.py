@@ -82,7 +82,7 @@ print("\\n" + json.dumps(told))
 """
 
 
-#: Whatever imports this makes a DAG by itself, and can be put into a folder as it is.
+#: Any file that imports this makes a DAG, and can be put into a folder unchanged.
 IMPORTS_DAG = re.compile(r"^from airflow\S* import .*\b(dag|DAG)\b", re.MULTILINE)
 
 #: Its DAG needs a provider that is not in this environment; test_kubernetes.py makes one for it.

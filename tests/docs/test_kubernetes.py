@@ -119,8 +119,8 @@ def test_the_manifests_are_kubernetes_s() -> None:
         kubernetes_validate.validate(broken, VERSION, strict=True)
 
 
-def test_rights_are_the_least_and_nobody_else_s() -> None:
-    """Only who starts pods may, in one namespace, without a wildcard; who has the bucket has no token."""
+def test_rights_are_minimal() -> None:
+    """Only what starts pods may, in one namespace, without a wildcard; what has the bucket has no token."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for manifest in MANIFESTS:
         by_kind.setdefault(manifest["kind"], []).append(manifest)

@@ -130,7 +130,7 @@ def test_quoted_messages_are_what_the_code_says(message: str) -> None:
 
 
 def test_every_s3a_option_is_translated() -> None:
-    """No option of Hadoop's committers is passed over in the page on moving from them."""
+    """The page on moving from Hadoop's committers covers all of their options."""
     text = (DOCS / "how-to/move-from-s3a.md").read_text()
     assert [name for name in S3A_OPTIONS if f"| `fs.s3a.committer.{name}` |" not in text] == []
 

@@ -1,4 +1,4 @@
-"""Real releases of Hadoop, of which Maven gets the jars: small programs of ours run on them."""
+"""Real releases of Hadoop, with jars from Maven: small programs of ours run on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which a record reaches a user: what looks at jobs, and what acts on them."""
+"""Every way in which a record reaches a user: by looking at jobs and by acting on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.hostile.scene import DEAD, GuardedLake
 
 __all__ = ["ACTING", "COMMANDS", "READING", "Door", "run_command"]
 
-#: What is done with a lake; errors of our own tree may leave it, and no others.
+#: What is done with a lake; it may only raise errors of our own tree.
 Door = Callable[[GuardedLake], None]
 
 #: A message is for people, whatever the record says.
@@ -196,7 +196,7 @@ def _adopt_to_abort(lake: GuardedLake) -> None:
 
 
 def _settle_the_dead(lake: GuardedLake) -> None:
-    """Have another job commit, which finds a lapsed lock and settles whom it names."""
+    """Have another job commit, which finds a lapsed lock and settles the job it names."""
     job_id = DEAD.replace("3333", "9999")
     lake.sealed({"dt=8/new.csv": b"new"}, job_id=job_id)
     lake.job(job_id).commit()
@@ -256,7 +256,7 @@ def run_command(lake: GuardedLake, name: str) -> None:
 
 
 def only_ours(door: Door, lake: GuardedLake) -> None:
-    """Go through a door; what leaves it is an error of our own tree, or nothing."""
+    """Go through a door, from which only errors of our own tree may come."""
     said = ""
     try:
         door(lake)

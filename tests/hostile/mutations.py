@@ -1,4 +1,4 @@
-"""What somebody who may write to the prefix could make of a record: every field, with every hostile value.
+"""What anyone who may write to the prefix could make of a record: every field, with every hostile value.
 
 The fields are read off the types of the records: one that a record gets tomorrow is covered tomorrow.
 """
@@ -37,7 +37,7 @@ class Raw:
 
 _ABSENT = object()
 
-#: Values for any field, whatever its type. Each reaches every door, in some field.
+#: Values for a field of any type. Each reaches every door, in some field.
 VALUES: dict[str, Any] = {
     "null": None,
     "true": True,
@@ -136,7 +136,7 @@ def _bodies(site: Site, body: bytes) -> Iterator[Mutation]:
 
 
 def _fields(info: inspect.Type, value: Any, path: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the path of every field, and of every entry's key, as types and a record's own values tell."""
+    """Yield the path of every field, and of every entry's key, from types and a record's own values."""
     if isinstance(info, inspect.UnionType):
         for member in info.types:
             if isinstance(member, inspect.StructType | inspect.DictType | inspect.ListType):

@@ -1,4 +1,4 @@
-"""Jobs in all their states, beside others that nothing of theirs may touch."""
+"""Jobs in all their states, beside other jobs that they must not touch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _STAGING = f"{ROOT}__magic_job-{OURS}/"
 
 
 class TooMuch(BaseException):
-    """A command asks the store without end, or reads an object without a limit: no handler sees this."""
+    """A command never stops asking the store, or reads an object without a limit; no handler sees this."""
 
 
 class GuardedStore(WatchedStore):
@@ -95,7 +95,7 @@ class GuardedLake(Lake):
         self.store = GuardedStore((BUCKET, "other"), now=self.store_clock.time, min_part_bytes=1)
         if buckets is not None:
             self.store.inner._buckets = _copied(buckets)
-            # What is written from now on has ids of its own.
+            # Later writes have ids of their own.
             self._ids = iter(range(1_000_000, 2_000_000))  # type: ignore[assignment]
             self.store.inner._upload_ids = iter(range(1_000_000, 2_000_000))  # type: ignore[assignment]
 
@@ -104,7 +104,7 @@ class GuardedLake(Lake):
         return self.store.inner._buckets[BUCKET].objects[key].body
 
     def pretend(self, key: str, size: int) -> None:
-        """Have the store say that an object is longer than it is."""
+        """Have the store claim that an object is longer than it is."""
         objects = self.store.inner._buckets[BUCKET].objects
         objects[key] = replace(objects[key], info=replace(objects[key].info, size=size))
 
@@ -181,14 +181,14 @@ class Scene:
         return self._bodies[site.key]
 
     def lake(self) -> GuardedLake:
-        """Return a fresh copy of it."""
+        """Return a fresh copy of the lake."""
         lake = GuardedLake(self._buckets)
         lake.others, (lake.job_id, lake.prefix) = self._others, self._about
         lake.store_clock.sleep(self._now - lake.store_clock.time() + 1.0)
         return lake
 
     def spoiled(self, mutation: Mutation, *, pinned: bool) -> GuardedLake:
-        """Return a copy with a record changed; ``pinned`` has what points to it agree."""
+        """Return a copy with a record changed; ``pinned`` updates what points to it."""
         lake = self.lake()
         if mutation.body is None:
             lake.pretend(mutation.site.key, 2**40)
@@ -218,7 +218,7 @@ def _copied(buckets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _surround(lake: Lake) -> None:
-    """Make what belongs to others: a dataset, a job on the same destination, and what is no job's."""
+    """Make what belongs to others: a dataset, a job on the same destination, and objects of no job."""
     lake.put({"dt=1/old.csv": b"old", "dt=2/old.csv": b"older", "dt=9/kept.csv": b"kept"})
     other = Lake()
     other.store, other.prefix, other._ids = lake.store, INNOCENT, lake._ids  # type: ignore[assignment]
@@ -387,7 +387,7 @@ SCENES: dict[str, Callable[[Lake], None]] = {
 
 @cache
 def scene(name: str) -> Scene:
-    """Return a scene, made once."""
+    """Return a scene, which is made once."""
     return Scene(name, SCENES[name], _records)
 
 
@@ -407,7 +407,7 @@ def _pin(lake: GuardedLake) -> None:
             before = json.dumps(plain)
             change(plain)
             if json.dumps(plain) != before:
-                # As compact as a list within was, so that its digest is that of its lines as they are here.
+                # As compact as before, so that the list's digest is that of its lines here.
                 lake.store.put(BUCKET, key, _compact(plain))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, S3CommitError):
             return

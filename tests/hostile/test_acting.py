@@ -1,4 +1,4 @@
-"""A job never destroys what is not its own, whatever its records contain."""
+"""A job never destroys what does not belong to it, whatever its records contain."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OF_OTHERS = (
 
 
 def of_others(lake: GuardedLake) -> dict[str, Any]:
-    """Return everything that is no business of the job's: objects with their ETags, and pending uploads."""
+    """Return everything that does not belong to the job: objects with their ETags, and pending uploads."""
     objects = lake.store.inner._buckets[BUCKET].objects
     guarded = {key: stored.info.etag for key, stored in objects.items() if key.startswith(_OF_OTHERS)}
-    # A process that finds the lock of a job lapsed may fence that job off, which writes its state anew.
+    # A process that finds a job's lock lapsed may fence that job off, which rewrites its state.
     guarded.pop(_STATE)
     uploads = {
         upload_id: pending.key
@@ -40,8 +40,8 @@ def of_others(lake: GuardedLake) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ACTING)
-def test_what_acts_on_records(name: str) -> None:
-    """Whatever a record says, only our own errors leave, and what is of others stays as it is."""
+def test_acting_on_hostile_records(name: str) -> None:
+    """Whatever a record says, only our own errors are raised, and what belongs to others stays."""
     broken = []
     for mutation, lake in in_turn(list(ACTING).index(name)):
         before = of_others(lake)

@@ -20,7 +20,7 @@ from tests.hostile.scene import GuardedLake, TooMuch
 
 
 def go_through(number: int, doors: Callable[[GuardedLake], None]) -> None:
-    """Let every mutation of this turn go through a door, and name those that broke it."""
+    """Send every mutation of this turn through a door, and name those that broke it."""
     broken = []
     for mutation, lake in in_turn(number):
         before = lake.everything()
@@ -34,15 +34,15 @@ def go_through(number: int, doors: Callable[[GuardedLake], None]) -> None:
 
 
 @pytest.mark.parametrize("name", READING)
-def test_what_looks_at_records(name: str) -> None:
-    """Only our own errors leave what reads records, it changes nothing, and it asks the store a few times."""
+def test_reading_hostile_records(name: str) -> None:
+    """Reading raises only our own errors, changes nothing, and asks the store a few times."""
     go_through(list(READING).index(name), READING[name])
 
 
 @pytest.mark.airflow
 @pytest.mark.parametrize(("name", "turn"), [("destination", 6), ("job", 7), ("history", 8)])
-def test_the_page(name: str, turn: int) -> None:
-    """What the page in Airflow's UI reads is read as everything else is."""
+def test_the_page_with_hostile_records(name: str, turn: int) -> None:
+    """The page in Airflow's UI reads records as safely as everything else."""
     from airflow_s3commit.plugin import history, views  # noqa: PLC0415 - they need Airflow
     from airflow_s3commit.plugin.render import Pages  # noqa: PLC0415
     from airflow_s3commit.plugin.stores import Place  # noqa: PLC0415
@@ -65,8 +65,8 @@ def test_the_page(name: str, turn: int) -> None:
 
 
 @pytest.mark.parametrize("turn", range(len(COMMANDS) if ALL else 3))
-def test_commands_that_look(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands end with an exit code that has a meaning, and with one JSON object where it is wanted.
+def test_commands_with_hostile_records(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands end with a meaningful exit code, and with one JSON object on request.
 
     They take turns: each field goes through several of them.
     """

@@ -1,1 +1,1 @@
-"""Tests of the whole way through, with real programs."""
+"""End-to-end tests with real programs."""

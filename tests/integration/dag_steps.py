@@ -43,7 +43,7 @@ STAND_IN = Path(__file__).parent / "stand_in_spark"
 
 
 def main() -> None:
-    """Take the steps that standard input asks for, one after the other."""
+    """Take the steps from standard input, one after the other."""
     asked = json.load(sys.stdin)
     initdb()
     bag = DagBag(asked["dags"])
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def no_waiting(dag: Any) -> None:
-    """Have teardowns look again at once: tasks run in this process, so none of them is still being killed."""
+    """Have teardowns look again at once: tasks run in this process, so none of them is being killed."""
     for task in dag.tasks:
         if hasattr(task, "kill_window"):
             task.kill_window = 0.0
@@ -79,7 +79,7 @@ def _step(bag: DagBag, step: dict[str, Any]) -> Any:
 
 
 def _answering(dag_id: str, answer: str | None) -> Callable[[float], None]:
-    """Return a ``sleep`` that answers the question of a DAG when the run has nothing left to do but wait.
+    """Return a ``sleep`` that answers the question of a DAG when the run can only wait.
 
     ``dag.test()`` sleeps then, and only then. Any sooner it may be about to write that the task waits, over
     the answer, and would wait for ever.
@@ -120,7 +120,7 @@ def _answered(dag_id: str, answer: str) -> bool:
 
 
 def _start_runs(dag_id: str) -> list[str]:
-    """Let the scheduler make the runs that asset events ask for; return their ids."""
+    """Let the scheduler make the runs that asset events require; return their ids."""
     runner = SchedulerJobRunner(job=Job())
     with create_session() as session:
         runner._create_dagruns_for_partitioned_asset_dags(session)

@@ -40,7 +40,7 @@ TABLES = ("flights", "weather")
 
 @pytest.fixture(scope="module")
 def place() -> Destination:
-    """Return a place of this module's own on the server."""
+    """Return this module's own place on the server."""
     return Destination("lake", f"dag-steps-{os.getpid()}/")
 
 
@@ -48,7 +48,7 @@ def place() -> Destination:
 def outcomes(
     seaweed: S3Server, place: Destination, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """Take all steps in one process of Airflow, and return what came of each by its name."""
+    """Take all steps in one Airflow process, and return the outcome of each by its name."""
     flights, nyc = f"{place.uri}flights/", f"{place.uri}nyc/"
     steps = {
         "nightly": {**_night(flights), "real_spark": True},
@@ -75,7 +75,7 @@ def _run(dag: str, destination: str, **conf: Any) -> dict[str, Any]:
 
 
 def _night(destination: str, **conf: Any) -> dict[str, Any]:
-    # dag.test() lets one run's conf linger in the DAG's params, so every run says all it wants.
+    # dag.test() lets one run's conf linger in the DAG's params, so every run states all of it.
     return _run(
         "nightly_flights_refresh",
         destination,
@@ -84,7 +84,7 @@ def _night(destination: str, **conf: Any) -> dict[str, Any]:
 
 
 def _two_tables(destination: str, answer: str) -> dict[str, Any]:
-    """Return a run whose audit falls short, and what is answered."""
+    """Return a run whose audit fails, and the answer."""
     asked = {"conflict_mode": "replace", "min_rows": 1_000, "on_failed_audit": "ask"}
     return {**_run("multi_stage_refresh", destination, **asked), "answer": answer}
 
@@ -139,8 +139,8 @@ def flights_of(day: str) -> dict[str, int]:
         return dict(Counter(told(date.fromisoformat(day))["carrier"].to_pylist()).most_common())
 
 
-def test_a_commit_tells_two_assets(outcomes) -> None:
-    """The table's event has no key and the partition's has one; both tell manifest, rows and counts."""
+def test_a_commit_updates_two_assets(outcomes) -> None:
+    """The table's event has no key and the partition's has one; both have manifest, rows and counts."""
     nightly = outcomes["nightly"]
     assert nightly["state"] == "success"
     events = {event["asset"]: event for event in nightly["events"]}
@@ -151,7 +151,7 @@ def test_a_commit_tells_two_assets(outcomes) -> None:
 
 
 def test_the_report_waits_for_the_commit(outcomes) -> None:
-    """The clock's version finds the manifest and counts the rows that Spark wrote, in the files it lists."""
+    """The scheduled report finds the manifest and counts the rows that Spark wrote, in the listed files."""
     report = outcomes["report"]
     assert report["state"] == "success"
     assert report["xcoms"]["flights_by_carrier"] == flights_of(DAY)
@@ -168,13 +168,13 @@ def test_the_scheduler_starts_the_report_of_the_day(outcomes) -> None:
 
 
 def test_the_report_of_the_day_by_hand(outcomes) -> None:
-    """Without events the newest commit of the day is found."""
+    """Without events it finds the newest commit of the day."""
     by_hand = outcomes["by hand"]
     nightly = outcomes["nightly"]["xcoms"]["refresh.commit"]
     assert (by_hand["state"], by_hand["xcoms"]["commit_that_brought"]) == ("success", nightly)
 
 
-def test_a_day_that_is_there_is_refused(outcomes) -> None:
+def test_a_day_with_data_is_refused(outcomes) -> None:
     """With the conflict mode ``fail`` the second run of the night fails before its commit, and is aborted."""
     refused = outcomes["refused"]
     assert refused["state"] == "failed"
@@ -183,8 +183,8 @@ def test_a_day_that_is_there_is_refused(outcomes) -> None:
     assert refused["tasks"]["refresh.abort"] == "failed"
 
 
-def test_a_night_again_replaces_its_files(outcomes, seaweed_store: S3Store, place: Destination) -> None:
-    """A second refresh of the day replaces the files of the first one."""
+def test_a_repeated_night_replaces_its_files(outcomes, seaweed_store: S3Store, place: Destination) -> None:
+    """A second refresh of the day replaces the files of the first."""
     replaced = outcomes["replaced"]
     assert replaced["state"] == "success"
     assert replaced["xcoms"]["refresh.commit"]["replaced_files"] == 3
@@ -206,7 +206,7 @@ def test_a_night_that_fails_leaves_nothing(outcomes, seaweed_store: S3Store, pla
 def test_mapped_stages_and_mapped_shards_are_one_commit(
     outcomes, seaweed_store: S3Store, place: Destination
 ) -> None:
-    """Six stage instances of two tables are committed by two shards, after somebody approved."""
+    """Six stage instances of two tables are committed by two shards, after an approval."""
     approved = outcomes["approved"]
     assert approved["state"] == "success", approved["tasks"]
     assert approved["xcoms"]["refresh.audit"]["decision"]["approved_by"] == "alice"
@@ -226,7 +226,7 @@ def test_mapped_stages_and_mapped_shards_are_one_commit(
 
 
 def test_a_rejected_refresh_leaves_nothing(outcomes, seaweed_store: S3Store, place: Destination) -> None:
-    """The run fails, its job is aborted, and the table stays as the approved one left it."""
+    """The run fails, its job is aborted, and the table stays as the approved run left it."""
     rejected = outcomes["rejected"]
     assert rejected["state"] == "failed"
     tasks = rejected["tasks"]
@@ -239,14 +239,14 @@ def test_a_rejected_refresh_leaves_nothing(outcomes, seaweed_store: S3Store, pla
 
 
 def test_the_sweep_finds_nothing_to_do(outcomes) -> None:
-    """A dry run over what the others left names no job and no upload."""
+    """A dry run after all other steps names no job and no upload."""
     swept = outcomes["sweep"]
     assert swept["state"] == "success"
     found = swept["xcoms"]["sweep"]["found"]
     assert (found["jobs"], found["uploads"]) == (0, 0)
 
 
-def test_nothing_of_them_stays_pending(outcomes, seaweed_store: S3Store, place: Destination) -> None:
+def test_nothing_stays_pending(outcomes, seaweed_store: S3Store, place: Destination) -> None:
     """After all of the runs there is no pending upload, and no job's staging."""
     assert list(seaweed_store.list_uploads("lake", place.prefix)) == []
     keys = [info.key for info in seaweed_store.list_objects("lake", place.prefix)]

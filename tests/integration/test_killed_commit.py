@@ -32,10 +32,10 @@ def strikes(count: int, *, held: int) -> list[Any]:
 
 @pytest.mark.seaweedfs
 @pytest.mark.parametrize("strike", strikes(12, held=3))
-def test_a_killed_commit_run_again_ends_as_if_never_killed(
+def test_a_killed_commit_run_again_leaves_no_trace_of_the_kill(
     strike: int, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:
-    """After SIGKILL at a random call, committing again leaves the new files exactly, and nothing pending."""
+    """After SIGKILL at a random call, a second commit leaves exactly the new files, and nothing pending."""
     destination = f"s3://{bucket}/{prefix}"
     Generation(seaweed_store, destination, "old", REPLACE).job.commit()
     job = Generation(seaweed_store, destination, "new", REPLACE).job
@@ -55,7 +55,7 @@ def test_a_killed_commit_run_again_ends_as_if_never_killed(
 def test_a_killed_commit_and_a_killed_abort_end_either_way(
     strike: int, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:
-    """After SIGKILL of a commit and of its abort, aborting again restores the old files, or is too late."""
+    """After a commit and its abort were killed, a second abort restores the old files, or is too late."""
     destination = f"s3://{bucket}/{prefix}"
     Generation(seaweed_store, destination, "old", REPLACE).job.commit()
     job = Generation(seaweed_store, destination, "new", REPLACE).job
@@ -89,6 +89,6 @@ def test_a_killed_commit_and_a_killed_abort_end_either_way(
 def test_a_killed_commit_is_finished_on_other_stores(
     name: str, strike: int, other_server: Callable[[str], S3Config], prefix: str
 ) -> None:
-    """Wherever a commit is killed, another process's commit or abort ends with one generation, whole."""
+    """Wherever a commit is killed, another process's commit or abort ends with one complete generation."""
     options = others.options_of_killed(lists_uploads=name != "minio")
     finish_killed(other_server(name), others.BUCKET, prefix, options, strike)

@@ -1,4 +1,4 @@
-"""Processes that commit, abort, sweep and sleep beside one another on a real S3 server.
+"""Processes that commit, abort, sweep and sleep at the same time, on a real S3 server.
 
 Where a race needs one order of requests, a process waits on a pipe before a request until the test lets it go
 on; otherwise processes run freely. What must be there is what the log says (`tests/history.py`).
@@ -33,7 +33,7 @@ FILES = 40
 #: How the processes send, in turn.
 TRANSPORTS = ("boto3", "curl")
 
-#: Calls before which a committer sleeps: before its entry, before it deletes, before its `_SUCCESS`.
+#: Calls before which a committer sleeps: its entry, its deletions, its `_SUCCESS`.
 BEFORE_ENTRY = ("put", "*/_s3commit/log/*")
 BEFORE_DELETES = ("delete_many",)
 BEFORE_MARKER = ("put", "*_SUCCESS")
@@ -60,7 +60,7 @@ class Worker:
         self._write(json.dumps({"do": do, "destination": destination, **arguments}))
 
     def reply(self) -> dict[str, Any]:
-        """Wait until it has something to say."""
+        """Wait until it answers."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the process ended, exit code {self.process.wait()}"
@@ -68,12 +68,12 @@ class Worker:
         return said
 
     def take(self, do: str, destination: str, **arguments: Any) -> Any:
-        """Have it take a step, and return what came of it."""
+        """Have it take a step, and return the outcome."""
         self.order(do, destination, **arguments)
         return self.done()
 
     def done(self) -> Any:
-        """Wait for the end of its step, and return what came of it."""
+        """Wait for the end of its step, and return the outcome."""
         said = self.reply()
         assert "done" in said, said
         return said["done"]
@@ -112,7 +112,7 @@ def workers(seaweed: S3Server) -> Iterator[list[Worker]]:
 
 
 class Table:
-    """A destination, and what must be there."""
+    """A destination and its required content."""
 
     def __init__(self, store: S3Store, bucket: str, prefix: str) -> None:
         self._store, self._bucket, self._prefix = store, bucket, prefix
@@ -152,7 +152,7 @@ def rounds(count: int) -> list[Any]:
 
 @pytest.mark.parametrize("number", rounds(8))
 def test_an_append_beside_a_replace_loses_no_file(number: int, table: Table, workers: list[Worker]) -> None:
-    """Both commit at once: the files of the one whose entry is later are all there."""
+    """Both commit at once, and the files of the one with the later entry all exist."""
     jobs = {
         workers[n]: workers[n].take("write", table.uri, mode=mode, partitions=["dt=1"], files=FILES)
         for n, mode in enumerate(("append", "replace"))
@@ -166,12 +166,12 @@ def test_an_append_beside_a_replace_loses_no_file(number: int, table: Table, wor
 
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["paused", "sharded"])
-def test_a_replace_leaves_the_files_of_an_append_that_is_half_published(
+def test_a_replace_leaves_the_files_of_a_half_published_append(
     sharded: bool,
     table: Table,
     workers: list[Worker],
 ) -> None:
-    """A replace commits while half of an append's files are visible: all of them are there in the end."""
+    """If a replace commits while half of an append's files are visible, all of them exist in the end."""
     append, replace = (
         workers[n].take("write", table.uri, mode=mode, partitions=["dt=1"], files=12)
         for n, mode in enumerate(("append", "replace"))
@@ -193,10 +193,10 @@ def test_a_replace_leaves_the_files_of_an_append_that_is_half_published(
     assert len(history.data) == 24
 
 
-def test_a_replace_takes_the_files_of_an_append_whose_entry_came_first(
+def test_a_replace_takes_the_files_of_an_append_that_entered_first(
     table: Table, workers: list[Worker]
 ) -> None:
-    """An append commits while a replace is about to create its entry: its files are replaced too."""
+    """If an append commits right before a replace creates its entry, its files are replaced too."""
     slow, other = workers[:2]
     replace, append = (
         worker.take("write", table.uri, mode=mode, partitions=["dt=1"], files=4)
@@ -232,7 +232,7 @@ def test_two_processes_commit_one_unplanned_job(
 def test_a_process_finishes_what_its_sleeping_twin_began(
     at: tuple[str, str], table: Table, workers: list[Worker]
 ) -> None:
-    """A twin that plans, begins and commits meanwhile leaves nothing to do: both have the same manifest."""
+    """If a twin plans, begins and commits meanwhile, nothing is left to do, and both have one manifest."""
     sleeper, twin = workers[:2]
     job = sleeper.take("write", table.uri, mode="replace", partitions=["dt=1"], files=4)
     sleeper.hold("commit", table.uri, at, job=job)
@@ -253,10 +253,10 @@ def test_a_process_finishes_what_its_sleeping_twin_began(
     ],
     ids=["entry-recover", "entry-abort", "deletes-recover", "marker-recover"],
 )
-def test_a_committer_that_wakes_after_its_jobs_end_changes_nothing(
+def test_a_committer_that_wakes_after_its_job_ended_changes_nothing(
     at: tuple[str, ...], how: str, later: int, table: Table, workers: list[Worker]
 ) -> None:
-    """Another process ends the job, and later jobs commit: data and marker are theirs."""
+    """Another process ends the job, later jobs commit, and data and marker are theirs."""
     sleeper, other = workers[:2]
     job = sleeper.take("write", table.uri, mode="replace", partitions=["dt=1"], files=4)
     sleeper.hold("commit", table.uri, at, job=job)
@@ -272,7 +272,7 @@ def test_a_committer_that_wakes_after_its_jobs_end_changes_nothing(
 
 
 def test_a_sweep_beside_living_jobs_leaves_them_alone(table: Table, workers: list[Worker]) -> None:
-    """One writes, one is about to create its entry, one about to delete: all of them commit."""
+    """One job writes, one is about to create its entry, one about to delete, and all of them commit."""
     writer, committer, finisher, other = workers[:4]
     writer.hold(
         "refresh", table.uri, ("complete_upload", "*", 2), mode="append", partitions=["dt=2"], files=4
@@ -301,7 +301,7 @@ def test_a_job_that_a_sweep_takes_for_dead_ends_aborted(table: Table, workers: l
 
 @pytest.mark.parametrize("number", rounds(3))
 def test_a_backfill_beside_a_nightly_run(number: int, table: Table, workers: list[Worker]) -> None:
-    """Fourteen days, four at once, and the night's own day: each day has the files of its newest job."""
+    """After fourteen days, four at once, and the night's own, each day has the files of its newest job."""
     nightly, *backfill = workers
     days = [f"dt=2013-01-{day:02d}" for day in range(1, 15)]
     tonight = "dt=2013-01-15"
@@ -316,7 +316,7 @@ def test_a_backfill_beside_a_nightly_run(number: int, table: Table, workers: lis
 
 
 def _run_all(table: Table, processes: list[Worker], days: list[str]) -> None:
-    """Have processes replace days, each its next one when it is done."""
+    """Have processes replace days; each takes its next one when it is done."""
     left = deque(days)
     with DefaultSelector() as selector:
         for worker in processes:

@@ -61,7 +61,7 @@ class Holding(ForwardingStore):
         self._lock = threading.Lock()
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
-        """Make a call, perhaps after the parent lets it."""
+        """Make a call, after the parent's permission if it is the held one."""
         self._wait(verb, key)
         return super().forward(verb, bucket, key, make)
 
@@ -106,7 +106,7 @@ def write(store: Any, destination: str, mode: Any, partitions: list[str], files:
 
 
 def take(store: Any, do: str, destination: str, job: str | None = None, **arguments: Any) -> Any:
-    """Take a step, and return what the parent wants to know."""
+    """Take a step, and return what the parent needs to know."""
     place = Destination.parse(destination)
     if job is not None:
         layout = Layout.of(place, job)

@@ -44,7 +44,7 @@ FAB_RIGHTS: dict[str, str | list[tuple[str, str]]] = {
     "two": _of_one_dag("left_open_too"),
 }
 
-#: A destination whose store answers nobody.
+#: A destination whose store never answers.
 UNREACHABLE = "s3://lake/unreachable/"
 
 #: What the page is told to show; the first one is that of the DAGs.

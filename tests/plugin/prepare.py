@@ -18,7 +18,7 @@ from tests.plugin.live import FAB, FAB_RIGHTS
 
 
 def main() -> None:
-    """Do it."""
+    """Create the database and run the DAGs."""
     dags, outcome, *dag_ids = sys.argv[1:]
     initdb()
     bag = DagBag(dags)

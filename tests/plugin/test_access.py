@@ -42,7 +42,7 @@ def access(name: str, *known: JobReference) -> Access:
     ],
 )
 def test_a_job_of_no_dag_takes_a_right_to_all_dags(context: dict[str, str]) -> None:
-    """Neither one DAG, nor each DAG by its name, nor all but one is a right to all of them."""
+    """A right to one DAG, to each by name, or to all but one is not a right to all of them."""
     seeing = {
         name
         for name in ("root", "auditor", "barred", "collector", "owner", "viewer", "stranger")
@@ -59,7 +59,7 @@ def test_a_job_of_no_dag_takes_a_right_to_all_dags(context: dict[str, str]) -> N
 
 
 def test_a_job_is_read_by_those_who_may_read_its_dag() -> None:
-    """Asked of the auth manager for this DAG by its id."""
+    """The auth manager is asked for this DAG by its id."""
     names = ("root", "auditor", "barred", "collector", "owner", "viewer", "stranger")
     assert [name for name in names if not access(name).may_read(NIGHTLY)] == ["stranger"]
     assert not access("barred").may_read({"dag_id": "payroll"})
@@ -77,7 +77,7 @@ def test_asking_ahead_changes_no_answer(name: str) -> None:
 
 
 def test_an_editor_ends_a_job_that_the_run_itself_knows() -> None:
-    """And a reader of its DAG does not, nor an editor of another one."""
+    """A reader of its DAG does not, nor does an editor of another."""
     assert access("owner", REFERENCE).why_not_end(JOB, FLIGHTS) is None
     for name in ("viewer", "stranger", "auditor"):
         assert "edit the runs of the DAG nightly_flights" in str(
@@ -94,8 +94,8 @@ def test_an_editor_ends_a_job_that_the_run_itself_knows() -> None:
         JobReference(job_id="j", destination=FLIGHTS, staging="s3://elsewhere/__magic_job-j/"),
     ],
 )
-def test_a_record_alone_gives_nobody_a_right(known: JobReference | None) -> None:
-    """Where the run does not know this job at this place, only an editor of all DAGs may end it."""
+def test_a_record_alone_gives_no_right(known: JobReference | None) -> None:
+    """If the run does not know this job at this place, only an editor of all DAGs may end it."""
     knows = [known] if known is not None else []
     for name in ("owner", "barred", "collector"):
         assert "Airflow has no record" in str(access(name, *knows).why_not_end(JOB, FLIGHTS))

@@ -142,7 +142,7 @@ every_page = pytest.mark.parametrize("path", ADDRESSES)
 
 
 @every_page
-def test_nobody_sees_a_page_without_signing_in(client: TestClient, path: str) -> None:
+def test_no_page_is_shown_without_signing_in(client: TestClient, path: str) -> None:
     """Every address answers 401 without a session, and 403 with one that Airflow did not sign."""
     assert client.get(path).status_code == 401
     client.cookies.set("_token", "forged")
@@ -151,7 +151,7 @@ def test_nobody_sees_a_page_without_signing_in(client: TestClient, path: str) ->
 
 @every_page
 def test_a_user_without_a_dag_sees_no_page(client: TestClient, path: str) -> None:
-    """Who may read no DAG is not even shown the destinations, some of which hold other teams' data."""
+    """Without a right to any DAG not even the destinations, some of other teams, are shown."""
     page = signed_in(client, "public").get(path)
     assert page.status_code == 403
     assert "You need permission to read a DAG." in page.text
@@ -176,7 +176,7 @@ def test_a_user_without_a_dag_ends_no_job(client: TestClient, store: MemoryStore
     assert state_of(store, scene.open) == "open"
 
 
-def test_nobody_ends_a_job_without_signing_in(client: TestClient, store: MemoryStore, scene: Scene) -> None:
+def test_no_job_is_ended_without_signing_in(client: TestClient, store: MemoryStore, scene: Scene) -> None:
     """A form without a session is refused, and the job is unchanged."""
     sent = {"at": FLIGHTS, "job_id": scene.open, "step": "abort", "token": "x"}
     assert client.post("/s3commit/end", data=sent, headers=SAME_ORIGIN).status_code == 401
@@ -207,7 +207,7 @@ def test_the_list_shows_the_jobs_of_readable_dags_alone(client: TestClient, scen
 def test_a_job_is_shown_to_readers_of_its_dag(
     client: TestClient, scene: Scene, name: str, status: int
 ) -> None:
-    """To everybody else it is as if it did not exist."""
+    """For everyone else it does not exist."""
     page = signed_in(client, name).get(job_url(scene.sealed))
     assert page.status_code == status
     if status == 404:
@@ -235,7 +235,7 @@ def test_a_job_without_a_dag_takes_the_right_to_all_of_them(
 
 
 def test_uploads_of_hidden_jobs_are_hidden(client: TestClient, scene: Scene) -> None:
-    """Neither keys nor sizes of what a DAG has pending are shown to who may not read it."""
+    """A user without the right to a DAG sees neither keys nor sizes of its pending uploads."""
     assert "part-0" in signed_in(client, "auditor").get(f"/s3commit/uploads?at={ORDERS}").text
     page = signed_in(client, "viewer").get(f"/s3commit/uploads?at={ORDERS}").text
     assert "part-0" not in page
@@ -243,7 +243,7 @@ def test_uploads_of_hidden_jobs_are_hidden(client: TestClient, scene: Scene) -> 
 
 
 def test_a_viewer_reads_but_does_not_end(client: TestClient, store: MemoryStore, scene: Scene) -> None:
-    """Who may only read a DAG is offered nothing, and refused if they send the form all the same."""
+    """A user who may only read a DAG is offered nothing, and refused if they send the form anyway."""
     signed_in(client, "viewer")
     assert "/end?" not in client.get(job_url(scene.open)).text
     assert client.get(ask_url(scene.open, "abort")).status_code == 403
@@ -275,14 +275,14 @@ def test_an_editor_aborts_a_job(client: TestClient, store: MemoryStore, scene: S
 def test_an_editor_settles_a_commit_that_was_cut_off(
     client: TestClient, scene: Scene, step: str, says: str
 ) -> None:
-    """A commit can be gone on with, or undone."""
+    """A commit can be continued or undone."""
     asked = signed_in(client, "owner").get(ask_url(scene.committing, step))
     done = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
     assert says in done.text
 
 
 def test_a_form_sent_twice_says_what_became_of_the_job(client: TestClient, scene: Scene) -> None:
-    """A step that does not fit the job any more is refused and changes nothing."""
+    """A step that no longer fits the job is refused and changes nothing."""
     asked = signed_in(client, "root").get(ask_url(scene.open, "abort"))
     client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
     again = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
@@ -323,13 +323,13 @@ def test_a_form_that_was_not_shown_is_refused(
 def test_a_form_of_another_site_is_refused(
     client: TestClient, store: MemoryStore, scene: Scene, headers: dict[str, str]
 ) -> None:
-    """Even with a good token: the browser says where a form was."""
+    """It is refused even with a good token, because the browser says where a form was."""
     asked = signed_in(client, "owner").get(ask_url(scene.open, "abort"))
     assert client.post("/s3commit/end", data=fields(asked.text), headers=headers).status_code == 403
     assert state_of(store, scene.open) == "open"
 
 
-def test_a_browser_that_tells_only_its_origin_is_believed(client: TestClient, scene: Scene) -> None:
+def test_a_browser_that_only_sends_its_origin_is_believed(client: TestClient, scene: Scene) -> None:
     """Over plain HTTP browsers send no Sec-Fetch-Site."""
     asked = signed_in(client, "owner").get(ask_url(scene.open, "abort"))
     done = client.post("/s3commit/end", data=fields(asked.text), headers={"Origin": "http://airflow"})
@@ -343,7 +343,7 @@ def test_only_configured_destinations_are_read(client: TestClient, scene: Scene)
 
 
 def test_names_are_escaped(client: TestClient, store: MemoryStore) -> None:
-    """What others wrote into records comes out as text."""
+    """Text from records of others is escaped."""
     nasty = {"dag_id": "<script>alert(1)</script>", "run_id": '"><img src=x>', "note": "<b>"}
     job = begin(store, context=nasty, day=1)
     signed_in(client, "root")
@@ -373,14 +373,14 @@ def test_without_destinations_the_page_says_what_to_configure(store: MemoryStore
 
 
 def test_a_configuration_that_cannot_be_read_is_shown(store: MemoryStore) -> None:
-    """With what is wrong with it."""
+    """The message says what is wrong with it."""
     page = signed_in(browser(lambda _: store, text='[{"destinatoin": 1}]'), "root").get("/s3commit/")
     assert page.status_code == 200
     assert "neither a URI nor an object" in page.text
 
 
 def test_a_store_without_credentials_is_a_message(scene: Scene, store: MemoryStore) -> None:
-    """The other destinations are shown all the same."""
+    """The other destinations are still shown."""
 
     def open_store(aws_conn_id: str | None) -> MemoryStore:
         if aws_conn_id == "broken":
@@ -458,7 +458,7 @@ def test_generations_are_shown_page_by_page(client: TestClient, store: MemorySto
 
 
 def test_generations_of_hidden_jobs_are_hidden(client: TestClient, store: MemoryStore) -> None:
-    """Neither they nor the size of a table that they are part of are shown to who may not read their DAG."""
+    """Neither they nor the size of their table are shown to users who may not read their DAG."""
     secret = commit(store, context=SECRET, day=1).reference.job_id
     shown = [commit(store, context=NIGHTLY, day=day).reference.job_id for day in range(2, 30)]
     for before in ("", "&before=20"):
@@ -478,7 +478,7 @@ def test_a_log_that_cannot_be_read_is_a_message(client: TestClient, store: Memor
 
 
 def test_a_run_shows_its_own_jobs(client: TestClient, store: MemoryStore, scene: Scene) -> None:
-    """Those that say so themselves, and those that its tasks returned; with nothing to click."""
+    """They are those that say so themselves, and those that its tasks returned, with nothing to click."""
     run = f"/s3commit/run?dag_id=nightly_flights&run_id={NIGHTLY['run_id'].replace('+', '%2B')}"
     page = signed_in(client, "viewer").get(run).text
     for shown in (scene.committed, scene.sealed, scene.committing, scene.open, scene.aborted):
@@ -513,8 +513,8 @@ def _secret() -> str:
     return str(conf.get("api", "secret_key"))
 
 
-def test_a_record_alone_lets_nobody_end_a_job(client: TestClient, store: MemoryStore, scene: Scene) -> None:
-    """Airflow's run does not know this job: its DAG's editor sees it, with the reason, and may not end it."""
+def test_a_record_alone_ends_no_job(client: TestClient, store: MemoryStore, scene: Scene) -> None:
+    """Airflow's run does not know this job, so its DAG's editor sees the reason and may not end it."""
     forged = begin(store, context=NIGHTLY, day=1).reference.job_id
     page = signed_in(client, "owner").get(job_url(forged))
     assert page.status_code == 200
@@ -529,7 +529,7 @@ def test_a_record_alone_lets_nobody_end_a_job(client: TestClient, store: MemoryS
 
 
 def test_a_slow_destination_is_one_line_and_the_others_are_whole(scene: Scene, store: MemoryStore) -> None:
-    """Also while several browsers ask for it, and more than once."""
+    """The same holds while several browsers ask for it, and more than once."""
     release = threading.Event()
 
     class Slow(MemoryStore):
@@ -554,7 +554,7 @@ def test_a_slow_destination_is_one_line_and_the_others_are_whole(scene: Scene, s
 def test_a_reading_ends_when_the_browser_is_gone(
     store: MemoryStore, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is not asked any further, and nothing is answered."""
+    """The store is not asked again, and nothing is answered."""
     asked, release, ended = threading.Event(), threading.Event(), threading.Event()
     calls: list[str] = []
 
@@ -618,7 +618,7 @@ def test_a_reading_ends_when_the_browser_is_gone(
 def test_whatever_reading_a_destination_raises_is_one_row(
     scene: Scene, store: MemoryStore, verb: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other destinations are whole, no page answers 500, and the log has the cause."""
+    """The other destinations are complete, no page answers 500, and the log has the cause."""
 
     def fail(*_: Any, **__: Any) -> Any:
         raise error
@@ -644,7 +644,7 @@ def test_whatever_reading_a_destination_raises_is_one_row(
 
 
 def test_a_job_that_cannot_be_shown_is_one_row() -> None:
-    """Its neighbours are whole, and absurd numbers are question marks."""
+    """Its neighbours are complete, and absurd numbers are question marks."""
     absurd = Counts(files=10**5000, bytes=10**400, rows=10**5000)
     jobs = [
         JobSummary(job_id="whole", destination=FLIGHTS, staging=None, state="open"),
@@ -684,7 +684,7 @@ def test_a_job_that_cannot_be_shown_is_one_row() -> None:
 def test_a_link_made_of_a_record_leads_to_a_run_or_is_none(
     client: TestClient, store: MemoryStore, context: dict[str, str]
 ) -> None:
-    """What cannot be a run of a DAG is text."""
+    """A value that cannot be a run of a DAG is text."""
     job = begin(store, context=context, day=1)
     signed_in(client, "root")
     for path in ("/s3commit/", job_url(job.reference.job_id)):

@@ -123,8 +123,8 @@ def ground(frame: FrameLocator) -> str:
     return str(frame.locator("body").evaluate("(body) => getComputedStyle(body).backgroundColor"))
 
 
-def test_nobody_sees_the_page_without_a_session(airflow: LiveAirflow) -> None:
-    """Airflow mounts a plugin's pages without asking who is there; these ask."""
+def test_no_page_is_shown_without_a_session(airflow: LiveAirflow) -> None:
+    """Airflow mounts a plugin's pages without checking the user, so these check."""
     for path in ("/s3commit/", f"/s3commit/job?at={FLIGHTS}&job_id=x", "/s3commit/run?dag_id=x&run_id=y"):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{airflow.url}{path}", timeout=60)
@@ -170,10 +170,10 @@ def test_a_run_has_a_tab_with_its_job(browser: Browser, airflow: LiveAirflow) ->
 @pytest.mark.parametrize(
     ("scheme", "is_dark"), [pytest.param("light", False, marks=pytest.mark.all), ("dark", True)]
 )
-def test_the_page_wears_the_colours_of_airflow(
+def test_the_page_has_the_colours_of_airflow(
     browser: Browser, airflow: LiveAirflow, scene: Scene, scheme: str, is_dark: bool
 ) -> None:
-    """In both of them, also after the person has chosen the other one than their machine's."""
+    """This holds in both modes, even if the user's choice differs from their machine's."""
     page, _ = opened(browser, airflow, "vic", scheme=scheme)
     frame = go(page, airflow, job_path(scene.sealed))
     assert (ground(frame) != "rgb(255, 255, 255)") is is_dark
@@ -187,10 +187,10 @@ def test_the_page_wears_the_colours_of_airflow(
 
 
 @pytest.mark.parametrize("width", [1400, pytest.param(480, marks=pytest.mark.all)])
-def test_every_page_fits_and_can_be_read_aloud(
+def test_every_page_fits_and_is_accessible(
     browser: Browser, airflow: LiveAirflow, scene: Scene, width: int
 ) -> None:
-    """Nothing needs to be scrolled sideways; tables have captions, pictures words, pages one heading."""
+    """Nothing scrolls sideways; tables have captions, pictures words, pages one heading."""
     page, complaints = opened(browser, airflow, "ann", width=width)
     at = quote(FLIGHTS, safe="")
     for path in (
@@ -214,7 +214,7 @@ def test_every_page_fits_and_can_be_read_aloud(
 
 
 def test_a_viewer_is_offered_nothing(browser: Browser, airflow: LiveAirflow, scene: Scene) -> None:
-    """Who may not edit runs sees the job, and no button."""
+    """A user who may not edit runs sees the job, and no button."""
     page, _ = opened(browser, airflow, "vic")
     frame = go(page, airflow, job_path(scene.open))
     expect(frame.locator("h1")).to_contain_text(scene.open)

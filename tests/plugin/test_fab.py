@@ -131,7 +131,7 @@ def state_of(store: S3Store, job_id: str) -> str | None:
 def test_a_right_to_one_dag_shows_that_dags_jobs(
     airflow: LiveAirflow, jobs: Jobs, user: str, shown: set[str]
 ) -> None:
-    """And neither another DAG's, nor those of no DAG: not in the lists, nor by their addresses."""
+    """Jobs of another DAG, or of none, are neither in the lists nor at their addresses."""
     for state in ("", "open"):
         status, page = asked(airflow, user, "", state=state)
         assert status == 200
@@ -175,7 +175,7 @@ def test_the_public_sees_nothing(airflow: LiveAirflow, jobs: Jobs, path: str, qu
 def test_a_role_of_fab_ends_jobs_if_it_may_edit_runs(
     airflow: LiveAirflow, jobs: Jobs, user: str, ends: set[str]
 ) -> None:
-    """Admin and Op are offered each job's end, Viewer none, and is told which right it takes."""
+    """Admin and Op are offered each job's end, Viewer is not, and sees which right it takes."""
     for name, job_id in vars(jobs).items():
         at = {"at": ORDERS if name == "homeless" else FLIGHTS, "job_id": job_id}
         status, page = asked(airflow, user, "job", **at)
@@ -198,7 +198,7 @@ def test_a_viewer_ends_no_job_with_the_form_of_another(
 def test_a_record_that_names_a_run_gives_its_editor_no_right(
     airflow: LiveAirflow, jobs: Jobs, store: S3Store
 ) -> None:
-    """The run has the job that its setup task created, and no other; the page says so."""
+    """The run has the job that its setup task created, and no other, and the page says so."""
     status, page = asked(airflow, "one", "job", at=FLIGHTS, job_id=jobs.forged)
     assert status == 200
     assert "Abort the job" not in page

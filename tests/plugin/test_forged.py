@@ -54,7 +54,7 @@ def forgeries(body: bytes) -> Iterator[bytes]:
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where each value of a record is."""
+    """Yield the place of each value of a record."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, below in inner:
         yield (*path, step)
@@ -90,7 +90,7 @@ def records(lake: MemoryStore) -> Iterator[tuple[str, bytes]]:
 
 
 def test_a_forged_record_hides_no_other_job() -> None:
-    """Nor does it make a page fail or carry a script into it; every 499th forgery is tried."""
+    """It does not make a page fail or carry a script into it either; every 499th forgery is tried."""
     lake = MemoryStore(buckets=("lake",))
     scene = set_scene(lake)
     places = read_places(f"{FLIGHTS} {ORDERS}")

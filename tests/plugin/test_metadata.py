@@ -44,7 +44,7 @@ def run() -> Iterator[None]:
 
 
 def test_a_job_is_known_from_before_its_setup_task_returns_it() -> None:
-    """By the state store of that very task: neither another one's, nor another instance's or run's."""
+    """The state store of that very task has it, not another one's, instance's or run's."""
     assert Metadata().jobs_of(ORIGIN) == [REFERENCE]
     for other in (
         Origin("metadata_dag", "r", "refresh.setup", 1),
@@ -58,6 +58,6 @@ def test_a_job_is_known_from_before_its_setup_task_returns_it() -> None:
 
 
 def test_only_dags_that_airflow_has_are_known() -> None:
-    """However many are asked for."""
+    """This holds however many are asked for."""
     assert Metadata().teams_of(["metadata_dag", "never_heard_of"]) == {"metadata_dag": None}
     assert "metadata_dag" in Metadata().all_dag_ids()

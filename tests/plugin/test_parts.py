@@ -36,12 +36,12 @@ pytestmark = pytest.mark.airflow
     ],
 )
 def test_destinations_are_read_from_plain_text_and_json(text: str) -> None:
-    """Each once, in their order, with the default connection."""
+    """Each comes once, in order, with the default connection."""
     assert read_places(text) == [Place(Destination("lake", "a/")), Place(Destination("lake", "b/"))]
 
 
-def test_a_destination_may_have_a_connection_and_a_staging_of_its_own() -> None:
-    """No connection at all means boto3's own chain."""
+def test_a_destination_may_have_its_own_connection_and_staging() -> None:
+    """Without any connection boto3's own chain is used."""
     text = json.dumps(
         [
             {"destination": "s3://lake/a/", "aws_conn_id": None},
@@ -60,18 +60,18 @@ def test_a_destination_may_have_a_connection_and_a_staging_of_its_own() -> None:
     "text", ["lake/a", "[", '[{"aws_conn_id": "x"}]', "[1]", '[{"destination": "s3://a/b", "conn": 1}]']
 )
 def test_other_configurations_are_refused(text: str) -> None:
-    """With a message, not a traceback."""
+    """They end in a message, not a traceback."""
     with pytest.raises(InvalidDestination):
         read_places(text)
 
 
 def test_an_empty_configuration_names_no_destinations() -> None:
-    """Neither does one of white space."""
+    """White space names none either."""
     assert read_places("") == read_places(" \n") == []
 
 
 def test_a_form_is_good_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And for an API server with the same key alone."""
+    """It is only good for an API server with the same key."""
     tokens = FormTokens("key")
     token = tokens.sign("ann", "abort", "s3://lake/a/", "job")
     assert FormTokens("key").is_valid(token, "ann", "abort", "s3://lake/a/", "job")
@@ -81,8 +81,8 @@ def test_a_form_is_good_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tokens.is_valid(token, "ann", "abort", "s3://lake/a/", "job")
 
 
-def test_two_steps_of_one_job_are_not_taken_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for another step than the one that is under way does not get that one's answer."""
+def test_two_steps_of_one_job_are_not_confused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request for another step than the one under way does not get that one's answer."""
     begun, release = threading.Event(), threading.Event()
 
     def end_job(*asked: object, **_: object) -> str:

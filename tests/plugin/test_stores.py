@@ -35,7 +35,7 @@ class StillClock:
 
 
 class Gate:
-    """Work that says when it has begun and goes on when it is let."""
+    """Work that says when it has begun and continues when it is allowed to."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -65,8 +65,8 @@ def run(scenario: Callable[[], object]) -> None:
     asyncio.run(scenario())  # type: ignore[arg-type]
 
 
-def test_a_store_answers_no_longer_than_it_may() -> None:
-    """Neither single calls, nor the rest of a listing, nor of many calls at once."""
+def test_a_store_has_limited_time_to_answer() -> None:
+    """This holds for single calls, the rest of a listing, and many calls at once."""
     clock, store = StillClock(), MemoryStore(buckets=("lake",))
     for number in range(3):
         store.put("lake", f"key{number}", b"")
@@ -86,7 +86,7 @@ def test_a_store_answers_no_longer_than_it_may() -> None:
 
 
 def test_a_store_answers_no_further_call_of_a_cancelled_reading() -> None:
-    """However much time there was left."""
+    """This holds however much time is left."""
     store, budget = MemoryStore(buckets=("lake",)), Budget(LONG)
     bounded = within(store, budget)
     bounded.check_bucket("lake")
@@ -95,7 +95,7 @@ def test_a_store_answers_no_further_call_of_a_cancelled_reading() -> None:
         bounded.check_bucket("lake")
 
 
-def test_who_asks_for_a_reading_that_is_under_way_waits_for_that_one() -> None:
+def test_requests_share_a_reading_that_is_under_way() -> None:
     """A store is asked once, however many look at the page; a new reading follows when it has ended."""
     reader, gate = Reader(seconds=LONG), Gate()
 
@@ -124,8 +124,8 @@ def test_a_reading_that_takes_too_long_is_given_up() -> None:
     run(scenario)
 
 
-def test_a_reading_is_cancelled_when_the_last_one_who_waits_is_gone() -> None:
-    """Not before; and who comes after that has a reading of their own."""
+def test_a_reading_is_cancelled_when_the_last_waiter_is_gone() -> None:
+    """It is not cancelled earlier, and a later request has its own reading."""
     reader, gate = Reader(seconds=LONG), Gate()
 
     async def scenario() -> None:
@@ -148,7 +148,7 @@ def test_a_reading_is_cancelled_when_the_last_one_who_waits_is_gone() -> None:
 
 
 def test_a_slow_destination_takes_no_thread_from_another() -> None:
-    """However many readings of it are asked for; those that wait for their turn are forgotten unbegun."""
+    """This holds however many readings are requested; those that wait for their turn never begin."""
     reader, slow, quick = Reader(seconds=LONG, lane=2, threads=3), Gate(), Gate()
     quick.open.set()
 
@@ -166,7 +166,7 @@ def test_a_slow_destination_takes_no_thread_from_another() -> None:
     run(scenario)
 
 
-def test_what_is_not_to_be_forsaken_goes_on_when_nobody_waits() -> None:
+def test_protected_work_continues_without_waiters() -> None:
     """The ending of a job is not cancelled with the page that asked for it, nor while it is queued."""
     reader, gate = Reader(seconds=0.05, lane=1, cancels=False), Gate()
 
@@ -182,7 +182,7 @@ def test_what_is_not_to_be_forsaken_goes_on_when_nobody_waits() -> None:
     run(scenario)
 
 
-def test_what_a_reading_raises_reaches_all_who_wait() -> None:
+def test_an_error_of_a_reading_reaches_all_waiters() -> None:
     """The next reading does not get that error."""
     reader = Reader(seconds=LONG)
 

@@ -1,4 +1,4 @@
-"""A small lake to test the protocol on, and the shortest ways to get a job there into a given state."""
+"""A small lake for tests of the protocol, and the shortest ways to get a job there into a given state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SMALL: dict[str, Any] = {"part_bytes": 1, "threads": 0, "min_part_bytes": 1}
 
 
 class WatchedStore(FaultyStore):
-    """A `FaultyStore` in memory whose hooks a test sets as it goes; they may raise or act."""
+    """A `FaultyStore` in memory whose hooks a test sets as it runs; they may raise or act."""
 
     inner: MemoryStore
 
@@ -60,12 +60,12 @@ class WatchedStore(FaultyStore):
         return MemoryStore.delete_many(self, bucket, objects)  # type: ignore[arg-type]  # it has `delete`
 
     def rest(self) -> None:
-        """Remove the hooks; further calls are another process's."""
+        """Remove the hooks; further calls are from another process."""
         self._crashed = False
         self.before = self.after = lambda _: None
 
     def die(self, verb: str, ending: str = "", *, nth: int = 1, after: bool = False) -> None:
-        """Let the process die before, or after, its n-th call of ``verb`` on a key with this ending."""
+        """Kill the process before, or after, its n-th call of ``verb`` on a key with this ending."""
         setattr(self, "after" if after else "before", once(verb, ending, self.crash, nth=nth))
 
 
@@ -86,19 +86,19 @@ def once(
 
 @contextmanager
 def apart(when: bool = True) -> Iterator[None]:
-    """Let commits write each list of files as an object, as if it were long; a decorator of tests too."""
+    """Let commits write each list of files as an object, as if it were long; also a decorator for tests."""
     limit = -1 if when else manifest.WITHIN_BYTES
     with patch.object(manifest, "WITHIN_BYTES", limit):
         yield
 
 
 def an_id(name: str) -> str:
-    """Return a job id that is always the same for the same name."""
+    """Return a job id that depends only on the name."""
     return str(uuid5(NAMESPACE_URL, name))
 
 
 def named(path: str, job_id: str = OURS) -> str:
-    """Return a path as unique file names make it; written out here, not taken from the code under test."""
+    """Return a path as unique file names make it; spelled out here, not taken from the code under test."""
     directory, slash, name = path.rpartition("/")
     stem, dot, ending = name.partition(".")
     return f"{directory}{slash}{stem}-{job_id}{dot}{ending}"
@@ -149,7 +149,7 @@ class Lake:
         return f"id-{next(self._ids):06d}"
 
     def context(self, job_id: str = OURS, **changes: Any) -> JobContext:
-        """Return what the steps of a job work with, without threads."""
+        """Return what the steps of a job need, without threads."""
         layout = Layout.of(Destination.parse(self.destination), job_id)
         context = JobContext(
             self.store, layout, clock=self.clock, new_id=self.new_id, owner=f"owner of {job_id}", threads=0
@@ -172,7 +172,7 @@ class Lake:
         return self.job(job_id)
 
     def job(self, job_id: str = OURS, *, owner: str | None = None) -> Job:
-        """Return a job as a process sees it that has just been started."""
+        """Return the job as a process that has just started sees it."""
         job = Job.at(self.store, self.reference(job_id), clock=self.clock, new_id=self.new_id)
         job._context = replace(job._context, threads=0, owner=owner or f"owner of {job_id}")
         return job
@@ -235,7 +235,7 @@ class Lake:
         return self.store.get(BUCKET, key).body
 
     def tamper(self, key: str, *, old: bytes = b"", new: bytes = b"", cut: int = 0) -> None:
-        """Change a record behind everybody's back: replace some bytes, or cut some off its end."""
+        """Change a record behind the protocol's back: replace some bytes, or cut some off its end."""
         body = self.get(key)
         assert old in body
         body = body.replace(old, new) if old else body
@@ -246,7 +246,7 @@ class Lake:
         return [info.key for info in self.store.inner.list_objects(BUCKET, prefix)]
 
     def left(self) -> list[str]:
-        """Return the keys of the bucket, but for what lasts: log, barrier, aborted jobs, store profile."""
+        """Return the keys of the bucket except what lasts: log, barrier, aborted jobs, store profile."""
         lasting = (
             "_s3commit/aborted/",
             "_s3commit/log/",
@@ -257,7 +257,7 @@ class Lake:
         return [key for key in self.keys("") if not any(part in key for part in lasting)]
 
     def visible(self) -> dict[str, bytes]:
-        """Return everything in the bucket that is no record of the protocol, by key."""
+        """Return everything in the bucket that is not a record of the protocol, by key."""
         return {
             key: self.store.inner._buckets[BUCKET].objects[key].body
             for key in self.keys("")
@@ -303,7 +303,7 @@ class Lake:
     def forge_task(
         self, keys: Mapping[str, str], *, task: str = "00000", job_id: str = OURS, **changes: Any
     ) -> CommittedTask:
-        """Write a pendingset by hand, whose uploads have the given keys and buckets, and say it committed.
+        """Forge a pendingset whose uploads have the given keys and buckets; return its committed task.
 
         Args:
             keys: Buckets by destination key.

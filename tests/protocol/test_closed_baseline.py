@@ -25,25 +25,25 @@ THIRD = an_id("third")
 
 
 def closed(lake: Lake, **asked: Any) -> BaselineReport:
-    """List the older files."""
+    """Close the baseline."""
     return baseline(
         lake.store, FLIGHTS, clock=lake.clock, new_id=lake.new_id, threads=0, **{"dry_run": False, **asked}
     )
 
 
 def paths(lake: Lake, **choice: Any) -> list[str]:
-    """Return the paths that a reader finds, each as often as it does."""
+    """Return the paths that a reader finds, with repetitions."""
     found = find_table(lake.store, FLIGHTS, Choice(**choice)).files
     return sorted(file.path.removeprefix(f"{BUCKET}/{ROOT}") for file in found)
 
 
 def table(lake: Lake, **choice: Any) -> set[str]:
-    """Return the different paths that a reader finds."""
+    """Return the distinct paths that a reader finds."""
     return set(paths(lake, **choice))
 
 
 def is_sound(lake: Lake) -> bool:
-    """Return whether the table is what its log says, with nothing beside it."""
+    """Return whether the table matches its log, with nothing beside it."""
     report = verify(lake.store, FLIGHTS, threads=0)
     assert isinstance(report, TableReport)
     return report.sound and not report.older
@@ -68,7 +68,7 @@ def test_the_history_of_older_data_begins_with_a_list() -> None:
 
 
 def test_a_dry_run_changes_nothing() -> None:
-    """It counts what it would list."""
+    """A dry run only counts the files that it would list."""
     lake = Lake()
     lake.put(OLD)
     before = lake.everything()
@@ -78,7 +78,7 @@ def test_a_dry_run_changes_nothing() -> None:
 
 @each("with_checkpoint", [False, True])
 def test_an_open_baseline_is_closed(with_checkpoint: bool) -> None:
-    """What later commits have left of it is listed; nothing of theirs is listed twice, or new since then."""
+    """Files that later commits left are listed; theirs are not listed twice, nor are files added since."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed({"dt=1/new": b"n"}, job_id=THEIRS).commit()
@@ -97,7 +97,7 @@ def test_an_open_baseline_is_closed(with_checkpoint: bool) -> None:
 
 
 def test_replace_and_rollback_know_every_file() -> None:
-    """A replace removes listed files; a rollback takes back what came later in their partitions."""
+    """A replace removes listed files, and a rollback takes back later ones in their partitions."""
     lake = Lake()
     lake.put(OLD)
     closed(lake)
@@ -111,7 +111,7 @@ def test_replace_and_rollback_know_every_file() -> None:
 
 
 def test_files_of_unfinished_and_aborted_jobs_are_left_out() -> None:
-    """A job that has begun to publish is named, and its files come with its commit."""
+    """A job that has begun to publish is named, and its files arrive with its commit."""
     lake = Lake()
     lake.put({**OLD, named("dt=2/c", THIRD): b"of a job of whom nothing else is known"})
     job = lake.sealed({"dt=1/x": b"x", "dt=1/y": b"y"}, conflict_mode="append")
@@ -123,7 +123,7 @@ def test_files_of_unfinished_and_aborted_jobs_are_left_out() -> None:
 
 @each("marked", [True, False])
 def test_an_append_of_an_older_version_is_in_the_table_once(marked: bool) -> None:
-    """It gets an entry before the list; one whose job has yet to write `_SUCCESS` is listed, and stays so."""
+    """It gets an entry before the list; if its job has yet to write ``_SUCCESS``, it stays in the list."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed({"dt=1/new": b"n"}, job_id=THEIRS, conflict_mode="append").commit()
@@ -144,7 +144,7 @@ def test_an_append_of_an_older_version_is_in_the_table_once(marked: bool) -> Non
 
 
 def test_a_replace_of_an_older_version_is_waited_for() -> None:
-    """What it deletes before it gives its lock back is in no list."""
+    """Files that it deletes before it releases its lock are in no list."""
     lake = Lake()
     lake.put(OLD)
     older_lock(lake)
@@ -161,7 +161,7 @@ def test_a_replace_of_an_older_version_is_waited_for() -> None:
 
 
 def test_an_append_of_an_older_version_meanwhile_is_listed_too() -> None:
-    """Its manifest came during the listing, which may lack its files: the destination is listed again."""
+    """Its manifest came during a listing that may lack its files, so the destination is listed again."""
     lake = Lake()
     lake.put(OLD)
 
@@ -169,7 +169,7 @@ def test_an_append_of_an_older_version_meanwhile_is_listed_too() -> None:
         lake.store.rest()
         older_append(lake, marker=False)
 
-    # One finds out whether there is data, one comes before the listing of the data, and one after it.
+    # One checks whether there is data, one comes before the data's listing, and one after it.
     lake.store.before = once("list_objects", "manifests/", append, nth=3)
     assert closed(lake).files == 4
     assert table(lake) == {*DATA, named("dt=1/x", OLDER)}
@@ -177,7 +177,7 @@ def test_an_append_of_an_older_version_meanwhile_is_listed_too() -> None:
 
 
 def test_a_commit_meanwhile_is_taken_into_account() -> None:
-    """Its entry comes first; then the files are listed again."""
+    """Its entry comes first, and the files are listed again."""
     lake = Lake()
     lake.put(OLD)
     job = lake.sealed({"dt=1/new": b"n"})
@@ -196,7 +196,7 @@ def test_a_commit_meanwhile_is_taken_into_account() -> None:
 
 
 def test_it_gives_up_beside_many_commits() -> None:
-    """After three lists that were outdated it changes nothing."""
+    """After three outdated lists it changes nothing."""
     lake = Lake()
     lake.put(OLD)
 
@@ -216,7 +216,7 @@ def test_it_gives_up_beside_many_commits() -> None:
 @each("dry_run", [True, False])
 @each("above", ["s3://lake/", "s3://lake/flights/"])
 def test_a_prefix_above_another_dataset_is_refused_by_name(above: str, dry_run: bool) -> None:
-    """Files of a dataset with records of its own would be in two tables."""
+    """Files of a dataset with its own records would be in two tables."""
     lake = Lake()
     lake.put(OLD)
     below = "s3://lake/flights/" if above == "s3://lake/" else "s3://lake/flights/below/"
@@ -228,8 +228,8 @@ def test_a_prefix_above_another_dataset_is_refused_by_name(above: str, dry_run: 
     assert [key for key in lake.keys("") if "/log/" in key] == [key for key in before if "/log/" in key]
 
 
-def test_it_waits_for_no_begun_job() -> None:
-    """While a job overwrites files a list could be of neither generation: it is refused, with the way out."""
+def test_it_does_not_wait_for_a_begun_job() -> None:
+    """While a job overwrites files a list could match neither generation, so it is refused with a remedy."""
     lake = half_published()
     before = lake.everything()
     with pytest.raises(LockHeld, match="end it first: s3commit recover"):
@@ -237,8 +237,8 @@ def test_it_waits_for_no_begun_job() -> None:
     assert lake.everything() == before
 
 
-def test_a_process_that_dies_leaves_nothing_that_counts() -> None:
-    """Before the entry nothing is changed that a reader sees; after it the rest is made up for."""
+def test_a_process_that_dies_does_no_harm() -> None:
+    """Before the entry readers see no change, and afterwards the next run finishes."""
     for verb, ending, generation in (
         ("put", "log/00000000000000000001.json", 1),
         ("put", "_SUCCESS", None),
@@ -251,7 +251,7 @@ def test_a_process_that_dies_leaves_nothing_that_counts() -> None:
 
 
 def test_a_copy_with_retained_files_is_refused() -> None:
-    """They would be taken for data."""
+    """Its retained files would be taken for data."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS, conflict_mode="append").commit()
     lake.sealed({"dt=1/a": b"2"}, retain="7d").commit()
@@ -263,7 +263,7 @@ def test_a_copy_with_retained_files_is_refused() -> None:
 
 
 def test_a_signed_table_gets_a_signed_list() -> None:
-    """The entry and the manifest are signed with the key."""
+    """Its entry and manifest are signed with the key."""
     lake = Lake()
     lake.put(OLD)
     signer = HmacSigner(b"k" * 32)
@@ -273,7 +273,7 @@ def test_a_signed_table_gets_a_signed_list() -> None:
     assert report.sound
 
 
-def test_the_table_has_the_files_under_the_number_of_its_baseline() -> None:
+def test_listed_files_have_the_number_of_their_baseline() -> None:
     """They are older than every commit of the history."""
     lake = Lake()
     lake.put(OLD)
@@ -286,7 +286,7 @@ def test_the_table_has_the_files_under_the_number_of_its_baseline() -> None:
 
 
 def test_a_copy_of_a_listed_table_is_rebased() -> None:
-    """With a list of its older files a copied table keeps its history."""
+    """If its older files are listed, a copied table keeps its history."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed({"dt=2/more": b"m"}, conflict_mode="append").commit()
@@ -300,8 +300,8 @@ def test_a_copy_of_a_listed_table_is_rebased() -> None:
 
 
 @each("marker", [b"", b"another program's"])
-def test_the_list_outdates_the_marker_of_another_program(marker: bytes) -> None:
-    """A table that another committer left, with its `_SUCCESS`, is sound once its files are listed."""
+def test_the_list_replaces_another_program_s_marker(marker: bytes) -> None:
+    """A table that another committer left, with its ``_SUCCESS``, is sound once its files are listed."""
     lake = Lake()
     lake.put({**OLD, "_SUCCESS": marker})
     closed(lake)
@@ -309,7 +309,7 @@ def test_the_list_outdates_the_marker_of_another_program(marker: bytes) -> None:
 
 
 def test_a_list_whose_process_died_is_finished_by_another() -> None:
-    """Listed again, a table whose first lister died after its entry has its marker and its checkpoint."""
+    """If the first lister died after its entry, a second one adds the marker and the checkpoint."""
     lake = Lake()
     lake.put({**OLD, "_SUCCESS": b""})
     lake.store.die("put", "log/00000000000000000001.json", after=True)

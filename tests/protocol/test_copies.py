@@ -1,4 +1,4 @@
-"""Nothing is destroyed on hearsay: copied datasets, planted records, ids that mean something else."""
+"""Nothing is destroyed without proof: copied datasets, planted records, ids that mean something else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAY = 86_400.0
 
 
 def copied(lake: Lake, *, only: Callable[[str], bool] = lambda _: True) -> Lake:
-    """Copy every object of the dataset, as a tool that synchronizes prefixes does; return it as a lake."""
+    """Copy every object of the dataset, as a synchronising tool does, and return the copy as a lake."""
     for info in list(lake.store.list_objects(BUCKET, ROOT)):
         if only(info.key):
             body = lake.store.get(BUCKET, info.key).body
@@ -40,7 +40,7 @@ def copied(lake: Lake, *, only: Callable[[str], bool] = lambda _: True) -> Lake:
 
 
 def half_committed(**options: Any) -> Lake:
-    """Return a lake whose job died after it had completed some of its uploads, and its lock has lapsed."""
+    """Return a lake whose job died after it completed some of its uploads; its lock has lapsed."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed(FILES, **options)
@@ -63,7 +63,7 @@ def pending(lake: Lake, prefix: str = ROOT) -> list[tuple[str, str]]:
 
 
 def every_act(copy: Lake) -> Iterator[Callable[[], object]]:
-    """Yield everything that somebody may do at the copy about the job that died at the original."""
+    """Yield everything that can be done at the copy about the job that died at the original."""
     job = copy.job()
     yield job.commit
     yield job.plan
@@ -79,7 +79,7 @@ def every_act(copy: Lake) -> Iterator[Callable[[], object]]:
 
 
 def test_a_copied_dataset_s_commit_leaves_the_original_alone() -> None:
-    """A copied lock names the original's staging; it is not followed, and both datasets end up right."""
+    """A copied lock names the original's staging, which is left alone, and both datasets end up right."""
     lake = half_committed()
     before, uploads = snapshot(lake), pending(lake)
     copy = copied(lake)
@@ -92,7 +92,7 @@ def test_a_copied_dataset_s_commit_leaves_the_original_alone() -> None:
 
 @each("gone", [(), ("job.json",), ("job.json", "state.json"), ("sealed.json",)])
 @each("act", range(9))
-def test_nothing_that_is_done_at_a_copy_reaches_the_original(act: int, gone: tuple[str, ...]) -> None:
+def test_nothing_done_at_a_copy_reaches_the_original(act: int, gone: tuple[str, ...]) -> None:
     """Whichever of the dead job's records were copied, no step at the copy touches the original."""
     lake = half_committed()
     before, uploads = snapshot(lake), pending(lake)
@@ -108,8 +108,8 @@ def test_nothing_that_is_done_at_a_copy_reaches_the_original(act: int, gone: tup
     assert lake.data() == {named(path): body for path, body in FILES.items()}
 
 
-def test_a_copy_is_said_to_be_one() -> None:
-    """A list of jobs and every step say that the job's record is of another place."""
+def test_a_copy_is_recognised() -> None:
+    """A list of jobs and every step say that the job's record belongs to another place."""
     copy = copied(half_committed())
     (found,) = list_jobs(copy.store, Destination.parse(copy.destination))
     assert "s3://lake/flights/" in (found.problem or "")
@@ -117,8 +117,8 @@ def test_a_copy_is_said_to_be_one() -> None:
         copy.job().recover()
 
 
-def test_manifests_of_a_copy_are_no_history_of_it() -> None:
-    """A copied manifest is neither a job of the copy nor what is read there; the original's still is."""
+def test_manifests_of_a_copy_are_not_its_history() -> None:
+    """A copied manifest is neither a job of the copy nor read there; the original's still is."""
     lake = Lake()
     lake.sealed(FILES).commit()
     copy = copied(lake)
@@ -138,8 +138,8 @@ def test_manifests_of_a_copy_are_no_history_of_it() -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "replace", "fail"])
-def test_the_log_of_a_copy_goes_on(mode: str) -> None:
-    """Copied entries count as numbers: the copy's first commit follows them and conflicts with none."""
+def test_the_log_of_a_copy_continues(mode: str) -> None:
+    """Copied entries only take numbers: the copy's first commit follows them and conflicts with none."""
     lake = Lake()
     lake.sealed(FILES).commit()
     lake.set_up(THEIRS).abort()
@@ -158,7 +158,7 @@ def test_the_log_of_a_copy_goes_on(mode: str) -> None:
 @each("staging", ["s3://lake/", "s3://lake/trains/", "s3://lake/trains/__magic_job-x/", "s3://other/"])
 @each("state", ["open", "committing", "committed", "aborting", "aborted"])
 def test_a_planted_lock_leads_nowhere(staging: str, state: str) -> None:
-    """The next commit after somebody wrote a lock and a state deletes nothing but what it replaces."""
+    """A commit after someone planted a lock and a state deletes only what it replaces."""
     lake = Lake()
     lake.put(OLD)
     for key in ("trains/dt=1/x", "trains/__magic_job-x/other", "y"):
@@ -182,7 +182,7 @@ def test_a_planted_lock_leads_nowhere(staging: str, state: str) -> None:
     assert innocent.items() <= snapshot(lake, "").items()
 
 
-def test_a_directory_called_after_another_job_makes_nothing_its() -> None:
+def test_a_directory_named_after_another_job_gives_it_nothing() -> None:
     """A commit spares the uploads of a living job whose partition, or whole path, has this job's id in it."""
     lake = Lake()
     theirs = lake.set_up(THEIRS, conflict_mode="append")
@@ -196,7 +196,7 @@ def test_a_directory_called_after_another_job_makes_nothing_its() -> None:
 
 @pytest.mark.parametrize("what", ["list", "file"])
 def test_a_manifest_leads_nowhere_else(what: str) -> None:
-    """Neither the list that a manifest names nor a file in it is read outside of the job's destination."""
+    """Neither a manifest's list nor a file in it is read outside the job's destination."""
     lake = Lake()
     with apart():
         manifest = lake.sealed(FILES).commit()
@@ -214,14 +214,14 @@ def test_a_manifest_leads_nowhere_else(what: str) -> None:
 
 @pytest.mark.parametrize("job_id", ["2013-01-01", "parquet", "dt", "en", "1", "", OURS.upper()])
 def test_an_id_that_may_be_part_of_any_key_is_refused(job_id: str) -> None:
-    """No job can be set up under an id that is no canonical UUID; the message offers a name for people."""
+    """An id that is not a canonical UUID is refused, and the message offers a name for people."""
     lake = Lake()
     with pytest.raises(InvalidRecord, match=r"name=|write it as"):
         Job.setup(lake.store, lake.destination, job_id=job_id)
     assert lake.everything() == Lake().everything()
 
 
-def test_people_s_name_of_a_job_is_kept() -> None:
+def test_a_job_s_name_for_people_is_kept() -> None:
     """The name is in the job's context, in its manifest and in its marker."""
     lake = Lake()
     job = Job.setup(
@@ -236,7 +236,7 @@ def test_people_s_name_of_a_job_is_kept() -> None:
 
 
 def test_a_job_of_an_older_version_is_finished_under_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job whose id is no UUID goes on to its end, and owns only what its records name."""
+    """A job whose id is not a UUID can finish, and only owns what its records name."""
     lake = Lake()
     with monkeypatch.context() as older:
         older.setattr("airflow_s3commit.protocol.lifecycle.setup.check_new_id", lambda job_id: job_id)
@@ -251,7 +251,7 @@ def test_a_job_of_an_older_version_is_finished_under_its_id(monkeypatch: pytest.
 
 
 def test_a_pendingset_that_names_another_job_s_upload_aborts_nothing() -> None:
-    """An abort goes by file names where they are unique, whatever a record in its staging names."""
+    """Where file names are unique an abort goes by them, whatever a record in its staging names."""
     lake = Lake()
     theirs = lake.set_up(THEIRS, conflict_mode="append")
     lake.run_stage(theirs, {"dt=1/x": b"1"})
@@ -267,8 +267,8 @@ def test_a_pendingset_that_names_another_job_s_upload_aborts_nothing() -> None:
 
 @pytest.mark.parametrize("what", ["plan", "state"])
 @pytest.mark.parametrize("way", ["finish", "undo"])
-def test_a_damaged_state_or_plan_undoes_nothing_by_itself(what: str, way: str) -> None:
-    """A job whose other records are whole is left as it is, and can be ended either way."""
+def test_a_damaged_state_or_plan_undoes_nothing(what: str, way: str) -> None:
+    """A job whose other records are intact is left unchanged, and can be ended either way."""
     lake = half_committed()
     before = lake.visible()
     layout = lake.context().layout
@@ -290,7 +290,7 @@ def test_a_damaged_state_or_plan_undoes_nothing_by_itself(what: str, way: str) -
 
 
 def test_a_job_whose_own_record_is_damaged_is_aborted_by_its_state() -> None:
-    """The copy in the state of a half-committed job is enough to take its output back."""
+    """The copy in a half-committed job's state is enough to take its output back."""
     lake = half_committed()
     lake.tamper(f"{ROOT}__magic_job-{OURS}/job.json", cut=10)
     lake.job().abort()
@@ -301,7 +301,7 @@ def test_a_job_whose_own_record_is_damaged_is_aborted_by_its_state() -> None:
 
 @pytest.mark.parametrize("records", [("state.json",), ("job.json", "state.json", "sealed.json")])
 def test_damaged_records_leave_a_way_to_end_the_job(records: tuple[str, ...]) -> None:
-    """With force a job is aborted and its output taken back, though its records cannot be read."""
+    """With force a job is aborted and its output taken back, even if its records cannot be read."""
     lake = half_committed()
     for name in records:
         lake.tamper(f"{ROOT}__magic_job-{OURS}/{name}", cut=10)

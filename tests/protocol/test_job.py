@@ -1,4 +1,4 @@
-"""A job, as its callers see it: whole from setup to manifest."""
+"""A job as its callers see it, from setup to manifest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
 
 
 def test_a_job_from_setup_to_manifest_with_the_defaults() -> None:
-    """With nothing but a store and a URI: real part sizes, threads, a random id, the machine's clock."""
+    """Only a store and a URI are given: part sizes, threads, a random id and the clock are real."""
     store = MemoryStore()
     job = Job.setup(store, "s3a://lake/flights")
     with job.task_attempt("spark", "1", "00000", "7") as attempt, attempt.open("dt=1/a.parquet") as file:
@@ -46,7 +46,7 @@ def test_every_job_has_an_id_of_its_own() -> None:
 
 
 def test_a_reference_with_another_destination_is_refused() -> None:
-    """A job found with another destination than it was set up for does nothing there."""
+    """A job found with another destination than its own does nothing there."""
     lake = Lake()
     lake.sealed(NEW)
     wrong = JobReference(
@@ -61,7 +61,7 @@ def test_a_reference_with_another_destination_is_refused() -> None:
 
 
 def test_every_step_may_be_taken_by_another_process() -> None:
-    """Each step is taken by a process that knows the reference only, twice; the outcome is one job's."""
+    """Processes that only know the reference take each step twice, and the outcome is one job's."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     lake.set_up()
@@ -79,8 +79,8 @@ def test_every_step_may_be_taken_by_another_process() -> None:
     assert lake.data() == {named(path): body for path, body in NEW.items()}
 
 
-def test_recover_goes_on_where_the_job_was_left() -> None:
-    """A commit that died goes on, or is undone if that is asked for."""
+def test_recover_continues_where_the_job_was_left() -> None:
+    """A commit that died is finished, or undone on request."""
     for rollback in (False, True):
         lake = Lake()
         lake.put({"dt=1/old": b"old"})
@@ -99,8 +99,8 @@ def test_recover_goes_on_where_the_job_was_left() -> None:
                 lake.job().recover(rollback=True)
 
 
-def test_jobs_on_one_destination_come_one_after_the_other() -> None:
-    """Jobs that replace, append and fail on one destination each see what the one before them left."""
+def test_jobs_on_one_destination_follow_each_other() -> None:
+    """Jobs that replace, append and fail on one destination each see what the earlier ones left."""
     lake = Lake()
     for number, mode in enumerate(["fail", "append", "replace", "append"]):
         lake.sealed({"dt=1/f": bytes([number])}, job_id=an_id(f"job-{number}"), conflict_mode=mode).commit()
@@ -109,7 +109,7 @@ def test_jobs_on_one_destination_come_one_after_the_other() -> None:
 
 
 def test_jobs_on_neighbouring_destinations_never_meet() -> None:
-    """A whole-directory replacement of one destination leaves its neighbours, and what is above it, alone."""
+    """Replacing one whole destination leaves its neighbours, and what is above it, alone."""
     stores = [
         Lake(prefix=prefix) for prefix in ("out/dataset1/", "out/dataset10/", "out/", "out/dataset1/in/")
     ]

@@ -40,14 +40,14 @@ def test_a_job_is_found_by_its_reference() -> None:
     ],
 )  # fmt: skip
 def test_a_reference_with_another_staging_is_refused(staging: str) -> None:
-    """A reference cannot send a job to another one's records, or anywhere else."""
+    """A reference cannot send a job to another job's records, or anywhere else."""
     reference = JobReference(job_id=OURS, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)
     with pytest.raises(InvalidRecord, match="is not the staging of job"):
         JobOutput.at(MemoryStore(), reference)
 
 
 @pytest.mark.parametrize("field", ["job_id", "destination", "staging"])
-def test_a_reference_that_is_none_is_refused(field: str) -> None:
+def test_an_invalid_reference_is_refused(field: str) -> None:
     """Ids and URIs in a reference are checked like those of a setup."""
     good = Lake().reference().to_dict()
     reference = JobReference.from_dict({**good, field: "../x"})
@@ -55,8 +55,8 @@ def test_a_reference_that_is_none_is_refused(field: str) -> None:
         JobOutput.at(MemoryStore(), reference)
 
 
-def test_what_is_not_known_is_none_or_an_error() -> None:
-    """Of a job that never was there is no state and no manifest; its record is an error."""
+def test_an_unknown_job_is_none_or_an_error() -> None:
+    """A job that never existed has no state and no manifest, and its record is an error."""
     job = Lake().job()
     assert job.state() is None
     assert job.manifest() is None
@@ -67,7 +67,7 @@ def test_what_is_not_known_is_none_or_an_error() -> None:
 
 
 def test_reading_a_job_costs_one_request() -> None:
-    """A job's record never changes: it is read once, however often it is asked for."""
+    """A job's record never changes, so it is read once, however often it is needed."""
     lake = Lake()
     lake.set_up()
     job = JobOutput.at(lake.store, lake.reference())
@@ -91,7 +91,7 @@ def test_a_stage_is_sealed_once() -> None:
 
 
 def test_an_attempt_whose_process_is_gone_is_aborted_by_another() -> None:
-    """Its recorded uploads are aborted, again and after the job too, and it cannot be sealed any more."""
+    """Its recorded uploads are aborted, again and even after the job, and it cannot be sealed any more."""
     lake = Lake()
     job = lake.set_up()
     dead = lake.run_task(job, {"dt=1/a": b"1"}, attempt="1")
@@ -105,7 +105,7 @@ def test_an_attempt_whose_process_is_gone_is_aborted_by_another() -> None:
 
 
 def test_what_is_sealed_is_not_aborted() -> None:
-    """Neither a sealed stage attempt nor one of its task attempts: a commit may complete the uploads."""
+    """A commit may complete uploads of a sealed stage attempt or its task attempts, so neither is aborted."""
     lake = Lake()
     job = lake.set_up()
     lake.run_stage(job, {"dt=1/a": b"1"})

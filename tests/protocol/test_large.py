@@ -1,4 +1,4 @@
-"""Jobs and destinations of a size that must not be held in memory."""
+"""Jobs and destinations that are too large to hold in memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EXISTING = 50_000
 
 
 class Crowded(MemoryStore):
-    """A store whose listing of one directory shows 50,000 objects that are made up as they are listed."""
+    """A store whose listing of one directory shows 50,000 objects made up on the fly."""
 
     def list_objects(self, bucket: str, prefix: str, **options: Any) -> Iterator[ObjectInfo]:
-        """List what is there, and before it the crowd."""
+        """List the real objects after the crowd."""
         if prefix in ("t/", "t/dt=1/") and not getattr(self, "emptied", False):
             for number in range(EXISTING):
                 yield ObjectInfo(f"t/dt=1/old-{number:06d}", 10, f"etag-{number}", 0.0)
@@ -35,7 +35,7 @@ class Crowded(MemoryStore):
 @pytest.mark.parametrize("committer", ["directory", pytest.param("partitioned", marks=pytest.mark.all)])
 @pytest.mark.slow
 def test_replacing_many_objects_takes_little_memory(committer: Any) -> None:
-    """A replace of 50,000 objects plans and deletes them all, holding a small part of them at a time."""
+    """A replace of 50,000 objects plans and deletes them all, but holds few of them at a time."""
     store = Crowded(min_part_bytes=1)
     options = JobOptions(committer=committer, conflict_mode="replace")
     job = Job.setup(store, "s3://lake/t/", options=options)
@@ -55,5 +55,5 @@ def test_replacing_many_objects_takes_little_memory(committer: Any) -> None:
     assert plan.objects == EXISTING
     assert store.deleted == EXISTING
     assert manifest.replaced.files == EXISTING
-    # The plan itself lies in the store, which is memory here: some 70 bytes an object.
+    # The plan is in the store, which is memory here: some 70 bytes an object.
     assert peak < 12 * 1024 * 1024

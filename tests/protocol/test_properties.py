@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.destination import (
 )
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of, unique_name
 
-#: Characters that mean something to a path, a URI, a pattern or an id, and some that mean nothing.
+#: Characters that have a meaning in a path, a URI, a pattern or an id, and some that have none.
 _ODD = st.sampled_from("/._-=%?#*+()[]$^\\ \n\x00\x85\u2028\ud800aZ09ü🛫")
 _ANY_TEXT = st.text(_ODD, max_size=24) | st.text(max_size=24)
 
@@ -36,7 +36,7 @@ _ATTEMPTS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9.]{0,3}", fullmatch=True)
 @given(_ANY_TEXT)
 @example("s3://lake/\ud800")
 def test_a_destination_is_understood_or_refused(text: str) -> None:
-    """Whatever is given as a destination is parsed to what can be written back, or refused by its type."""
+    """Any text is either parsed to a destination that can be written back, or refused with its own error."""
     for uri in (text, f"s3://lake/{text}", f"s3a://{text}"):
         with suppress(InvalidDestination):
             parsed = Destination.parse(uri)
@@ -50,8 +50,8 @@ def test_a_destination_is_understood_or_refused(text: str) -> None:
 @given(_PREFIXES, _ANY_TEXT, _ANY_TEXT)
 @example("out/dataset1", "lake", "out/dataset10/a")
 @example("out/dataset1", "lake", "out/dataset1/../x")
-def test_what_passes_lies_inside(prefix: str, bucket: str, key: str) -> None:
-    """A data key that is accepted is in the destination's bucket, below its prefix, and visible."""
+def test_an_accepted_key_lies_inside(prefix: str, bucket: str, key: str) -> None:
+    """An accepted data key is in the destination's bucket, below its prefix, and visible."""
     here = Destination.parse(f"s3://lake/{prefix}")
     for candidate in (key, here.prefix + key):
         with suppress(InvalidRecord):
@@ -65,7 +65,7 @@ def test_what_passes_lies_inside(prefix: str, bucket: str, key: str) -> None:
 
 @given(_PREFIXES, _PATHS)
 def test_paths_and_keys_are_inverse(prefix: str, path: str) -> None:
-    """A path's key has that path; a neighbour whose name begins alike has none."""
+    """A path's key maps back to the path, and the key of a neighbour with the same beginning does not."""
     here = Destination.parse(f"s3://lake/{prefix}")
     check_relative_path(path)
     assert here.relative(here.key(path)) == path
@@ -108,7 +108,7 @@ def test_a_unique_name_is_its_job_s_alone(path: str, job_id: str, other: str) ->
 @example("part-11.parquet", "1")
 @example("dt=2013-01-01/part-0.parquet", "2013")
 def test_a_name_of_an_older_job_is_made_unique_once(path: str, job_id: str) -> None:
-    """A job that an older version set up under any id still gets names of its own, once."""
+    """A job that an older version set up under any id still gets its own names, once."""
     unique = unique_name(path, job_id)
     assert partition_of(unique) == partition_of(path)
     assert unique_name(unique, job_id) == unique

@@ -1,4 +1,4 @@
-"""A rebase takes over the history of a copied table, if every file of it is proven to be there."""
+"""A rebase takes over the history of a copied table, if every file is proven to exist there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COPY = "copy/"
 
 
 def copied(lake: Lake, *, metadata: bool = True, bucket: str = BUCKET, prefix: str = COPY) -> Lake:
-    """Copy the dataset in its keys' order, as tools do: ETags are those of plain objects."""
+    """Copy the dataset in key order, as tools do; ETags are those of plain objects."""
     for info in list(lake.store.list_objects(BUCKET, ROOT)):
         found = lake.store.get(BUCKET, info.key)
         kept = dict(lake.store.head(BUCKET, info.key).metadata) if metadata else {}
@@ -69,8 +69,8 @@ def checked(lake: Lake, uri: str = f"s3://{BUCKET}/{COPY}") -> TableReport:
 
 @each("metadata", [True, False])
 @each("is_apart", [True, False])
-def test_a_copy_goes_on_with_the_history(metadata: bool, is_apart: bool) -> None:
-    """Its newest and retained generations are read, verified and rolled back to, and jobs commit on."""
+def test_a_copy_continues_the_history(metadata: bool, is_apart: bool) -> None:
+    """Its newest and retained generations can be read, verified and restored, and jobs go on committing."""
     with apart(is_apart):
         copy = copied(two_generations(), metadata=metadata)
     report = rebased(copy, accept_sizes=not metadata)
@@ -97,7 +97,7 @@ def test_a_copy_goes_on_with_the_history(metadata: bool, is_apart: bool) -> None
 
 
 def test_a_copy_in_a_bucket_of_its_own() -> None:
-    """Where the prefix is the same, keys are too; the original is left alone."""
+    """If the prefix is the same, keys are too, and the original is left alone."""
     lake = two_generations()
     before = lake.everything()["lake"]
     copied(lake, bucket="other", prefix=ROOT)
@@ -110,7 +110,7 @@ def test_a_copy_in_a_bucket_of_its_own() -> None:
 
 @each("is_apart", [True, False])
 def test_a_copy_of_a_copy(is_apart: bool) -> None:
-    """A rebased copy is copied and rebased again, with all of its history."""
+    """A rebased copy can be copied and rebased again, with all of its history."""
     with apart(is_apart):
         copy = copied(two_generations())
     rebased(copy)
@@ -132,7 +132,7 @@ def test_a_copy_of_a_copy(is_apart: bool) -> None:
 
 @each("harm", ["missing", "foreign", "same bytes", "retained"])
 def test_a_copy_that_differs_is_refused(harm: str) -> None:
-    """A missing file, or another one under its key, is named, and nothing is written."""
+    """A missing file, or another under its key, is named, and nothing is written."""
     copy = copied(two_generations())
     key = COPY + (OLD if harm == "retained" else NEW)
     body = copy.get(key)
@@ -148,8 +148,8 @@ def test_a_copy_that_differs_is_refused(harm: str) -> None:
     assert {k: v for k, v in copy.everything().items() if "_s3commit/time" not in k}.keys() == before.keys()
 
 
-def test_extra_files_are_no_part_of_the_table() -> None:
-    """They do not stop the rebase; verify names them as foreign."""
+def test_extra_files_are_not_part_of_the_table() -> None:
+    """They do not stop the rebase, and verify names them as foreign."""
     copy = copied(two_generations())
     copy.store.put(BUCKET, f"{COPY}dt=1/extra", b"x")
     assert rebased(copy).acceptable
@@ -158,7 +158,7 @@ def test_extra_files_are_no_part_of_the_table() -> None:
 
 
 def test_a_copy_made_while_a_job_was_publishing() -> None:
-    """What the job had published is no part of the copy's table; the copy's next jobs commit."""
+    """Files that the job had published are not in the copy's table, and the copy's next jobs commit."""
     lake = two_generations()
     lake.sealed({"dt=5/a": b"1", "dt=5/b": b"2"}, job_id=THEIRS, conflict_mode="append")
     lake.store.die("complete_upload", "", after=True)
@@ -174,7 +174,7 @@ def test_a_copy_made_while_a_job_was_publishing() -> None:
 
 
 def test_a_dry_run_writes_nothing() -> None:
-    """It reports what it compared."""
+    """A dry run only reports what it compared."""
     copy = copied(two_generations())
     before = copy.everything()
     report = rebased(copy, dry_run=True)
@@ -213,8 +213,8 @@ def test_a_second_rebase_changes_nothing() -> None:
     assert copy.keys(f"{COPY}_s3commit/log/") == log
 
 
-def test_the_first_commit_says_how() -> None:
-    """It is refused beside retained files, and names the rebase; then it goes on."""
+def test_the_first_commit_names_the_rebase() -> None:
+    """It is refused beside retained files and names the rebase, after which it proceeds."""
     copy = copied(two_generations())
     job = copy.sealed({"dt=1/a": b"x"}, job_id=THIRD)
     with pytest.raises(InvalidRecord, match="--rebase --apply"):
@@ -225,7 +225,7 @@ def test_the_first_commit_says_how() -> None:
 
 
 def test_what_cannot_be_rebased() -> None:
-    """No log, no commit, a history of its own, files that are older than the log."""
+    """A table without a log or commit, with its own history, or with files older than the log is refused."""
     lake = Lake()
     with pytest.raises(NoSuchKey, match="no log"):
         rebased(lake, lake.destination)
@@ -241,7 +241,7 @@ def test_what_cannot_be_rebased() -> None:
 
 
 def test_a_generation_that_was_not_retained() -> None:
-    """Its files are gone from the original: the copy says so, instead of reading a part of it."""
+    """Its files are gone from the original, and the copy says so instead of reading part of it."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1", "dt=2/a": b"2"}).commit()
     lake.sealed({"dt=1/a": b"3"}, job_id=THEIRS).commit()
@@ -253,7 +253,7 @@ def test_a_generation_that_was_not_retained() -> None:
 
 
 def test_files_of_which_only_the_size_is_known() -> None:
-    """A copy in other parts without metadata proves nothing: it is accepted only where that is asked for."""
+    """A copy in other parts without metadata proves nothing, and is accepted only on request."""
     copy = copied(two_generations(), metadata=False)
     key = COPY + NEW
     body = copy.store.get(BUCKET, key).body
@@ -270,7 +270,7 @@ def test_files_of_which_only_the_size_is_known() -> None:
 
 
 def test_a_signed_dataset() -> None:
-    """Its copied entries are checked, the new one is signed; without the key it is refused."""
+    """Its copied entries are checked and the new one is signed; without the key it is refused."""
     signer = HmacSigner(b"k" * 32)
     lake = Lake()
     job = Job.setup(lake.store, lake.destination, options=JobOptions(committer="magic"), signer=signer)
@@ -303,8 +303,8 @@ def test_etags_of_one_part_prove_the_bytes(one: str, other: str, same: bool) -> 
     assert have_same_md5(one, other) is same
 
 
-def test_each_file_is_looked_at_once() -> None:
-    """A rebase sends one HEAD for each file, and writes its lists by what these said."""
+def test_each_file_is_checked_once() -> None:
+    """A rebase sends one HEAD for each file, and writes its lists from the answers."""
     copy = copied(two_generations())
     copy.store.calls.clear()
     assert rebased(copy).files == 3
@@ -314,8 +314,8 @@ def test_each_file_is_looked_at_once() -> None:
     }
 
 
-def test_a_rebase_that_others_followed_is_finished_as_itself() -> None:
-    """Run again after a commit and an abort it changes nothing of theirs."""
+def test_a_rebase_that_others_followed_is_finished_unchanged() -> None:
+    """A second run after a commit and an abort changes nothing of theirs."""
     copy = copied(two_generations())
     rebased(copy)
     copy.sealed({"dt=3/a": b"3"}, job_id=THIRD, conflict_mode="append").commit()
@@ -326,8 +326,8 @@ def test_a_rebase_that_others_followed_is_finished_as_itself() -> None:
     assert checked(copy).sound
 
 
-def test_a_copy_that_was_repaired_before_is_whole() -> None:
-    """A repair makes no checkpoint of entries that were copied; one that is there is passed over."""
+def test_a_copy_that_was_repaired_first_is_complete() -> None:
+    """A repair makes no checkpoint of copied entries, and an existing one is skipped."""
     lake = two_generations()
     for number in range(11):
         lake.sealed({"dt=3/a": b"3"}, job_id=an_id(f"{number}"), conflict_mode="append").commit()

@@ -24,17 +24,17 @@ def glue() -> Iterator[Any]:
 
 
 def register(lake: Lake, glue: Any) -> RegistrationReport:
-    """Register the partitions from a process that has just been started."""
+    """Register the partitions from a process that has just started."""
     return register_partitions(lake.store, flights(glue))
 
 
 def add(glue: Any, *values: str) -> None:
-    """Add partitions behind everybody's back."""
+    """Add partitions behind the table's back."""
     flights(glue).add([(value,) for value in values], [f"dt={value}" for value in values])
 
 
 def test_a_catalog_gets_what_commits_bring_and_loses_what_they_empty(glue: Any) -> None:
-    """A repetition changes nothing; a replace of the whole table removes the partitions it leaves out."""
+    """A second run changes nothing; a replace of the whole table removes the partitions it leaves out."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1", "dt=2/a": b"2"}).commit()
     report = register(lake, glue)
@@ -48,7 +48,7 @@ def test_a_catalog_gets_what_commits_bring_and_loses_what_they_empty(glue: Any) 
 
 
 def test_values_are_those_of_the_directories(glue: Any) -> None:
-    """Escaped characters and nulls are what Spark and Athena have in their catalogs."""
+    """Escaped characters and nulls match what Spark and Athena have in their catalogs."""
     lake = Lake()
     lake.sealed({"dt=a%3Ab/a": b"1", "dt=__HIVE_DEFAULT_PARTITION__/a": b"2"}).commit()
     register(lake, glue)
@@ -59,7 +59,7 @@ def test_values_are_those_of_the_directories(glue: Any) -> None:
 
 
 def test_an_aborted_job_leaves_no_partition_and_takes_none(glue: Any) -> None:
-    """What Spark has changed before the commit is undone, whether the job is aborted yet or not."""
+    """Spark's changes before the commit are undone, whether the job is aborted yet or not."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1"}).commit()
     register(lake, glue)
@@ -73,8 +73,8 @@ def test_an_aborted_job_leaves_no_partition_and_takes_none(glue: Any) -> None:
         job.abort()
 
 
-def test_partitions_that_are_not_of_the_log_stay(glue: Any) -> None:
-    """A partition stays if it is elsewhere, or has files of others or, in an older table, of any job."""
+def test_partitions_outside_the_log_stay(glue: Any) -> None:
+    """A partition stays if it is elsewhere, has foreign files, or has files of a job before the log."""
     lake = Lake()
     lake.put({"dt=0/old": b"0", f"dt=8/{named('old', THIRD)}": b"8", "dt=7/_hidden": b"7"})
     lake.sealed({"dt=1/a": b"1"}, conflict_mode="append").commit()
@@ -113,8 +113,8 @@ def test_a_commit_meanwhile_is_registered_too(glue: Any) -> None:
     assert registered(glue).keys() == {"1", "2"}
 
 
-def test_a_registration_ends(glue: Any) -> None:
-    """If each look at the catalog is overtaken by a commit, the error says to try again."""
+def test_a_registration_gives_up(glue: Any) -> None:
+    """If a commit overtakes each look at the catalog, the error says to try again."""
     lake = Lake()
     table = flights(glue)
     found, numbers = table.partitions, iter(range(1000))
@@ -130,7 +130,7 @@ def test_a_registration_ends(glue: Any) -> None:
 
 
 def test_retained_files_that_a_reader_would_list_are_refused(glue: Any) -> None:
-    """A partition that is gone is removed, its files or not; one with old and new files is refused."""
+    """A partition that is gone is removed, with or without files; one with old and new files is refused."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1", "dt=2/a": b"2"}).commit()
     register(lake, glue)
@@ -142,8 +142,8 @@ def test_retained_files_that_a_reader_would_list_are_refused(glue: Any) -> None:
     assert registered(glue).keys() == {"3"}
 
 
-def test_a_directory_that_is_no_partition_is_refused(glue: Any) -> None:
-    """Nothing is changed if the catalog's columns are not those of the directories."""
+def test_a_directory_that_is_not_a_partition_is_refused(glue: Any) -> None:
+    """Nothing changes if the catalog's columns are not those of the directories."""
     lake = Lake()
     lake.sealed({"day=1/a": b"1"}).commit()
     add(glue, "5")

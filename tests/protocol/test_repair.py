@@ -1,4 +1,4 @@
-"""A repair rebuilds what follows from other records, byte for byte, and names what does not."""
+"""A repair rebuilds what follows from other records, byte for byte, and names the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def delete(lake: Lake, key: str) -> None:
 
 
 def damage(lake: Lake, key: str) -> None:
-    """Cut a record off."""
+    """Truncate a record."""
     lake.tamper(key, cut=5)
 
 
@@ -45,7 +45,7 @@ def filled() -> Lake:
 
 @each(("key", "harm"), [(MANIFEST, delete), (MANIFEST, damage), (ABORTED, damage)])
 def test_endings_are_rebuilt_from_the_log(key: str, harm: Callable[[Lake, str], None]) -> None:
-    """A manifest or record of an abort is again what its entry has."""
+    """A manifest or record of an abort is again the one in its entry."""
     lake = filled()
     before = lake.get(key)
     harm(lake, key)
@@ -57,7 +57,7 @@ def test_endings_are_rebuilt_from_the_log(key: str, harm: Callable[[Lake, str], 
 
 @each("harm", [delete, damage])
 def test_the_record_of_a_lost_job_is_rebuilt(harm: Callable[[Lake, str], None]) -> None:
-    """It is the one of its entry again: nothing else names the missing files, and its id must stay spent."""
+    """It is again the one in its entry, without which the lost files and the spent id would be unknown."""
     lake = half_published()
     lose_uploads(lake)
     with pytest.raises(JobClosed, match="is lost"):
@@ -74,14 +74,14 @@ def test_the_record_of_a_lost_job_is_rebuilt(harm: Callable[[Lake, str], None]) 
 
 
 def test_a_swept_record_of_an_abort_is_not_missed() -> None:
-    """A sweep removes old ones: that one is not there is no damage."""
+    """A sweep removes old ones, so a missing one is not damage."""
     lake = filled()
     delete(lake, ABORTED)
     assert repaired(lake).repaired == []
 
 
 @each("harm", [delete, damage])
-def test_the_marker_is_derived_again(harm: Callable[[Lake, str], None]) -> None:
+def test_the_marker_is_rebuilt(harm: Callable[[Lake, str], None]) -> None:
     """A missing or damaged marker names the newest generation again."""
     lake = filled()
     harm(lake, SUCCESS)
@@ -90,8 +90,8 @@ def test_the_marker_is_derived_again(harm: Callable[[Lake, str], None]) -> None:
     assert (success.generation, success.jobId) == (4, an_id("last"))
 
 
-def test_a_checkpoint_is_folded_again() -> None:
-    """A damaged checkpoint has the bytes again that the log adds up to."""
+def test_a_checkpoint_is_rebuilt() -> None:
+    """A damaged checkpoint has again the bytes that the log adds up to."""
     lake = two_generations()
     for number in range(3, CHECKPOINT_EVERY):
         lake.set_up(an_id(f"aborted {number}")).abort()
@@ -105,7 +105,7 @@ def test_a_checkpoint_is_folded_again() -> None:
 
 
 def test_a_record_that_another_process_writes_meanwhile_is_left() -> None:
-    """A repair replaces the damaged record that it has seen, and no other."""
+    """A repair only replaces the damaged record that it has seen."""
     lake = filled()
     before = lake.get(MANIFEST)
     damage(lake, MANIFEST)
@@ -120,7 +120,7 @@ def test_a_record_that_another_process_writes_meanwhile_is_left() -> None:
 
 
 def test_a_state_is_rebuilt_from_the_job_s_records() -> None:
-    """A job whose state is damaged goes on where its other records say."""
+    """A job whose state is damaged continues where its other records say."""
     lake = filled()
     job = lake.sealed({"dt=5/a": b"5"}, job_id=an_id("sealed"))
     damage(lake, f"{ROOT}__magic_job-{an_id('sealed')}/state.json")
@@ -134,7 +134,7 @@ def test_a_state_is_rebuilt_from_the_job_s_records() -> None:
 
 
 def test_a_dry_run_changes_nothing() -> None:
-    """It names what it would rebuild."""
+    """A dry run only names what it would rebuild."""
     lake = filled()
     for key in (MANIFEST, SUCCESS):
         damage(lake, key)
@@ -145,8 +145,8 @@ def test_a_dry_run_changes_nothing() -> None:
     assert lake.everything() == before
 
 
-def test_an_entry_is_not_rebuilt_but_named() -> None:
-    """A damaged entry is left, with the job that its manifest names; a damaged list is left too."""
+def test_an_entry_is_named_and_not_rebuilt() -> None:
+    """A damaged entry is left, with the job that its manifest names, as is a damaged list."""
     with apart():
         lake = filled()
     entry, listed = f"{HOME}log/{2:020d}.json", f"{HOME}manifests/{an_id('last')}.jsonl"
@@ -163,8 +163,8 @@ def test_an_entry_is_not_rebuilt_but_named() -> None:
     assert [one.where for one in repaired(lake).left] == [f"s3://{BUCKET}/{listed}"]
 
 
-def test_a_list_within_an_entry_is_not_rebuilt_but_named() -> None:
-    """The good list in the manifest does not give way to the one of an entry that was changed."""
+def test_a_list_within_an_entry_is_named_and_not_rebuilt() -> None:
+    """The good list in the manifest is not replaced by that of a changed entry."""
     lake = filled()
     entry = f"{HOME}log/{2:020d}.json"
     lake.tamper(entry, old=b'"size":', new=b'"size":1')
@@ -185,7 +185,7 @@ def test_what_is_sound_is_left_alone() -> None:
 
 
 def test_a_repaired_table_verifies() -> None:
-    """After a repair the check of the whole table finds nothing."""
+    """After a repair the check of the whole table finds nothing wrong."""
     lake = filled()
     damage(lake, MANIFEST)
     damage(lake, SUCCESS)

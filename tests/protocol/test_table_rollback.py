@@ -1,4 +1,4 @@
-"""A table is rolled back by a commit that refers to files that are there; nothing is copied, nothing lost."""
+"""A rollback is a commit that refers to existing files: nothing is copied, nothing is lost."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _ids(lake: Lake) -> Any:
 
 @each("retain", ["0s", "1d"])
 @each("is_apart", [True, False])
-def test_a_table_is_what_it_was(retain: str, is_apart: bool) -> None:
-    """Files that have left come back, files that came since leave, by a commit of its own."""
+def test_a_rollback_restores_the_table(retain: str, is_apart: bool) -> None:
+    """Files that left come back, and later ones leave, by a commit of its own."""
     with apart(is_apart):
         lake = two_generations()
     lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, conflict_mode="append").commit()
@@ -73,8 +73,8 @@ def test_a_table_is_what_it_was(retain: str, is_apart: bool) -> None:
     assert verify(lake.store, FLIGHTS, job_id=manifest.job_id, threads=0).complete
 
 
-def test_a_rollback_is_rolled_back() -> None:
-    """What a rollback retains comes back by another one, and the table is what it was before."""
+def test_a_rollback_can_be_rolled_back() -> None:
+    """What a rollback retains comes back by another one, and the table is the same as before."""
     lake = two_generations()
     rolled_back(lake, retain=WEEK)
     report = rolled_back(lake, to=2)
@@ -84,7 +84,7 @@ def test_a_rollback_is_rolled_back() -> None:
 
 
 def test_a_dry_run_changes_nothing() -> None:
-    """It reports what would change, after the same checks."""
+    """A dry run reports what would change, after the same checks."""
     lake = two_generations()
     before = lake.everything()
     report = rolled_back(lake, dry_run=True)
@@ -92,8 +92,8 @@ def test_a_dry_run_changes_nothing() -> None:
     assert lake.everything() == before
 
 
-def test_a_table_that_is_so_is_left_alone() -> None:
-    """A rollback to the newest generation, or a second one to an older, makes no entry."""
+def test_a_table_without_changes_is_left_alone() -> None:
+    """A rollback to the newest generation, or a second one to the same, makes no entry."""
     lake = two_generations()
     assert rolled_back(lake, to=2).generation is None
     rolled_back(lake)
@@ -102,8 +102,8 @@ def test_a_table_that_is_so_is_left_alone() -> None:
     assert lake.keys(f"{ROOT}_s3commit/") == before
 
 
-def test_later_jobs_go_on_from_the_rollback() -> None:
-    """A replace after it takes the files that came back; what it retains can come back once more."""
+def test_later_jobs_continue_from_the_rollback() -> None:
+    """A replace after it takes the files that came back, and what it retains can come back again."""
     lake = two_generations()
     rolled_back(lake)
     lake.sealed({"dt=1/a": b"newest"}, job_id=THIRD, retain=WEEK).commit()
@@ -114,7 +114,7 @@ def test_later_jobs_go_on_from_the_rollback() -> None:
 
 
 def test_a_job_that_planned_before_plans_again() -> None:
-    """A rollback between a job's plan and its entry is a conflict, as a replace is."""
+    """A rollback between a job's plan and its entry is a conflict, like a replace."""
     lake = two_generations()
     job = lake.sealed({"dt=1/a": b"newest"}, job_id=THIRD, retain=WEEK)
     job.plan()
@@ -126,8 +126,8 @@ def test_a_job_that_planned_before_plans_again() -> None:
     assert [(one.number, one.removed) for one in snapshot.retained() if not one.released] == [(1, 5)]
 
 
-def test_what_came_back_is_not_released() -> None:
-    """A sweep after a rollback deletes what the first commit replaced no more, and what left the table."""
+def test_restored_files_are_not_released() -> None:
+    """After a rollback a sweep deletes the files that left the table, and not those that came back."""
     lake = two_generations()
     rolled_back(lake, retain="1d")
     lake.store_clock.advance(9 * DAY)
@@ -137,7 +137,7 @@ def test_what_came_back_is_not_released() -> None:
 
 
 def test_a_release_that_came_first_refuses() -> None:
-    """Files that a sweep has released do not come back, though they are in place."""
+    """Files that a sweep has released do not come back, even if they still exist."""
     lake = two_generations()
     lake.store_clock.advance(8 * DAY)
     lake.store.after = once("put", "3.json", Crash())
@@ -168,7 +168,7 @@ def test_a_release_that_comes_between_refuses(retain: str) -> None:
 
 
 def test_without_retention_there_is_no_way_back() -> None:
-    """Files that were deleted at once do not come back; the error says so, and nothing was changed."""
+    """Files that were deleted at once do not come back, and the error says so without changing anything."""
     lake = two_generations(retain="0s")
     before = lake.everything()
     with pytest.raises(NotReversible, match="cannot be rolled back to generation 1"):
@@ -177,8 +177,8 @@ def test_without_retention_there_is_no_way_back() -> None:
 
 
 @each("fault", ["gone", "changed"])
-def test_a_file_that_is_gone_or_changed_is_named(fault: str) -> None:
-    """Somebody deleted or overwrote a retained file: the rollback is refused by its key."""
+def test_a_missing_or_changed_file_is_named(fault: str) -> None:
+    """If a retained file was deleted or overwritten, the rollback is refused and names its key."""
     lake = two_generations()
     if fault == "gone":
         lake.store.delete(BUCKET, ROOT + OLD)
@@ -189,7 +189,7 @@ def test_a_file_that_is_gone_or_changed_is_named(fault: str) -> None:
 
 
 def test_a_commit_meanwhile_refuses() -> None:
-    """A commit after the caller's look, or before the entry, is not taken back unseen."""
+    """A commit after the caller's look, or before the entry, refuses the rollback."""
     lake = two_generations()
     with pytest.raises(DestinationChanged, match="generation 2 by now"):
         rolled_back(lake, newest=1)
@@ -216,7 +216,7 @@ def test_an_abort_meanwhile_does_not_matter() -> None:
 @each("verb", ["put", "delete"])
 @each("nth", [1, 2, 3, 4])
 def test_a_rollback_that_dies_is_finished_by_others(verb: str, nth: int) -> None:
-    """Wherever it dies, the next rollback and a sweep leave the table, the objects and the marker right."""
+    """Wherever it dies, the next rollback and a sweep set the table, the objects and the marker right."""
     lake = two_generations()
     lake.store.die(verb, nth=nth, after=True)
     try:
@@ -231,8 +231,8 @@ def test_a_rollback_that_dies_is_finished_by_others(verb: str, nth: int) -> None
     assert lake.data().keys() == {OLD, OLD2}
 
 
-def test_files_with_fixed_names_do_not_leave() -> None:
-    """A rollback that would remove a file with a fixed name is refused by its key."""
+def test_files_with_fixed_names_stay() -> None:
+    """A rollback that would remove a file with a fixed name is refused and names its key."""
     lake = two_generations()
     lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, unique_filenames=False, conflict_mode="append").commit()
     with pytest.raises(NotReversible, match="dt=3/a of generation 4 has a fixed name"):
@@ -240,7 +240,7 @@ def test_files_with_fixed_names_do_not_leave() -> None:
 
 
 def test_files_older_than_the_log_do_not_come_back() -> None:
-    """A replace took files that no list names: the generation before cannot be had."""
+    """If a replace removed files that no list names, the generation before cannot come back."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     lake.sealed({"dt=2/a": b"2"}, job_id=FIRST, conflict_mode="append").commit()
@@ -252,7 +252,7 @@ def test_files_older_than_the_log_do_not_come_back() -> None:
     assert table(lake) == {named("dt=2/a", FIRST), NEW}
 
 
-def test_a_job_that_has_begun_is_in_the_way() -> None:
+def test_a_begun_job_prevents_a_rollback() -> None:
     """Beside a job with fixed names that has begun on the same partitions nothing is rolled back."""
     lake = two_generations()
     job = lake.sealed({"dt=1/f": b"f"}, job_id=THIRD, conflict_mode="append", unique_filenames=False)
@@ -264,8 +264,8 @@ def test_a_job_that_has_begun_is_in_the_way() -> None:
         rolled_back(lake)
 
 
-def test_what_cannot_be_asked_for() -> None:
-    """A generation that is not there, and a text that is no duration."""
+def test_invalid_arguments_are_refused() -> None:
+    """An unknown generation and a text that is not a duration are refused."""
     lake = two_generations()
     with pytest.raises(NoSuchKey, match="no generation 9: the newest is 2"):
         rolled_back(lake, to=9)
@@ -285,7 +285,7 @@ def test_a_store_without_conditional_writes_is_refused() -> None:
 
 
 def test_a_signer_signs_entry_and_manifest() -> None:
-    """Readers of signed jobs believe a rollback by the same key."""
+    """Readers of signed jobs trust a rollback by the same key."""
     lake, signer = two_generations(), HmacSigner(b"k" * 32)
     report = rolled_back(lake, signer=signer)
     assert report.generation is not None
@@ -295,7 +295,7 @@ def test_a_signer_signs_entry_and_manifest() -> None:
 
 
 def test_a_rollback_that_changes_nothing_leaves_the_markers_of_partitions() -> None:
-    """Only those of an earlier rollback are written again, not those of a commit that has its own or none."""
+    """Only markers of an earlier rollback are written again, not those of a commit with its own or none."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     lake.sealed({"dt=1/a": b"1"}, conflict_mode="append", partition_success=True).commit()

@@ -1,4 +1,4 @@
-"""Writing and committing in one call: committed whole, or aborted, or left to be recovered."""
+"""Writing and committing in one call: the job is committed, aborted, or left for recovery."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_refused_commit_aborts_the_job() -> None:
 
 @each("mode", ["append", "replace"])
 def test_a_write_of_its_own_sends_an_exact_number_of_requests(mode: Any) -> None:
-    """A write of one file in one process sends these many requests after an earlier one, and no more."""
+    """A write of one file in one process sends exactly this many requests after an earlier one."""
     store = CountingStore(MemoryStore(min_part_bytes=1))
     options = JobOptions(committer="magic", conflict_mode=mode)
     totals = [0]
@@ -119,8 +119,8 @@ def _log(store: MemoryStore) -> list[str]:
 
 
 @each("mode", ["append", "replace", "fail"])
-def test_a_write_notices_what_others_commit_since_its_set_up(mode: Any) -> None:
-    """Entries that come between set-up and commit, in this or the other process, count as conflicts."""
+def test_a_write_notices_commits_since_its_set_up(mode: Any) -> None:
+    """Entries between set-up and commit, of this or the other process, count as conflicts."""
     memory = MemoryStore(min_part_bytes=1)
     ours, others = CountingStore(memory), CountingStore(memory)
     _one(ours, b"0", "append")
@@ -138,8 +138,8 @@ def test_a_write_notices_what_others_commit_since_its_set_up(mode: Any) -> None:
 
 
 @each("marker", ["another job's", "another program's", "none"])
-def test_a_write_goes_by_the_marker_that_is_there(marker: str) -> None:
-    """Where another marker than the remembered one is there, or none, a write removes and replaces that."""
+def test_a_write_goes_by_the_existing_marker(marker: str) -> None:
+    """If the marker is not the remembered one, or is missing, a write removes and replaces what exists."""
     memory = MemoryStore(min_part_bytes=1)
     ours, others = CountingStore(memory), CountingStore(memory)
     _one(ours, b"0", "append")
@@ -174,7 +174,7 @@ def test_a_write_goes_by_the_marker_that_is_there(marker: str) -> None:
 
 @each("rewritten", [False, True])
 def test_a_write_after_the_log_was_removed_begins_a_new_one(rewritten: bool) -> None:
-    """A process that remembers the end of a log that was removed, or written anew, does not go on there."""
+    """A process that remembers the end of a log that was removed or rewritten does not continue there."""
     memory = MemoryStore(min_part_bytes=1)
     ours = CountingStore(memory)
     for body in (b"0", b"1"):
@@ -218,7 +218,7 @@ def test_wherever_a_call_fails_the_job_is_gone_or_can_be_finished(effect: Effect
 
 
 def test_a_table_is_committed_in_one_call() -> None:
-    """The rows are in the partitions, by the manifest; a wrong option leaves nothing."""
+    """The rows are in the partitions, by the manifest, and a wrong option leaves nothing."""
     pa = pytest.importorskip("pyarrow")
     lake = Lake()
     table = pa.table({"dt": ["1", "2"], "rows": [1, 2]})
@@ -232,7 +232,7 @@ def test_a_table_is_committed_in_one_call() -> None:
 
 @pytest.mark.parametrize("form", ["s3://lake/out", "s3a://lake/out/", Destination("lake", "out/")])
 def test_a_destination_is_a_uri_or_a_destination(form: str | Destination) -> None:
-    """Every public function takes either, and means the same place."""
+    """Every public function accepts either, and means the same place."""
     lake = Lake()
     assert Destination.of(form) == Destination("lake", "out/")
     manifest = _write(lake.store, form, [])

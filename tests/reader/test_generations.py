@@ -68,7 +68,7 @@ def test_a_generation_whose_files_are_replaced_is_refused_by_the_scan(table: Tab
         values(table.read(generation=1))
 
 
-def test_a_partition_that_is_gone_is_none_of_the_table(table: Table) -> None:
+def test_a_removed_partition_is_not_part_of_the_table(table: Table) -> None:
     """A replace of the whole destination leaves no rows, columns or partitions of what was there."""
     refreshed(table)
     table.commit({"year=1/a.parquet": numbers(5)}, an_id("4"), committer="directory")
@@ -203,7 +203,7 @@ def test_a_table_is_read_again_if_a_commit_removes_files_while_they_are_listed(t
 
 
 def test_a_copied_table_has_the_files_of_the_original(table: Table) -> None:
-    """The log of the original is no history of the copy; its files are older than the copy's own."""
+    """The original's log is not a history of the copy, whose files are older than its own log."""
     table.commit({"dt=1/a.parquet": numbers(1)})
     lake = table.lake
     copy = {key.removeprefix(lake.prefix): lake.get(key) for key in lake.keys(lake.prefix)}
@@ -221,7 +221,7 @@ def test_types_of_partition_columns_do_not_depend_on_the_increment(table: Table)
 
 
 def test_statistics_are_read_on_demand(table: Table) -> None:
-    """Who does not prune files by bounds does not pay for decoding them."""
+    """A reader that does not prune files by bounds does not pay for decoding them."""
     table.commit({"a.parquet": numbers(1)})
     place = table.lake.context().layout.destination
     (file,) = find_table(table.lake.store, place, Choice()).files

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 
 def make(spark: SparkSession, name: str, using: str) -> None:
-    """Create a managed table with a file in one partition, or in none of a table of Hive's."""
+    """Create a managed table with a file in one partition, or without partitions for a table of Hive's."""
     partitioned = "" if "STORED" in using else "PARTITIONED BY (dt)"
     spark.sql(f"CREATE TABLE {name} (id BIGINT, dt STRING) {using} {partitioned}")
     location = spark.sql(f"DESCRIBE EXTENDED {name}").where("col_name = 'Location'").first()[1]
@@ -20,7 +20,7 @@ def make(spark: SparkSession, name: str, using: str) -> None:
 
 
 def change(spark: SparkSession, name: str, statement: str) -> str:
-    """Change a table, and return what Spark says to it."""
+    """Change a table, and return Spark's answer."""
     try:
         if statement == "saveAsTable":
             rows = spark.range(3).selectExpr("id", "'c' AS dt").write.mode("overwrite")

@@ -43,7 +43,7 @@ def spark(seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         for name, value in seaweed.environment.items():
             patch.setenv(name, value)
-        # Where the store is must come from options and conf alone.
+        # The store's address must only come from options and conf.
         patch.delenv("AWS_ENDPOINT_URL_S3")
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -143,7 +143,7 @@ class Lake:
         return [key for key in self.everything() if f"/_s3commit/{of}/" in key]
 
     def left(self) -> list[str]:
-        """Return all keys but those that outlive a job that is aborted."""
+        """Return all keys except those that outlive an aborted job."""
         kept = {*self.kept("aborted"), *self.kept("log"), f"{self.destination.prefix}_s3commit/store.json"}
         return [key for key in self.everything() if key not in kept]
 
@@ -184,7 +184,7 @@ class Lake:
 
 @pytest.fixture
 def lake(seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str) -> Lake:
-    """Return an empty table of the test's own."""
+    """Return an empty table for this test."""
     return Lake(seaweed_store, seaweed, f"s3://{bucket}/{prefix}")
 
 
@@ -210,7 +210,7 @@ def job_conf(spark: SparkSession, lake: Lake) -> Iterator[Any]:
 
 
 def write(frame: DataFrame, lake: Lake, mode: SaveMode = "append", **options: str) -> None:
-    """Write a frame as a notebook would: text with `write_pending`, all else as a data source."""
+    """Write a frame as a notebook would: text with `write_pending`, everything else as a data source."""
     if options.get("format") in ("csv", "json"):
         fill(frame, lake, mode, **options)
         return

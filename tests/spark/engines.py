@@ -1,4 +1,4 @@
-"""Releases of Spark with Hadoop's S3A, each for both of Scala's binary versions that it has."""
+"""Releases of Spark with Hadoop's S3A, each for every Scala binary version that it supports."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Engine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of `command`, without keys of a store."""
+        """Return the environment of `command`, without keys of a store."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
         python = {"PYSPARK_PYTHON": str(self.python), "PYSPARK_DRIVER_PYTHON": str(self.python)}
         return {**kept, **python, "SPARK_HOME": str(self.home)}
@@ -76,7 +76,7 @@ def scala_212(cache: pytest.Cache) -> Engine:
 
 
 def scala_213(cache: pytest.Cache) -> Engine:
-    """Return Spark 3.5 for Scala 2.13, put together of the jars that Maven has and PySpark's scripts."""
+    """Return Spark 3.5 for Scala 2.13, assembled from Maven's jars and PySpark's scripts."""
     python = python_with_pyspark(cache)
     hadoop = Hadoop.get(f"spark-{RELEASE}", cache.mkdir("hadoop"))
     home = cache.mkdir("pyspark") / f"{RELEASE}-scala-2.13"
@@ -93,7 +93,7 @@ ENGINES = {"installed": installed, "3.5-scala-2.12": scala_212, "3.5-scala-2.13"
 
 
 def python_with_pyspark(cache: pytest.Cache) -> Path:
-    """Return the Python of an environment with PySpark 3.5, which the tests keep; skip where none can be."""
+    """Return the Python of a cached environment with PySpark 3.5; skip if there can be none."""
     uv = Path(sysconfig.get_path("scripts")) / "uv"
     home = cache.mkdir("pyspark") / RELEASE
     if not (home / "ready").exists():

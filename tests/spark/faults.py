@@ -1,4 +1,4 @@
-"""Faults in what feeds a writer, injected when it is known what the writer has uploaded."""
+"""Faults in a writer's input, injected once the writer is known to have uploaded something."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Lake
 
-#: Seconds after which a fault stops waiting for what it should see; its test then fails.
+#: Seconds after which a fault stops waiting for what it should see, and its test fails.
 _PATIENCE = 240.0
 
 
@@ -92,7 +92,7 @@ class Fault:
 
 
 def fault(lake: Lake, seen: Path, attempts: int = 1, *, streams: bool, bystander: int | None = None) -> Fault:
-    """Return a fault for a write to a table of the test's own."""
+    """Return a fault for a write to this test's table."""
     place = lake.destination
     return Fault(
         lake.server.endpoint_url, place.bucket, place.prefix, str(seen), attempts, streams, bystander

@@ -1,4 +1,4 @@
-"""A Spark application that writes in ways which few jobs use, to S3 and the same to a disk.
+"""A Spark application that writes in uncommon ways, to S3 and the same to a disk.
 
 Arguments: a directory of S3A, and one of the disk. The last line that it prints has the error of each write.
 """
@@ -17,7 +17,7 @@ HADOOPS = "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitPr
 
 
 class Writes:
-    """Ways to write; each method writes to a table of its name below a directory."""
+    """Ways to write; each method writes to a table of its own name below a directory."""
 
     def __init__(self, spark: SparkSession, root: str, suffix: str) -> None:
         self.spark, self.root, self.suffix = spark, root, suffix
@@ -64,7 +64,7 @@ class Writes:
         rows.mode("append").option("compression", "gzip").json(f"{self.root}/lines")
 
     def typed(self) -> None:
-        """Write partitions by days, times, numbers and truth."""
+        """Write partitions by days, times, numbers and booleans."""
         rows = self.rows.selectExpr(
             "id",
             "date_add(DATE '2013-01-01', cast(id % 2 AS int)) AS day",
@@ -75,7 +75,7 @@ class Writes:
         rows.write.partitionBy("day", "at", "price", "even").mode("overwrite").orc(f"{self.root}/typed")
 
     def threads(self) -> None:
-        """Append from several threads at once; on a disk in turn: there some would lose files."""
+        """Append from several threads at once, but on a disk in turn, where some would lose files."""
 
         def append(number: int) -> None:
             part = self.rows.where(f"id % 4 = {number}").write.partitionBy("dt")
@@ -94,7 +94,7 @@ class Writes:
         self.rows.limit(0).write.mode("overwrite").parquet(f"{self.root}/empty")
 
     def null_partition(self) -> None:
-        """Write partitions without a value, and with an empty, a slash and a percent sign."""
+        """Write partitions without a value, and with an empty one, a slash and a percent sign."""
         rows = self.rows.selectExpr(
             "id", "CASE id % 4 WHEN 0 THEN '' WHEN 1 THEN 'a/b' WHEN 2 THEN '5%' END AS dt"
         )
@@ -121,7 +121,7 @@ class Writes:
         self.rows.write.format("noop").mode("overwrite").save()
 
     def v2(self) -> None:
-        """Overwrite partitions with the writer of the newer interface, which Spark has for other tables."""
+        """Overwrite partitions with the newer interface's writer, which Spark has for other tables."""
         self.rows.writeTo(self.table("v2")).overwritePartitions()
 
     def updated(self) -> None:

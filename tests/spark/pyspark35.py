@@ -22,7 +22,7 @@ def main() -> None:
     )  # fmt: skip
     rows.write.partitionBy("dt").parquet(f"{local}/sparks-own")
     write_pending(rows, partition_by=["dt"])
-    # A batch is a job of its own, so the query must not know the job in the conf.
+    # A batch is its own job, so the query must not see the job in the conf.
     for key in ("id", "destination", "staging"):
         spark.conf.unset(f"spark.s3commit.job.{key}")
     # The second write replaces one partition of the first.

@@ -12,7 +12,7 @@ from airflow_s3commit.spark import register_partitions
 
 
 def main() -> None:
-    """Overwrite the tables that the argument names, each with its job; ``commit`` or ``abort`` these."""
+    """Overwrite the tables that the argument names, each with its job, and ``commit`` or ``abort`` these."""
     tables = json.loads(sys.argv[1])
     builder = SparkSession.builder
     spark = builder.enableHiveSupport().getOrCreate() if sys.argv[2] == "hive" else builder.getOrCreate()

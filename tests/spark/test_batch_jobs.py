@@ -1,4 +1,4 @@
-"""The jobs of a streaming query's batches, whose drivers die, or live on beside another, at every call."""
+"""Jobs of a streaming query's batches, whose drivers die, or live on beside another, at every call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ by_mode = pytest.mark.parametrize("mode", ["append", "replace"])
 
 
 def run(store: ObjectStore, batch: Batch = BATCH, mode: str = "append", rows: int = 1) -> str | None:
-    """Run a batch as a driver does, and return its job's id; None if there was nothing to do."""
+    """Run a batch as a driver does, and return its job's id, or None if there was nothing to do."""
     token = uuid4().hex
     options = JobOptions(committer="partitioned", conflict_mode=mode)  # type: ignore[arg-type]
     job = begin_batch(store, batch, options, token)
@@ -55,7 +55,7 @@ def run(store: ObjectStore, batch: Batch = BATCH, mode: str = "append", rows: in
 
 
 def check(store: MemoryStore, batches: int = 1) -> None:
-    """Check that each batch is there once, and nothing is left of any other attempt."""
+    """Check that each batch exists once, and nothing is left of other attempts."""
     keys = [info.key for info in store.list_objects("lake", "t/")]
     data = [key for key in keys if "/b=" in key]
     assert [store.get("lake", key).body for key in data] == [b"rows"] * batches
@@ -71,7 +71,7 @@ def attempted(store: object, what: Callable[[ObjectStore], object]) -> None:
 
 
 def test_ids_follow_from_the_batch() -> None:
-    """The same batch and attempt have the same UUID in every process; any other has another."""
+    """The same batch and attempt have the same UUID in every process, and any other has another."""
     assert BATCH.job_id(0) == Batch("query", "", "s3://lake/t/", 7).job_id(0)
     assert str(UUID(BATCH.job_id(0))) == BATCH.job_id(0)
     others = [
@@ -84,7 +84,7 @@ def test_ids_follow_from_the_batch() -> None:
     assert len({BATCH.job_id(0), *others}) == 6
 
 
-def test_a_batch_that_comes_again_is_committed_already() -> None:
+def test_a_replayed_batch_is_already_committed() -> None:
     """A batch that is replayed after its commit writes nothing."""
     store = MemoryStore()
     assert run(store) == BATCH.job_id(0)
@@ -103,7 +103,7 @@ def test_an_aborted_attempt_spends_its_id() -> None:
 
 
 def test_a_batch_without_rows_leaves_no_file() -> None:
-    """A batch without rows is committed, so that it is known to be done, and has no file."""
+    """A batch without rows is committed, so that it is known to be done, without a file."""
     store = MemoryStore()
     assert run(store, rows=0) == BATCH.job_id(0)
     assert [info.key for info in store.list_objects("lake", "t/") if "/b=" in info.key] == []
@@ -114,7 +114,7 @@ def test_a_batch_without_rows_leaves_no_file() -> None:
 @by_mode
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_driver_stopped_at_any_call_loses_and_doubles_nothing(mode: str, fault: Effect) -> None:
-    """Wherever a driver is stopped, the next one brings the batch there once; and so do two that stop."""
+    """Wherever one or two drivers are stopped, the next one writes the batch exactly once."""
     for at in count(1):
         store = MemoryStore()
         faulty = FaultyStore(store, Fault(fault, nth=at))
@@ -130,7 +130,7 @@ def test_a_driver_stopped_at_any_call_loses_and_doubles_nothing(mode: str, fault
 @by_mode
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_driver_stopped_at_any_call_of_a_later_batch(mode: str, fault: Effect) -> None:
-    """The same of a batch that is not its driver's first, which is set up without looking for it first."""
+    """The same holds for a later batch of its driver, which is set up without a first look."""
     before = count_calls(MemoryStore(), lambda store: run(store, FIRST, mode))
     for at in count(1):
         store = MemoryStore()
@@ -147,7 +147,7 @@ def test_a_driver_stopped_at_any_call_of_a_later_batch(mode: str, fault: Effect)
 @by_mode
 @pytest.mark.parametrize(("first", "lacks"), [(None, 0), (FIRST, 0), (FIRST, 2)])
 def test_another_driver_at_any_call_of_a_zombie(mode: str, first: Batch | None, lacks: int) -> None:
-    """Wherever a driver sleeps while another runs this batch and the next, each batch is there once.
+    """Wherever a driver sleeps while another runs this batch and the next, each batch exists once.
 
     So it is if the sleeper's next listings of the log lack the entries of both.
     """
@@ -179,7 +179,7 @@ def test_another_driver_at_any_call_of_a_zombie(mode: str, first: Batch | None, 
 
 @each("mode", ["append", "replace"])
 def test_a_later_batch_sends_an_exact_number_of_requests(mode: Any) -> None:
-    """A batch of one file, its task in another process, sends these many from its driver."""
+    """A batch of one file, its task in another process, takes exactly this many from its driver."""
     memory = MemoryStore(min_part_bytes=1)
     driver, executor = CountingStore(memory), CountingStore(memory)
     totals = [0]
@@ -199,8 +199,8 @@ def test_a_later_batch_sends_an_exact_number_of_requests(mode: Any) -> None:
     assert totals[2] - totals[1] == {"append": 14, "replace": 18}[mode]
 
 
-def test_options_may_change_while_an_attempt_is_half_set_up() -> None:
-    """An attempt of which only the record was written, by a driver that committed otherwise, is given up."""
+def test_options_may_change_while_an_attempt_is_partly_set_up() -> None:
+    """An attempt with only a record, by a driver that committed otherwise, is given up."""
     for at, fault in product(range(1, 40), STOPS):
         store = MemoryStore()
         faulty = FaultyStore(store, Fault(fault, nth=at))

@@ -1,4 +1,4 @@
-"""Tables of a catalog at a job's destination, on real S3A: nothing is deleted before the job's commit."""
+"""Tables of a catalog at a job's destination, on real S3A: a job's commit precedes every deletion."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ HIVES = {
 
 
 def reference(destination: str) -> JobReference:
-    """Return a job that nobody has set up."""
+    """Return a job that has not been set up."""
     job_id = str(uuid.uuid4())
     return JobReference(job_id=job_id, destination=destination, staging=f"{destination}__magic_job-{job_id}/")
 
 
 def files(lake: Lake, path: str) -> list[str]:
-    """Return the visible files of a table, without the markers of directories."""
+    """Return the visible files of a table, without directory markers."""
     paths = [found.removeprefix(path) for found in lake.visible() if found.startswith(path)]
     return [found for found in paths if found and not found.endswith("/")]
 
@@ -94,7 +94,7 @@ def test_no_statement_deletes_or_moves_files_before_the_commit(
 
 
 @pytest.mark.all
-def test_other_extensions_do_not_keep_the_guard_out(lake: Lake, submit_unchanged: Submit) -> None:
+def test_other_extensions_do_not_disable_the_guard(lake: Lake, submit_unchanged: Submit) -> None:
     """Spark 4 loads the guard in a session with other extensions: a job's table cannot be dropped."""
     conf = committer_conf(reference(f"{lake.uri}t/"), "load", "1", writer="spark")
     conf |= {
@@ -108,10 +108,10 @@ def test_other_extensions_do_not_keep_the_guard_out(lake: Lake, submit_unchanged
 
 
 @pytest.mark.parametrize("catalog", ["memory", pytest.param("hive", marks=pytest.mark.all)])
-def test_partitions_of_a_catalog_are_those_of_the_log_after_each_end(
+def test_partitions_of_a_catalog_follow_the_log_after_each_end(
     catalog: str, lake: Lake, submit_unchanged: Submit, tmp_path: Path
 ) -> None:
-    """What Spark has changed before the commit is right after it, and undone after an abort."""
+    """Spark's earlier changes are right after a commit, and undone after an abort."""
     old = pa.table({"id": [-1, -2], "dt": ["a:b", None], "h": pa.array([1, None], pa.int32())})
     conf = {
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/hive;create=true"
@@ -141,7 +141,7 @@ def test_partitions_of_a_catalog_are_those_of_the_log_after_each_end(
 def test_statements_in_sparks_sql_shell_wait_for_the_commit(
     lake: Lake, submit_unchanged: Submit, tmp_path: Path
 ) -> None:
-    """What ``spark-sql`` writes is pending; a statement that fails, fails the application."""
+    """What ``spark-sql`` writes is pending; a failed statement fails the application."""
     job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode="as-written"))
     conf = committer_conf(job.reference, "load", "1", writer="spark")
     conf |= {

@@ -6,7 +6,7 @@ from airflow_s3commit.spark.clustering import Arrangement, spread_of
 
 
 def test_only_partitions_far_beyond_a_fair_share_are_spread() -> None:
-    """A partition of many tasks' worth is spread over as many; an even table is left alone."""
+    """A partition of many tasks' worth is spread over as many tasks; an even table is left alone."""
     counts = {("big",): 9_000_000, ("b",): 500_000, (None,): 500_000}
     assert spread_of(counts, 8) == {("big",): 8}
     assert spread_of(counts, 4) == {("big",): 4}
@@ -15,7 +15,7 @@ def test_only_partitions_far_beyond_a_fair_share_are_spread() -> None:
     assert spread_of({}, 8) == {}
 
 
-def test_an_arrangement_says_what_was_done() -> None:
+def test_an_arrangement_describes_itself() -> None:
     """Its text has the clustering, the count, and each partition that was spread."""
     assert str(Arrangement()) == "rows were not clustered"
     clustered = Arrangement(("dt", "r"), clustered=True)

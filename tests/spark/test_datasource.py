@@ -51,7 +51,7 @@ def test_a_notebook_write_commits_by_itself(spark: SparkSession, lake: Lake) -> 
 
 
 def test_overwrite_replaces_touched_partitions_and_append_adds(spark: SparkSession, lake: Lake) -> None:
-    """Overwrite replaces only the partitions that get data; append leaves what is there."""
+    """Overwrite replaces only the partitions that get data; append leaves existing data."""
     days = spark.range(30, numPartitions=2).selectExpr("id", "concat('d', id % 3) as dt")
     write(days, lake, partitionBy="dt")
     write(days.where("dt = 'd1'").selectExpr("id + 100 as id", "dt"), lake, "overwrite", partitionBy="dt")
@@ -120,7 +120,7 @@ def test_types_read_back_as_from_sparks_own_writer(spark: SparkSession, lake: La
 
 
 def test_under_a_job_the_write_only_seals(spark: SparkSession, lake: Lake, job_conf: Any) -> None:
-    """With a job in the conf nothing is visible until the job's owner commits; no path is needed."""
+    """With a job in the conf nothing is visible until its owner commits, and no path is needed."""
     job = job_conf("replace")
     frame = spark.range(100, numPartitions=2).selectExpr("id", "concat('d', id % 2) as dt")
     frame.write.format("s3commit").mode("append").option("partitionBy", "dt").save()
@@ -137,12 +137,12 @@ def test_under_a_job_the_write_only_seals(spark: SparkSession, lake: Lake, job_c
 
 
 def test_under_a_job_contradictions_are_refused(spark: SparkSession, lake: Lake, job_conf: Any) -> None:
-    """Overwrite on an append job, and a path that is not the job's, fail with what to do."""
+    """Overwrite on an append job, and a path that is not the job's, fail with a remedy."""
     job_conf("append")
     frame = spark.range(10, numPartitions=1)
     with pytest.raises(Exception, match="save mode overwrite contradicts conflict mode append"):
         frame.write.format("s3commit").mode("overwrite").save()
-    # With its options the writer's own process finds the store, to abort what it may have begun there.
+    # With its options the writer's own process finds the store, to abort what it may have begun.
     elsewhere = frame.write.format("s3commit").mode("append").options(**lake.options)
     with pytest.raises(Exception, match="leave the path out"):
         elsewhere.save(f"{lake.uri}elsewhere/")
@@ -150,7 +150,7 @@ def test_under_a_job_contradictions_are_refused(spark: SparkSession, lake: Lake,
 
 
 def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> None:
-    """A missing column, a type to be cast first and an unknown option are errors of the driver, in a line."""
+    """A missing column, a type that needs a cast and an unknown option are one-line errors of the driver."""
     frame = spark.range(3).selectExpr("id", "array(id) as t")
     for options, says in (
         ({"partitionBy": "day"}, "not among id, t"),
@@ -172,10 +172,10 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> 
     assert lake.everything() == []
 
 
-def test_streams_are_refused_in_a_line_that_names_the_way(
+def test_streams_are_refused_in_a_line_with_the_remedy(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
-    """A query that writes or reads format s3commit ends at once; the error names the call to use."""
+    """A query that writes or reads format s3commit ends at once, and the error names the call to use."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     there = spark.readStream.schema("id long").format("s3commit").load(lake.uri)
     for stream, says in (
@@ -193,7 +193,7 @@ def test_streams_are_refused_in_a_line_that_names_the_way(
 
 @pytest.mark.all
 def test_tables_of_sql_are_written_by_the_options_of_a_statement(spark: SparkSession, lake: Lake) -> None:
-    """Both forms of INSERT and a SELECT use the path that they name; without it the error says so."""
+    """Both forms of INSERT and a SELECT use the path that they name, and without one the error says so."""
     spark.range(4, numPartitions=1).selectExpr("id", "concat('d', id % 2) as dt").createTempView("arrivals")
     spark.sql("CREATE TABLE flights (id BIGINT, dt STRING) USING s3commit PARTITIONED BY (dt)")
     place = ", ".join(f"{name} = '{value}'" for name, value in {**lake.options, "path": lake.uri}.items())

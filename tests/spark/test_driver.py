@@ -1,4 +1,4 @@
-"""What tasks upload that are being killed, after an abort or a commit."""
+"""What tasks upload while they are being killed, after an abort or a commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = JobOptions(committer="magic", conflict_mode="append")
 
 
 class Later(ManualClock):
-    """A clock during whose pauses something happens, as tasks go on while an abort waits."""
+    """A clock whose pauses let something happen, as tasks continue while an abort waits."""
 
     def __init__(self, happens: Callable[[int], None]) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ def test_what_tasks_upload_after_an_abort_is_found(store: MemoryStore, job: Job)
     assert clock.monotonic() == 10.0
 
 
-def test_an_abort_ends_soon_where_nothing_more_comes(store: MemoryStore, job: Job) -> None:
-    """Without late uploads it looks for a few seconds; where no task can be left, once."""
+def test_an_abort_ends_soon_without_late_uploads(store: MemoryStore, job: Job) -> None:
+    """It looks for a few seconds, or once if no task can be left."""
     clock = ManualClock()
     start_upload(store, 0)
     assert abort_until_quiet(job, clock) == 1
@@ -74,8 +74,8 @@ def test_an_abort_ends_soon_where_nothing_more_comes(store: MemoryStore, job: Jo
     assert clock.monotonic() == 4.0
 
 
-def test_an_abort_ends_though_uploads_never_do(store: MemoryStore, job: Job) -> None:
-    """Tasks that go on and on keep an abort for ten seconds, not longer."""
+def test_an_abort_ends_even_if_uploads_never_do(store: MemoryStore, job: Job) -> None:
+    """Tasks that never stop keep an abort for ten seconds, not longer."""
     clock = Later(lambda pauses: start_upload(store, pauses))
     assert abort_until_quiet(job, clock) == 10
     assert clock.monotonic() == 10.0
@@ -91,7 +91,7 @@ def test_a_job_aborted_before_it_was_set_up_is_not_set_up(store: MemoryStore) ->
 
 
 def test_a_committed_job_is_left_alone(store: MemoryStore, job: Job) -> None:
-    """Where the commit went through after all, nothing is aborted."""
+    """If the commit succeeded after all, nothing is aborted."""
     commit(job)
     assert abort_until_quiet(job, ManualClock()) == 0
     assert job.manifest() is not None
@@ -108,7 +108,7 @@ def test_what_a_twin_uploads_after_the_commit_is_found(store: MemoryStore, job: 
     assert job.manifest() is not None
 
 
-def test_a_commit_stands_though_its_twins_cannot_be_aborted(
+def test_a_commit_succeeds_even_if_its_twins_cannot_be_aborted(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If a job cannot be read after its commit, that is logged with the next action."""
@@ -132,7 +132,7 @@ def test_a_commit_stands_though_its_twins_cannot_be_aborted(
         ),
     ],
 )
-def test_a_task_refuses_what_its_machine_asks_for_and_the_job_does_not(
+def test_a_task_refuses_settings_of_its_machine_that_the_job_lacks(
     job: Job, site: dict[str, str], error: type[Refused], says: str
 ) -> None:
     """Encryption in Hadoop's files of a machine that the driver cannot see is never ignored."""

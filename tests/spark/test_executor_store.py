@@ -26,8 +26,8 @@ def test_a_process_connects_once() -> None:
     )
 
 
-def test_a_driver_looks_for_credentials_anew_when_its_own_are_refused() -> None:
-    """After credentials were refused the next step reconnects; after any other error it does not."""
+def test_a_driver_reads_credentials_again_when_its_own_are_refused() -> None:
+    """After refused credentials the next step reconnects; after any other error it does not."""
     first = store_of_process(SETTINGS)
     with pytest.raises(Unavailable), renewing_store(SETTINGS):
         raise Unavailable("slow down")

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.usefixtures("small_batches"),
 ]
 
-#: Bounds so tight that files are opened, and with the committer magic sent, while rows still come.
+#: Bounds so tight that files are opened, and with the committer magic sent, while rows still arrive.
 TIGHT = {"rowBytes": "64k", "openFiles": "2", "partitionBy": "p"}
 
 by_committer = pytest.mark.parametrize(
@@ -39,26 +39,26 @@ by_committer = pytest.mark.parametrize(
 
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Pass rows to Python a few at a time, so that a writer has begun before its input ends."""
+    """Pass rows to Python a few at a time, so that a writer begins before its input ends."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 def padded(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
-    """Return rows of about a kilobyte each, of three partitions."""
+    """Return rows of about a kilobyte each, in three partitions."""
     frame = spark.range(rows, numPartitions=tasks)
     return frame.selectExpr("id", "cast(id % 3 as int) as p", "repeat(id, 300) as pad")
 
 
 def leftovers(lake: Lake) -> list[str]:
-    """Return the table's pending uploads and all its keys, but those that outlive an aborted job."""
+    """Return the table's pending uploads and all its keys except those that outlive an aborted job."""
     return lake.pending() + lake.left()
 
 
 @by_committer
 def test_a_retried_task_counts_once(spark: SparkSession, lake: Lake, tmp_path: Path, committer: str) -> None:
-    """When each task fails once and leaves uploads, each row is there once and nothing is pending."""
+    """If each task fails once and leaves uploads, each row exists once and nothing is pending."""
     streams = committer == "magic"
     failing = fault(lake, tmp_path, streams=streams).of(padded(spark, 2_000, 2))
     write(failing, lake, committer=committer, maxRecordsPerFile="200", **TIGHT)
@@ -75,7 +75,7 @@ def test_a_retried_task_counts_once(spark: SparkSession, lake: Lake, tmp_path: P
 def test_a_write_that_fails_leaves_nothing(
     spark: SparkSession, lake: Lake, tmp_path: Path, committer: str
 ) -> None:
-    """When a task that has left uploads fails for good, no file, upload or staging stays."""
+    """If a task that has left uploads fails for good, no file, upload or staging stays."""
     failing = fault(lake, tmp_path, 99, streams=committer == "magic").of(padded(spark, 1_000, 1))
     with pytest.raises(Exception, match="injected into what feeds the writer"):
         write(failing, lake, committer=committer, **TIGHT)
@@ -85,20 +85,20 @@ def test_a_write_that_fails_leaves_nothing(
 
 
 def test_a_task_that_outlives_its_job_leaves_nothing(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """A task with uploads pending that Spark kills only after the abort has begun leaves nothing either."""
+    """A task with pending uploads that Spark kills only after the abort began leaves nothing either."""
     failing = fault(lake, tmp_path, 99, streams=True, bystander=1).of(padded(spark, 2_000, 2))
     with pytest.raises(Exception, match="injected into what feeds the writer"):
         write(failing, lake, committer="magic", **TIGHT)
-    # Of either task some attempt: a busy machine can miss the first.
+    # Either task's attempts count: a busy machine can miss the first.
     assert {path.name[0] for path in tmp_path.iterdir()} == {"0", "1"}
     wait_until_idle(spark)
     assert leftovers(lake) == []
 
 
-def test_a_failed_attempt_under_a_job_can_be_followed_by_another(
+def test_a_failed_attempt_under_a_job_can_be_repeated(
     spark: SparkSession, lake: Lake, job_conf: Any, tmp_path: Path
 ) -> None:
-    """What a failed stage attempt has left never appears: the next one's rows count, the commit sweeps."""
+    """Output of a failed stage attempt never appears: the next one's rows count, the commit sweeps."""
     frame = padded(spark, 600, 1)
     job = job_conf("append", "1", "magic")
     failing = fault(lake, tmp_path, 99, streams=True).of(frame)
@@ -116,7 +116,7 @@ def test_a_failed_attempt_under_a_job_can_be_followed_by_another(
 
 
 @pytest.mark.all
-def test_registration_carries_the_stores_place(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+def test_registration_carries_the_store_s_address(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """After `register`, the session's endpoint is used even by the writer's own process on abort."""
     conf = {"spark.s3commit.endpoint.url": lake.server.endpoint_url, "spark.s3commit.path.style": "true"}
     for key, value in conf.items():

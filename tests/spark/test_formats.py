@@ -1,4 +1,4 @@
-"""What our files say, against what the files of Spark's own writer say, read by Spark and by others."""
+"""Our files compared with those of Spark's own writer, read by Spark and by others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark")]
 
-#: Values at the edges of what text, numbers and calendars are.
+#: Values at the limits of text, numbers and calendars.
 _VALUES = """select * from values
     (1, 'plain', 1.0D, cast(1.5 as float), true, date'2013-01-01', timestamp'2013-01-01 00:00:00.123456',
      timestamp_ntz'2013-01-01 00:00:00.123456', 1.50, cast(0.0000001 as decimal(20, 10)), X'00FF'),
@@ -42,7 +42,7 @@ _OLD = "if(id = 3, timestamp'1850-06-01 12:00:00', ts) as ts"
 
 
 def ours(frame: DataFrame, lake: Lake, folder: Path, **options: str) -> Path:
-    """Write a frame as one task's files, and return where copies of them are."""
+    """Write a frame as one task's files, and return the folder with copies of them."""
     write(frame.coalesce(1), lake, **options)
     return lake.download(folder)
 
@@ -113,7 +113,7 @@ def test_orc_reads_back_as_from_sparks_own_writer(spark: SparkSession, lake: Lak
 
 
 def test_compressed_text_is_read_by_spark(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """Spark reads gzip and bzip2 by the names that the files have."""
+    """Spark reads gzip and bzip2 by the names of the files."""
     frame = spark.range(100).selectExpr("id")
     for codec, ending, unpack in (("gzip", "csv.gz", gzip.decompress), ("bzip2", "csv.bz2", bz2.decompress)):
         write(frame.coalesce(1), lake, format="csv", compression=codec)
@@ -167,7 +167,7 @@ def test_int96_times_are_those_of_sparks_own_files(spark: SparkSession, lake: La
     assert Counter(spark.read.parquet(str(folder)).collect()) == Counter(frame.collect())
 
 
-def test_skewed_partitions_are_spread_and_said_so(
+def test_skewed_partitions_are_spread_and_reported(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partition with most of the rows has files of several tasks, the others one; the result says so."""

@@ -34,7 +34,7 @@ PLAIN = (
 )  # fmt: skip
 
 
-#: Those that ORC holds.
+#: Those that ORC can hold.
 IN_ORC = tuple(sql for sql in PLAIN if "parse_json" not in sql)
 
 
@@ -85,7 +85,7 @@ def test_generated_frames_equal_sparks_own(
     assert by_spark[0].schema == by_spark[1].schema
     rows = [Counter(map(repr, found.collect())) for found in by_spark]
     assert rows[0] == rows[1]
-    # Spark's own times are INT96, and its variants are in pieces; pyarrow has neither of them.
+    # Spark's own times are INT96, and its variants are in pieces; pyarrow knows neither of them.
     names = [f"c{number}" for number, sql in enumerate(columns) if "timestamp" not in sql]
     plain = [name for name in names if "parse_json" not in columns[int(name[1:])]]
     tables = [pq.read_table(place, columns=["row", *plain]).sort_by("row") for place in (ours, native)]

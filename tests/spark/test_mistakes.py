@@ -1,4 +1,4 @@
-"""Ordinary mistakes of a write: the error's first line names the mistake and the cure. No JVM is needed."""
+"""Ordinary mistakes in a write: the error's first line names the mistake and its remedy. No JVM is needed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COLUMNS = (
 
 
 def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite: bool = False) -> None:
-    """Do what a write does before it reaches the store."""
+    """Do what a write does before it contacts the store."""
     options = parse_options(given, overwrite=overwrite)
     target_of(options, OURS, conf.get)
     plan_table(StructType([StructField(*pair) for pair in COLUMNS if pair[0] in columns]), options)
@@ -122,8 +122,8 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ({"sse": "kms"}, r"sse='kms' is not 'AES256' or 'aws:kms'"),
     ],
 )
-def test_a_wrong_option_is_named_with_its_cure(given: dict[str, str], says: str) -> None:
-    """The first line has the option, its value, and what it can be."""
+def test_a_wrong_option_is_named_with_a_remedy(given: dict[str, str], says: str) -> None:
+    """The first line has the option, its value, and its valid values."""
     with pytest.raises(Exception, match=says) as error:
         write({"path": "s3://lake/t", **given}, {}, "id", "Dt")
     assert len(str(error.value).splitlines()) == 1
@@ -141,7 +141,7 @@ def test_a_wrong_option_is_named_with_its_cure(given: dict[str, str], says: str)
         ({"spark.s3commit.path.style": "x"}, r"spark.s3commit.path.style='x' is neither true nor false"),
     ],
 )
-def test_a_wrong_conf_is_named_with_its_cure(conf: dict[str, str], says: str) -> None:
+def test_a_wrong_conf_is_named_with_a_remedy(conf: dict[str, str], says: str) -> None:
     """The first line has the key of the conf, or what the write lacks."""
     with pytest.raises(Exception, match=says) as error:
         write({}, conf, "id", "Dt")
@@ -161,7 +161,7 @@ def test_a_wrong_conf_is_named_with_its_cure(conf: dict[str, str], says: str) ->
         ({"format": "orc"}, "months", r"'months' has the type interval year"),
     ],
 )
-def test_a_wrong_column_is_named_with_its_cure(given: dict[str, str], column: str, says: str) -> None:
+def test_a_wrong_column_is_named_with_a_remedy(given: dict[str, str], column: str, says: str) -> None:
     """The first line has the column, its type, and what to do with it."""
     with pytest.raises(ValueError, match=says) as error:
         write({"path": "s3://lake/t", **given}, {}, "id", column)
@@ -182,8 +182,8 @@ def test_a_wrong_column_is_named_with_its_cure(given: dict[str, str], column: st
         ),
     ],
 )
-def test_a_wrong_read_is_named_with_its_cure(options: dict[str, str], says: str) -> None:
-    """The first line says what a read lacks, in SQL too."""
+def test_a_wrong_read_is_named_with_a_remedy(options: dict[str, str], says: str) -> None:
+    """The first line says what a read lacks, even in SQL."""
     with pytest.raises(Exception, match=says) as error:
         parse_read_options(options, StoreAddress())
     assert len(str(error.value).splitlines()) == 1
@@ -209,7 +209,7 @@ def every_type() -> Iterator[DataType]:
             yield made.get(kind, kind)()
 
 
-#: What no writer of Spark takes either.
+#: Types that no writer of Spark accepts either.
 NOBODYS = r"the type .*(variant.*write to (orc|csv)|void, which orc|without a type of its values)"
 
 
@@ -251,7 +251,7 @@ def test_every_setting_is_refused_by_name(key: str) -> None:
         assert "\n" not in line
 
 
-#: Options whose values are any text: to Spark, or to a reader.
+#: Options that Spark or a reader gives any text.
 _ANY_TEXT = (*TEXT_OPTIONS, *(option for option in READ_OPTIONS if option.read is str))
 
 
@@ -282,7 +282,7 @@ def test_every_option_is_refused_by_name(option: Option) -> None:
     [{}, *({"conflictMode": mode} for mode in ("append", "replace", "fail"))]
     + [{"partitionOverwriteMode": mode} for mode in ("static", "dynamic")],
 )
-def test_every_mode_is_the_jobs_or_refused_by_name(
+def test_every_mode_fits_the_job_or_is_refused_by_name(
     job_mode: Any, whole: bool, static: bool, overwrite: bool, given: dict[str, str]
 ) -> None:
     """A save mode or option that contradicts the job gives one line with both, and lets the job decide."""
@@ -308,7 +308,7 @@ def test_every_mode_is_the_jobs_or_refused_by_name(
         assert job_mode != "replace" or chosen in (None, "static" if whole else "dynamic")
 
 
-def test_a_wrong_mode_is_named_with_its_cure() -> None:
+def test_a_wrong_mode_is_named_with_a_remedy() -> None:
     """A save mode that contradicts an option, and one that a stream's batches cannot have, are named."""
     with pytest.raises(Exception, match=r'overwrite contradicts conflictMode=fail; use \.mode\("append"\)'):
         write({"path": "s3://lake/t", "conflictMode": "fail"}, {}, "id", overwrite=True)

@@ -1,4 +1,4 @@
-"""Ways to write that few jobs use: they give the rows of a disk at the commit, or are refused by name."""
+"""Uncommon ways to write: they give the rows of a disk at the commit, or are refused by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRITTEN = {"special": "special a ü+%41=1"} | {
     )
 }  # fmt: skip
 
-#: What the package says to those that it refuses.
+#: The package's errors for those that it refuses.
 REFUSED = {
     "own_protocol": "which would publish the files at once",
     "batches": "a streaming query writes it",
@@ -70,8 +70,8 @@ def rows_of(folder: Path) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def test_ways_to_write_that_few_jobs_use(lake: Lake, submit_unchanged: Submit, tmp_path: Path) -> None:
-    """Nothing is visible before the commit; then the rows are those of a disk, or an error has a name."""
+def test_uncommon_ways_to_write(lake: Lake, submit_unchanged: Submit, tmp_path: Path) -> None:
+    """Nothing is visible before the commit; then the rows are those of a disk, or a named error came."""
     local, conf, jobs = tmp_path / "local", {"spark.sql.warehouse.dir": str(tmp_path / "warehouse")}, {}
     conf["spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version"] = "2"
     old = io.BytesIO()

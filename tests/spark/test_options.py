@@ -26,7 +26,7 @@ def test_defaults_are_append_with_snappy_and_no_partitions() -> None:
 
 
 def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
-    """Options arrive in whatever case and leave as numbers, flags and tuples."""
+    """Options may come in any case, and become numbers, flags and tuples."""
     options = parse_options(
         {
             "PATH": "s3://lake/t",
@@ -75,14 +75,14 @@ def test_wrong_options_are_refused_by_name(name: str, value: str, says: str) -> 
         parse_options({"path": "s3://lake/t", name: value}, overwrite=False)
 
 
-def test_what_a_task_holds_encoded_is_shared_by_parts_under_way_and_files_open() -> None:
-    """The bound on encoded bytes is the whole of what waits in files and what is on its way."""
+def test_the_bytes_of_a_task_are_shared_by_parts_in_flight_and_open_files() -> None:
+    """The bound on encoded bytes covers everything that waits in files or is in flight."""
     options = parse_options({"uploadBytes": "120m"}, overwrite=False)
     assert options.in_flight_bytes + options.table.encoded_bytes == 120 << 20
 
 
-def test_every_option_is_documented_and_has_the_default_that_it_says() -> None:
-    """The list that options are read by has a sentence for each, and what it calls the default is it."""
+def test_every_option_is_documented_with_its_default() -> None:
+    """Each option that is read has a sentence in the list, which states its actual default."""
     assert len({option.name.lower() for option in WRITE_OPTIONS}) == len(WRITE_OPTIONS)
     assert all(option.meaning.endswith(".") and option.default for option in WRITE_OPTIONS)
     said = {"none", "no limit", "nothing", "\\n"}
@@ -105,29 +105,29 @@ def test_overwrite_contradicts_another_conflict_mode() -> None:
     assert parse_options({"conflictMode": "fail"}, overwrite=False).own_conflict_mode == "fail"
 
 
-def test_given_store_settings_win_over_the_sessions() -> None:
-    """An option beats what the session's registration found, which fills the rest."""
+def test_given_store_settings_override_the_session_s() -> None:
+    """An option overrides what the session's registration found, which fills the rest."""
     session = StoreAddress("http://127.0.0.1:1", "eu-west-1", path_style=True)
     given = {"region": "us-east-1", "pathStyle": "false"}
     options = parse_options(given, overwrite=False, store_defaults=session)
     assert options.store == StoreAddress("http://127.0.0.1:1", "us-east-1", path_style=False)
 
 
-def test_columns_with_commas_come_as_json() -> None:
-    """A JSON list takes any column name."""
+def test_columns_with_commas_are_given_as_json() -> None:
+    """A JSON list accepts any column name."""
     assert parse_columns('["a,b", "c"]') == ("a,b", "c")
     assert parse_columns(" ") == ()
 
 
 def test_sizes_have_units() -> None:
-    """Sizes are bytes or have a binary unit."""
+    """Sizes are in bytes or have a binary unit."""
     sizes = [parse_bytes(text) for text in ("7", "1k", "1KB", "2MiB", "1g")]
     assert sizes == [7, 1024, 1024, 2 << 20, 1 << 30]
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_no_password_of_an_endpoint_by_any_of_sparks_doors(url: str) -> None:
-    """Options of writes and reads, a session's conf and `committer_conf` refuse it, and do not repeat it."""
+def test_no_password_of_an_endpoint_is_accepted_anywhere(url: str) -> None:
+    """Options of writes and reads, a session's conf and `committer_conf` refuse it without repeating it."""
     reference = JobReference(job_id="job", destination="s3://lake/a/", staging="s3://lake/b/")
     doors: list[Callable[[], object]] = [
         lambda: parse_options({"endpointUrl": url}, overwrite=False),
@@ -143,8 +143,8 @@ def test_no_password_of_an_endpoint_by_any_of_sparks_doors(url: str) -> None:
 
 
 @pytest.mark.parametrize("userinfo", [f"KEY:{MARK}", f"KEY:{MARK}/x+", f"KEY%3A{MARK}"])
-def test_no_keys_of_a_path(userinfo: str) -> None:
-    """Keys in a path, as older Hadoops took them, are refused and not repeated."""
+def test_no_keys_in_a_path_are_accepted(userinfo: str) -> None:
+    """Keys in a path, as old Hadoops accepted them, are refused and not repeated."""
     path = f"s3a://{userinfo}@lake/flights/"
     doors: list[Callable[[], object]] = [
         lambda: parse_options({"path": path}, overwrite=False),

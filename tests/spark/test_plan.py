@@ -57,7 +57,7 @@ def schema(kind: DataType) -> StructType:
 
 
 def nested(kind: DataType) -> list[DataType]:
-    """Return a type by itself, and at every place within others."""
+    """Return a type on its own, and at every place within others."""
     return [
         kind,
         ArrayType(kind),
@@ -75,10 +75,8 @@ def nested(kind: DataType) -> list[DataType]:
         (VariantType(), ("orc", "csv"), r"the type variant.*cannot write to (orc|csv): write to_json"),
     ],
 )
-def test_types_that_would_arrive_as_others_are_refused(
-    kind: DataType, formats: tuple[str, ...], says: str
-) -> None:
-    """A type that files cannot hold as Spark's own do is refused at any depth, with what to do."""
+def test_types_that_would_change_are_refused(kind: DataType, formats: tuple[str, ...], says: str) -> None:
+    """A type that files cannot hold as Spark's own do is refused at any depth, with a remedy."""
     for file_format in formats:
         options = parse_options({"format": file_format}, overwrite=False)
         for each in nested(kind):
@@ -94,7 +92,7 @@ def test_types_that_would_arrive_as_others_are_refused(
     ],
 )
 def test_an_empty_array_or_map_without_a_type_is_refused(kind: DataType, says: str) -> None:
-    """`array()` has no type of its elements; the error shows a cast that gives it one."""
+    """`array()` has no element type, and the error shows a cast that gives it one."""
     for each in (kind, ArrayType(kind)):
         with pytest.raises(UnsupportedColumn, match=says if each is kind else "without a type"):
             plan_table(schema(each), parse_options({}, overwrite=False))
@@ -102,7 +100,7 @@ def test_an_empty_array_or_map_without_a_type_is_refused(kind: DataType, says: s
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_a_struct_without_fields_and_a_frame_without_columns_are_refused(file_format: str) -> None:
-    """Files need a column, and a struct needs a field, at any depth: known before a task runs."""
+    """Files need a column, and a struct a field, at any depth, which is checked before a task runs."""
     options = parse_options({"format": file_format}, overwrite=False)
     for each in nested(StructType([])):
         with pytest.raises(
@@ -115,7 +113,7 @@ def test_a_struct_without_fields_and_a_frame_without_columns_are_refused(file_fo
 
 @pytest.mark.parametrize("other", ["a", "A"])
 def test_a_struct_with_two_fields_of_one_name_is_refused(other: str) -> None:
-    """Spark reads no such file, and its names have no case; the error names the field, at any depth."""
+    """Spark cannot read such a file and ignores case in names; the error names the field, at any depth."""
     twice = StructType([StructField("a", LongType()), StructField(other, StringType())])
     for each in nested(twice):
         with pytest.raises(UnsupportedColumn, match=r"'c' has the type .*several fields 'a'.*rename one"):
@@ -124,7 +122,7 @@ def test_a_struct_with_two_fields_of_one_name_is_refused(other: str) -> None:
 
 @pytest.mark.parametrize("names", [("id", "ID"), ("a", "b", "A"), ("x", "x")])
 def test_columns_that_differ_only_in_case_are_refused(names: tuple[str, ...]) -> None:
-    """Spark reads no file with two columns of one name, and its names have no case."""
+    """Spark cannot read a file with two columns of one name, and ignores case in names."""
     frame = StructType([StructField(name, LongType()) for name in names])
     with pytest.raises(UnsupportedColumn, match="have the same name to Spark"):
         plan_table(frame, parse_options({}, overwrite=False))
@@ -196,8 +194,8 @@ def test_a_table_with_other_partition_columns_is_not_replaced_in_part(
     check_own_overwrite(store, TABLE, options("append", partitionBy="x"), session_static=True)
 
 
-def test_static_of_the_session_is_refused_until_the_write_chooses() -> None:
-    """A session's explicit static contradicts the default of a partitioned write, and names both choices."""
+def test_an_explicit_static_of_the_session_needs_a_choice() -> None:
+    """A session's explicit static contradicts a partitioned write's default, and both choices are named."""
     store = table("dt=1/f")
     parted = options(partitionBy="dt")
     with pytest.raises(InvalidOption, match=r"session sets .*=static.* to dynamic to .* or to static to"):
@@ -217,7 +215,7 @@ def test_static_of_the_session_is_refused_until_the_write_chooses() -> None:
 def test_rows_without_partitions_join_no_partitioned_table(
     mode: Any, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are sealed neither in a job nor without one, unless the write replaces the whole table."""
+    """They are not sealed with or without a job, unless the write replaces the whole table."""
     store = table("dt=1/h=2/f")
     monkeypatch.setattr(driver, "store_of_process", lambda _: store)
     committer: Any = "directory" if whole else "partitioned"
@@ -244,10 +242,10 @@ def test_rows_without_partitions_join_no_partitioned_table(
         ("append", {"conflictMode": "fail", "committer": "directory"}, 0),
     ],
 )
-def test_a_write_of_its_own_looks_at_its_table_once(
+def test_a_write_without_a_job_looks_at_its_table_once(
     mode: str, given: dict[str, str], looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Set-up and commit together list the first data once, or never where the job settles the layout."""
+    """Set-up and commit together list the first data once, or never if the job settles the layout."""
     store, found = table(), []
     monkeypatch.setattr(driver, "store_of_process", lambda _: store)
     monkeypatch.setattr(plan, "first_data_path", lambda *_: found.append(1))
@@ -286,7 +284,7 @@ def test_a_stream_looks_at_its_table_at_its_first_batch(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("mode", "committer"), [("static", "magic"), ("dynamic", "directory")])
-def test_a_committer_that_cannot_replace_so_is_refused(mode: str, committer: str) -> None:
+def test_a_committer_that_cannot_replace_like_this_is_refused(mode: str, committer: str) -> None:
     """The committer and the overwrite mode must agree on what is replaced."""
     with pytest.raises(InvalidOption, match=f"{mode} contradicts committer={committer}"):
         options(partitionOverwriteMode=mode, committer=committer)
@@ -306,7 +304,7 @@ def test_a_committer_that_cannot_replace_so_is_refused(mode: str, committer: str
 def test_a_job_decides_what_is_replaced(
     committer: Any, given: dict[str, str], static: bool, says: str | None
 ) -> None:
-    """Under another's job an overwrite mode that differs from the job's is refused; append never is."""
+    """For another owner's job an overwrite mode that differs from the job's is refused; append never is."""
     job = Job.setup(
         MemoryStore(), TABLE, options=JobOptions(committer=committer, conflict_mode="replace")
     )  # fmt: skip
@@ -321,8 +319,8 @@ def test_a_job_decides_what_is_replaced(
             check_job_overwrite(job, wanted, session_static=static)
 
 
-def test_no_rows_replace_nothing_unless_asked_for() -> None:
-    """An overwrite without rows is refused where there is data, and the write has not chosen a mode."""
+def test_no_rows_replace_nothing_without_a_mode() -> None:
+    """An overwrite without rows is refused if data exists and the write has not chosen a mode."""
     store, parted = table("dt=1/f"), options(partitionBy="dt")
     for wanted, says in ((parted, "would replace nothing"), (options(), "would empty the table")):
         with pytest.raises(InvalidOption, match=f"has no rows and {says}"):
@@ -335,7 +333,7 @@ def test_no_rows_replace_nothing_unless_asked_for() -> None:
     check_rows(store, TABLE, options("append", partitionBy="dt"), [])
 
 
-def test_hidden_directories_are_passed_over_whole() -> None:
+def test_hidden_directories_are_skipped() -> None:
     """The first data file is found behind hidden directories with many objects, in few listings."""
     store = table(*(f"_s3commit/log/{n}" for n in range(50)), "_col=1/f", "z/g")
     assert first_data_path(store, Destination.parse(TABLE)) == "_col=1/f"
@@ -346,8 +344,8 @@ def test_hidden_directories_are_passed_over_whole() -> None:
 @pytest.mark.spark
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
-def test_overwrites_of_a_session_empty_no_table_by_surprise(spark: SparkSession, lake: Lake) -> None:
-    """Both doors, and a stream's batches, refuse a surprising overwrite and keep what the option asks for."""
+def test_a_session_s_overwrites_empty_no_table_by_surprise(spark: SparkSession, lake: Lake) -> None:
+    """Writes and a stream's batches refuse a surprising overwrite and keep what the option asks for."""
     frame = spark.range(4, numPartitions=1).selectExpr("id", "concat('d', id % 2) as dt")
     write(frame, lake, partitionBy="dt")
     later = frame.where("dt = 'd1'").selectExpr("id + 10 as id", "dt")

@@ -1,4 +1,4 @@
-"""Spark's filters, as Arrow compares them with what is known about files."""
+"""Spark's filters, as Arrow compares them with the known facts about files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
     ]
 )  # fmt: skip
 
-#: Rows of which each is a file, known by its values.
+#: Rows that each represent a file by its known values.
 ROWS: list[dict[str, Any]] = [
     {"n": 1, "s": "ab", "d": dt.date(2013, 1, 1), "f": 1.0, "b": True, "c": Decimal("1.50")},
     {"n": 2, "s": "b", "d": dt.date(2013, 1, 2), "f": float("nan"), "b": False, "c": Decimal("-2.00")},
@@ -89,7 +89,7 @@ def test_a_filter_leaves_the_files_that_may_have_its_rows(one: tuple[Any, ...], 
 
 
 def test_a_negated_list_excludes_no_row_that_spark_keeps() -> None:
-    """Null is neither in a list nor outside of it; Spark drops such rows itself."""
+    """Null is neither in a list nor outside it, and Spark drops such rows itself."""
     assert {0, 2} <= set(left(spark_filter("not In", "n", (2,)))) <= {0, 2, 3}
 
 
@@ -107,13 +107,13 @@ def test_a_negated_list_excludes_no_row_that_spark_keeps() -> None:
         ("StringContains", "n", "1"),
     ],
 )
-def test_a_filter_that_arrow_compares_otherwise_leaves_all_files(one: tuple[Any, ...]) -> None:
+def test_a_filter_that_arrow_compares_differently_leaves_all_files(one: tuple[Any, ...]) -> None:
     """Floats, other types than the column's, and unknown columns exclude nothing."""
     assert left(spark_filter(*one)) == [0, 1, 2, 3]
 
 
 def test_filters_are_joined_by_and() -> None:
-    """Each one excludes files; fields inside of columns are no columns."""
+    """Each one excludes files; nested fields are not columns."""
     both = [spark_filter("GreaterThan", "n", 1), spark_filter("not EqualTo", "s", "é")]
     assert left(*both) == [1]
     inner = datasource.EqualTo(("n", "x"), 1)
@@ -122,7 +122,7 @@ def test_filters_are_joined_by_and() -> None:
 
 
 def test_a_files_bounds_exclude_it() -> None:
-    """A comparison with a value beyond the least or the greatest one excludes the file."""
+    """A comparison with a value beyond the minimum or maximum excludes the file."""
     known = {
         start: bounds_expression(
             {"n": ColumnStatistics(values=5, nulls=1, least=start, greatest=start + 9)}, SCHEMA, ["n"]
@@ -176,7 +176,7 @@ def test_a_large_file_is_read_in_parts() -> None:
 
 
 def test_every_core_gets_a_task() -> None:
-    """Tasks are smaller than their maximum where there would be too few of them."""
+    """Tasks are smaller than their maximum if there would otherwise be too few of them."""
     sizes = SplitSizes(partition_bytes=1_000, open_cost=10, tasks=4)
     assert len(split_files(files_of(*[90] * 8), sizes, splittable=True)) == 4
 
@@ -201,7 +201,7 @@ def test_the_sessions_sizes_are_used(conf: dict[str, str], wanted: SplitSizes) -
     assert SplitSizes.of_conf(conf.get, 3) == wanted
 
 
-def test_a_size_that_is_none_is_refused() -> None:
+def test_an_invalid_size_is_refused() -> None:
     """A text without a number is not taken for the default."""
     with pytest.raises(ValueError, match="not a size"):
         SplitSizes.of_conf({"spark.sql.files.maxPartitionBytes": "many"}.get)

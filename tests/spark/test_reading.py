@@ -27,8 +27,8 @@ def read(spark: SparkSession, lake: Lake, **options: str) -> DataFrame:
 @pytest.mark.spark
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
-def test_what_was_written_is_read_back_as_it_was(spark: SparkSession, lake: Lake) -> None:
-    """Rows and types come back, partition columns typed; the DataFrame stays with the generation it is of."""
+def test_written_rows_are_read_back(spark: SparkSession, lake: Lake) -> None:
+    """Rows and types come back, partition columns typed, and the DataFrame stays with its generation."""
     frame = spark.range(20, numPartitions=2).selectExpr(
         "id", "cast(id as decimal(12, 2)) as cost", "timestamp_millis(id * 86400000) as at",
         "cast(timestamp_millis(id) as timestamp_ntz) as local", "cast(cast(id as string) as binary) as raw",
@@ -69,8 +69,8 @@ def test_what_was_written_is_read_back_as_it_was(spark: SparkSession, lake: Lake
 @pytest.mark.spark
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
-def test_a_partition_column_has_the_type_that_is_given(spark: SparkSession, lake: Lake) -> None:
-    """A text of digits stays a text where the schema says so."""
+def test_a_partition_column_has_the_given_type(spark: SparkSession, lake: Lake) -> None:
+    """A text of digits stays text if the schema says so."""
     fill(spark.sql("select 1 as id, '007' as zip"), lake, partitionBy="zip")
     zipped = spark.read.format("s3commit").schema("id int, zip string").options(**lake.options)
     assert zipped.load(lake.uri).collect() == [(1, "007")]
@@ -90,7 +90,7 @@ def test_a_partition_column_has_the_type_that_is_given(spark: SparkSession, lake
 def test_other_formats_are_read_back(
     spark: SparkSession, lake: Lake, format_: str, options: dict[str, str]
 ) -> None:
-    """ORC says its types itself, of text the schema is given: rows come back, partition columns typed."""
+    """ORC has its own types, text gets a schema: rows come back, partition columns typed."""
     columns = [
         "id", "cast(id as decimal(12, 2)) as cost", "id / 3 as share", "id % 2 = 0 as even",
         "timestamp_millis(id * 86400123) as at",
@@ -123,12 +123,12 @@ def test_other_formats_are_read_back(
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
 def test_files_that_the_filters_exclude_are_not_read(spark: SparkSession, lake: Lake) -> None:
-    """By partition and by bounds: a query that needs few files succeeds where all others are gone."""
+    """By partition and by bounds, a query that needs few files succeeds even if all others are gone."""
     fill(spark.range(0, 10).selectExpr("id", "'early' as kind", "id % 2 as half"), lake, partitionBy="half")
     fill(spark.range(10, 20).selectExpr("id", "'late' as kind", "id % 2 as half"), lake, partitionBy="half")
 
     def rows(where: str, **options: str) -> int:
-        # Spark would read the columns from the first file.
+        # Otherwise Spark reads the columns from the first file.
         reader = spark.read.format("s3commit").schema("id bigint, kind string, half int")
         return reader.options(**lake.options, **options).load(lake.uri).where(where).count()
 
@@ -158,7 +158,7 @@ def test_files_that_the_filters_exclude_are_not_read(spark: SparkSession, lake: 
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("format_", ["parquet", pytest.param("orc", marks=pytest.mark.all)])
 def test_a_large_file_is_read_by_several_tasks(spark: SparkSession, lake: Lake, format_: str) -> None:
-    """The session's sizes count; each row is read once, with its partition."""
+    """The session's sizes apply, and each row is read once, with its partition."""
     rows = spark.range(200_000, numPartitions=1).selectExpr("id", "md5(cast(id as string)) as s", "7 as p")
     size = {"orc": "orc.stripe.size", "parquet": "parquet.block.size"}[format_]
     write(rows, lake, format=format_, partitionBy="p", **{size: "1m"})
@@ -180,7 +180,7 @@ def test_a_large_file_is_read_by_several_tasks(spark: SparkSession, lake: Lake, 
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
 def test_the_columns_are_those_of_all_commits(spark: SparkSession, lake: Lake) -> None:
-    """An empty table has its columns; those that later commits add or widen are read from all files."""
+    """An empty table has its columns; ones that later commits add or widen are read from all files."""
     first = spark.range(0).selectExpr("cast(id as int) as n", "cast(id as varchar(3)) as v", "1 as p")
     by_pending = Lake(lake.store, lake.server, f"{lake.uri.rstrip('/')}-pending/")
     for put, table in ((write, lake), (fill, by_pending)):
@@ -198,7 +198,7 @@ def test_the_columns_are_those_of_all_commits(spark: SparkSession, lake: Lake) -
 
 
 def test_options_of_a_read_are_checked() -> None:
-    """What is unknown, malformed or missing is named; what is left out comes from the session."""
+    """Unknown, malformed and missing options are named; omitted ones come from the session."""
     defaults = StoreAddress(region="eu-central-1")
     given = {"PATH": "s3a://lake/flights", "Job": "j1", "pathStyle": "true", "Header": "true"}
     store = StoreAddress(region="eu-central-1", path_style=True)

@@ -1,4 +1,4 @@
-"""Any rows, of any types and partition values, written through Spark are read back as the same rows."""
+"""Rows of any types and partition values that are written through Spark are read back unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark"), pytest.mark.all]
 
-#: An example costs Spark seconds: few of them, each with many columns and rows.
+#: An example costs Spark seconds, so there are few, each with many columns and rows.
 FEW = settings(
     max_examples=4,
     deadline=None,
@@ -43,7 +43,7 @@ FEW = settings(
 NAMES = ["plain", "with space", "dot.ted", "ünï", "semi;colon=", "back`tick", "UPPER", "a,b", "(x)"]
 PARTITIONS = ["p", "part ition", "größe=%"]
 
-#: What paths, escapes, CSV and JSON give a meaning to, beside letters of several sizes.
+#: Characters with a meaning in paths, escapes, CSV or JSON, and letters of several sizes.
 CHARACTERS = "ab01 /\\%=:#?*[]{}\"'`,;.+-_~^|&<>@$!\n\r\t\x01\x7féß漢😀"
 TEXT = st.one_of(
     st.sampled_from(["", " ", "null", "NULL", "007", "1e5", "2013-01-01", "true", ".."]),
@@ -99,7 +99,7 @@ FLAT: Flat = {
     pa.duration("us"): st.timedeltas(dt.timedelta(-10_000), dt.timedelta(10_000)),
 }
 
-#: What ORC holds, as Arrow writes and reads it.
+#: What ORC can hold, as Arrow writes and reads it.
 IN_ORC = FLAT | {
     pa.date32(): st.dates(dt.date(1582, 10, 15), dt.date(9999, 12, 29)),
     pa.timestamp("us", "UTC"): st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2262, 1, 1)).map(_in_utc),
@@ -115,7 +115,7 @@ del IN_TEXT[pa.duration("us")]
 #: Columns of CSV.
 IN_CSV = {kind: values for kind, values in IN_TEXT.items() if not pt.is_binary(kind)}
 
-#: Columns of JSON, in which not all numbers are numbers.
+#: Columns of JSON, where not all numbers are numbers.
 IN_JSON = IN_TEXT | {
     pa.float32(): st.floats(width=32, allow_nan=False, allow_infinity=False),
     pa.float64(): st.floats(allow_nan=False, allow_infinity=False),
@@ -145,7 +145,7 @@ def _nested_in_json(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[
 
 
 def _nested_in_orc(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
-    """No structs right within structs: null ones are refused."""
+    """Return types without structs directly in structs, as null ones are refused."""
     return _nested(inner).filter(
         lambda kind: not (pt.is_struct(kind) and any(pt.is_struct(field.type) for field in kind))
     )
@@ -153,7 +153,7 @@ def _nested_in_orc(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[p
 
 @dataclass(frozen=True)
 class Nesting:
-    """How types are made of others, and which types are never within another."""
+    """How types are nested, and which types are never within another."""
 
     extend: Callable[[st.SearchStrategy[pa.DataType]], st.SearchStrategy[pa.DataType]]
     outermost: tuple[pa.DataType, ...] = ()
@@ -214,7 +214,7 @@ def rows_of(table: pa.Table, names: list[str]) -> Counter[str]:
 
 
 def expected(table: pa.Table, partitions: list[str]) -> pa.Table:
-    """Return what is to be read: an empty text makes no path, and is read as null, as Spark does."""
+    """Return the expected rows: an empty text makes no path, and is read as null, as in Spark."""
     for name in partitions:
         if pt.is_string(table.schema.field(name).type):
             found = [value or None for value in table[name].to_pylist()]
@@ -238,7 +238,7 @@ def fresh(lake: Lake) -> Callable[[], Lake]:
 def test_parquet_of_any_rows_is_read_back(
     spark: SparkSession, fresh: Callable[[], Lake], tmp_path_factory: pytest.TempPathFactory, door: str
 ) -> None:
-    """Spark's own reader, ours and pyarrow find the rows that were written, whichever door they went by."""
+    """Spark's own reader, ours and pyarrow find the written rows, whichever way they were written."""
 
     @FEW
     @given(tables(FLAT, Nesting(_nested)))
@@ -276,7 +276,7 @@ def test_other_formats_of_any_rows_are_read_back(
     drawn: st.SearchStrategy[tuple[pa.Table, list[str]]],
     options: dict[str, str],
 ) -> None:
-    """Our reader finds the rows that were written, of all types that the format gives back."""
+    """Our reader finds the written rows, of all types that the format preserves."""
 
     @settings(FEW, max_examples=3)
     @given(drawn)

@@ -1,4 +1,4 @@
-"""How large the batches are in which Spark hands rows over, and whose limits decide it."""
+"""How large the batches of rows are that Spark passes on, and whose limits decide it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORDS, BYTES = BATCHES_BY_COUNT
 
 
 def said(spark: SparkSession) -> dict[str, str]:
-    """Return what a session says itself of its batches."""
+    """Return a session's own batch settings."""
     found = {key: spark.conf.get(key, None) for key in BATCHES_BY_COUNT}
     return {key: value for key, value in found.items() if value is not None}
 
@@ -61,8 +61,8 @@ def test_a_write_has_rows_counted(session: SparkSession, lake: Lake) -> None:
     assert said(session) == {}
 
 
-def test_a_write_that_fails_leaves_the_session_as_it_was(session: SparkSession, lake: Lake) -> None:
-    """The session's limits are its own again after a write that failed."""
+def test_a_failed_write_restores_the_session(session: SparkSession, lake: Lake) -> None:
+    """A session's limits are restored after a write that failed."""
     with pytest.raises(Exception, match="USER_RAISED_EXCEPTION"):
         written(lake, batches_of(session, 10, broken="raise_error('broken')"))
     assert said(session) == {}
@@ -79,7 +79,7 @@ def test_rows_that_may_be_large_are_weighed(session: SparkSession, lake: Lake, s
 
 @pytest.mark.parametrize("own", [{RECORDS: "3000"}, pytest.param({BYTES: "64m"}, marks=pytest.mark.all)])
 def test_limits_of_the_session_stay(session: SparkSession, lake: Lake, own: dict[str, str]) -> None:
-    """Where the session says how large a batch may be, in rows or in bytes, neither door changes anything."""
+    """If the session sets a batch's limit, in rows or in bytes, no way of writing changes it."""
     for key, value in own.items():
         session.conf.set(key, value)
     register(session)
@@ -99,7 +99,7 @@ def test_a_registered_session_counts_rows(session: SparkSession, lake: Lake) -> 
     assert said(session) == BATCHES_BY_COUNT
 
 
-def test_a_conf_that_says_it_itself_gets_nothing() -> None:
+def test_a_conf_with_its_own_limit_is_left_alone() -> None:
     """A conf with either limit is left alone, another gets both."""
     assert batch_conf({"spark.executor.memory": "1g"}) == BATCHES_BY_COUNT
     assert batch_conf({RECORDS: 100}) == batch_conf({BYTES: "16m"}) == {}

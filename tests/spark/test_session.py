@@ -16,7 +16,7 @@ from airflow_s3commit.spark.session import JobInConf, StoreAddress, job_from_con
 REFERENCE = JobReference(job_id="j1", destination="s3://lake/t/", staging="s3://lake/t/__magic_job-j1/")
 
 
-def test_what_is_put_in_is_found_again() -> None:
+def test_settings_survive_the_conf() -> None:
     """The conf carries the job, stage, attempt and store settings unchanged."""
     conf = committer_conf(REFERENCE, "load", "2", endpoint_url="http://h", region="r", path_style=False)
     assert job_from_conf(conf.get) == JobInConf(REFERENCE, "load", "2")
@@ -25,13 +25,13 @@ def test_what_is_put_in_is_found_again() -> None:
 
 
 def test_a_conf_without_a_job_names_none() -> None:
-    """Store settings alone are no job."""
+    """Store settings alone are not a job."""
     assert job_from_conf({"spark.s3commit.endpoint.url": "http://h"}.get) is None
     assert store_from_conf({}.get) == StoreAddress()
 
 
 def test_a_part_of_a_job_is_refused() -> None:
-    """A conf that names a job in part is refused with the missing keys."""
+    """A conf that only partly names a job is refused with the missing keys."""
     with pytest.raises(InvalidRecord, match=r"not spark\.s3commit\.job\.destination, spark\..*staging"):
         job_from_conf({"spark.s3commit.job.id": "j1"}.get)
 

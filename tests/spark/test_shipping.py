@@ -17,7 +17,7 @@ from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, require_libraries
 
 
 def test_the_zip_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
-    """The same code makes the same bytes under the same name, in this process and in another."""
+    """The same code makes the same bytes under the same name, in any process."""
     here = Path(py_files(tmp_path / "here"))
     code = "import sys; from airflow_s3commit.spark import py_files; print(py_files(sys.argv[1]))"
     command = [sys.executable, "-c", code, str(tmp_path / "there")]
@@ -39,7 +39,7 @@ def test_the_zip_is_written_once_and_again_when_damaged(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
-def test_the_zip_has_python_alone(tmp_path: Path) -> None:
+def test_the_zip_only_has_python(tmp_path: Path) -> None:
     """It has every module of the package and the one that Spark finds the data source by; nothing else."""
     with zipfile.ZipFile(py_files(tmp_path)) as archive:
         names = archive.namelist()
@@ -79,7 +79,7 @@ def test_a_missing_library_is_named_with_what_to_run() -> None:
 
 @pytest.mark.parametrize("library", ["boto3", "msgspec", "pyarrow"])
 def test_importing_the_door_without_a_library_says_so(library: str) -> None:
-    """Where a library is missing in a Python worker, importing the Spark door names it and the cure."""
+    """If a library is missing in a Python worker, importing the Spark door names it and the remedy."""
     code = (
         f"import sys; sys.modules.update({{{library!r}: None, 'pyspark.worker': sys}})\n"
         "try: import airflow_s3commit.spark.session\n"
@@ -108,7 +108,7 @@ def test_a_checkout_compiles_the_jar_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.spark
-def test_without_a_compiler_the_error_names_the_ways_out(
+def test_without_a_compiler_the_error_names_the_remedies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkout without javac says that a wheel has the jar, and what to install."""

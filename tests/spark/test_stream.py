@@ -18,7 +18,7 @@ REFERENCE = JobReference(job_id="j1", destination="s3://lake/t/", staging="s3://
 
 
 def test_modes_that_make_no_sense_for_batches_are_refused() -> None:
-    """A stream's batches come again and again: they append or overwrite."""
+    """A stream's batches repeat, so they append or overwrite."""
     with pytest.raises(InvalidOption, match="errorifexists"):
         foreach_batch(destination="s3://lake/t/", mode="errorifexists")  # type: ignore[arg-type]
 
@@ -31,7 +31,7 @@ def test_unknown_options_are_refused_before_the_query_starts() -> None:
 
 @pytest.mark.parametrize("option", ["path", "PartitionBy", "conflictMode", "stage", "format"])
 def test_arguments_are_not_options_of_a_stream(option: str) -> None:
-    """What has an argument is refused as an option before the query starts."""
+    """A setting with an argument is refused as an option before the query starts."""
     with pytest.raises(InvalidOption, match=f"pass {option} as the argument .* of foreach_batch"):
         foreach_batch(destination="s3://lake/t/", options={option: "x"})
 
@@ -48,6 +48,6 @@ def test_a_job_in_the_conf_is_refused() -> None:
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
 def test_a_thread_that_runs_no_stream_is_refused(spark: SparkSession) -> None:
-    """Outside a streaming query's own thread there is no query id, and no other one is made up."""
+    """Outside a streaming query's own thread there is no query id, and none is made up."""
     with pytest.raises(InvalidOption, match="this thread does not run a streaming query's batches"):
         foreach_batch(destination="s3://lake/t/")(spark.range(1), 0)

@@ -58,7 +58,7 @@ def job(store: MemoryStore) -> Job:
 
 @pytest.fixture
 def streaming(store: MemoryStore) -> Job:
-    """Return a job whose committer uploads while rows come."""
+    """Return a job whose committer uploads while rows arrive."""
     options = JobOptions(committer="magic", conflict_mode="append")
     return Job.setup(store, "s3://lake/t", options=options, job_id=OURS)
 
@@ -83,7 +83,7 @@ def rows_of(files: dict[str, pa.Table]) -> Counter[tuple[str, int]]:
 
 
 def test_each_partition_gets_a_file_named_as_spark_names_it(store: MemoryStore, job: Job) -> None:
-    """Unsorted rows end in one file a partition, and rows and files are counted."""
+    """Unsorted rows end up in one file a partition, and rows and files are counted."""
     values = [(f"d{n % 3}", n) for n in range(1000)]
     task = write_task(job, batches(values), plan("dt"), IDS)
     assert (task.files, task.rows, task.task, task.attempt) == (3, 1000, "00003", "17")
@@ -94,8 +94,8 @@ def test_each_partition_gets_a_file_named_as_spark_names_it(store: MemoryStore, 
     assert files[f"dt=d0/part-00003-{OURS}.c000.snappy.parquet"].column_names == ["x"]
 
 
-def test_files_end_at_the_most_records(store: MemoryStore, job: Job) -> None:
-    """No file has more rows than asked for, and none are lost."""
+def test_files_end_at_the_maximum_of_records(store: MemoryStore, job: Job) -> None:
+    """No file has more rows than allowed, and none are lost."""
     values = [("a", n) for n in range(250)]
     task = write_task(job, batches(values, 40), plan("dt", max_records_per_file=100), IDS)
     files = committed(store, job, task)
@@ -106,7 +106,7 @@ def test_files_end_at_the_most_records(store: MemoryStore, job: Job) -> None:
 
 
 def test_tight_bounds_make_more_files_and_lose_nothing(store: MemoryStore, job: Job) -> None:
-    """With room for two files and a few rows, forty partitions are written whole, in several files each."""
+    """With room for two files and a few rows, forty partitions are written fully, in several files each."""
     values = [(f"d{n * 7 % 40:02d}", n) for n in range(8000)]
     tight = plan("dt", open_files=2, row_bytes=20_000, row_group_bytes=5_000)
     task = write_task(job, batches(values, 500), tight, IDS)
@@ -127,7 +127,7 @@ def test_a_large_partition_streams_row_groups(store: MemoryStore, job: Job) -> N
     assert metadata.num_row_groups > 3
 
 
-def test_an_empty_table_is_one_file_of_the_first_task(store: MemoryStore, job: Job) -> None:
+def test_an_empty_table_has_one_file_of_the_first_task(store: MemoryStore, job: Job) -> None:
     """As with Spark's own writer, the first task of an unpartitioned write leaves the schema."""
     nobody = write_task(job, [], plan(), TaskIds("spark", "0", 1, "8"))
     first = write_task(job, [], plan(), TaskIds("spark", "0", 0, "9"))
@@ -144,7 +144,7 @@ def test_an_empty_partitioned_table_has_no_file(store: MemoryStore, job: Job) ->
 
 
 def test_another_stage_has_other_file_names(store: MemoryStore, job: Job) -> None:
-    """Two stages of a job can write the same partitions; the job id still ends the stem."""
+    """Two stages of a job can write the same partitions; the job's id still ends the stem."""
     one = write_task(job, batches([("a", 1)]), plan("dt"), TaskIds("spark", "0", 0, "1"))
     two = write_task(job, batches([("a", 2)]), plan("dt"), TaskIds("late.rows", "0", 0, "1"))
     # With a digest, because late_rows is a stage's name too.
@@ -158,7 +158,7 @@ def test_another_stage_has_other_file_names(store: MemoryStore, job: Job) -> Non
 
 
 def test_a_failing_task_leaves_nothing_pending(store: MemoryStore, streaming: Job) -> None:
-    """An exception from the rows' side aborts what the attempt has uploaded."""
+    """An exception from the input aborts what the attempt has uploaded."""
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches([(f"d{n}", n) for n in range(500)])
@@ -175,7 +175,7 @@ def test_a_failing_task_leaves_nothing_pending(store: MemoryStore, streaming: Jo
 def test_a_staging_task_that_fails_has_sent_nothing(
     store: MemoryStore, job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its files are in a directory of Spark's until it commits, and are removed when it fails."""
+    """Its files are in a directory of Spark's until it commits, and are removed if it fails."""
     places = [tmp_path / "one", tmp_path / "two"]
     for place in places:
         place.mkdir()
@@ -196,7 +196,7 @@ def test_a_staging_task_that_fails_has_sent_nothing(
 
 
 def test_unarranged_rows_go_up_before_the_input_ends(store: MemoryStore, streaming: Job) -> None:
-    """Gathering rows to split them is bounded too: with little memory, uploads begin while rows come."""
+    """Gathering rows to split them is bounded too: with little memory, uploads begin while rows arrive."""
     pending: list[int] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
@@ -209,8 +209,8 @@ def test_unarranged_rows_go_up_before_the_input_ends(store: MemoryStore, streami
     assert pending[-1] > 0
 
 
-def test_what_is_known_of_columns_reaches_the_manifest(store: MemoryStore, job: Job) -> None:
-    """Each file's entry has its rows and the statistics of its columns, partition columns left out."""
+def test_facts_about_columns_reach_the_manifest(store: MemoryStore, job: Job) -> None:
+    """Each file's entry has its rows and the statistics of its columns, except partition columns."""
     values = [("a", 5), ("b", 1), ("a", 7)]
     job.seal_stage("spark", "0", [write_task(job, batches(values), plan("dt"), IDS)])
     job.seal()
@@ -221,7 +221,7 @@ def test_what_is_known_of_columns_reaches_the_manifest(store: MemoryStore, job: 
 
 
 def test_attempts_of_restarted_applications_have_other_ids(store: MemoryStore, job: Job) -> None:
-    """Two applications that Spark numbers alike commit side by side, and what is sealed counts."""
+    """Two applications that Spark numbers alike commit side by side, and the sealed one counts."""
     ids = [TaskIds.of_spark("spark", "0", str(uuid.uuid4()), 0, 0) for _ in range(2)]
     assert all(each.attempt.isalnum() for each in ids)
     tasks = [write_task(job, batches([("a", n)]), plan(), each) for n, each in enumerate(ids)]
@@ -244,7 +244,7 @@ def test_a_store_that_refuses_parts_fails_the_task_cleanly(monkeypatch: pytest.M
     assert list(store.list_uploads("lake", "t/")) == []
 
 
-def test_a_job_that_was_aborted_takes_no_output(store: MemoryStore, job: Job) -> None:
+def test_an_aborted_job_accepts_no_output(store: MemoryStore, job: Job) -> None:
     """A late task of an aborted job is refused and leaves nothing."""
     job.abort()
     with pytest.raises((JobClosed, NoSuchJob), match=OURS):
@@ -253,7 +253,7 @@ def test_a_job_that_was_aborted_takes_no_output(store: MemoryStore, job: Job) ->
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_worker_keeps_no_memory_of_arrow_s(job: Job, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+def test_a_worker_releases_arrow_s_memory(job: Job, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     """After a task, however it ends, Arrow's allocator gives back what it keeps unused."""
     events: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Spark's own writers, unchanged, on real S3A: what they write is pending until the job's commit."""
+"""Spark's own writers, unchanged, on real S3A: their output is pending until the job's commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group(
 
 TABLES = ("static", "partition", "saved", "created", "twice", "added", "dynamic", "elsewhere")
 
-#: Rows that Spark counts; unknown where a later write discards a part of a task's files.
+#: Rows that Spark counts; unknown if a later write discards some of a task's files.
 ROWS = {
     "static": 40,
     "partition": 10,
@@ -76,7 +76,7 @@ class Night:
                     self.store.put("lake", self.prefix + path, target.read_bytes())
 
     def jobs(self, mode: str = "as-written") -> dict[str, Job]:
-        """Set a job up for each table but ``elsewhere``."""
+        """Set a job up for each table except ``elsewhere``."""
         options = JobOptions(conflict_mode=mode)
         return {table: Job.setup(self.store, self.lake(table).uri, options=options) for table in TABLES[:-1]}
 
@@ -111,13 +111,13 @@ def rows_of(folder: Path) -> set[tuple[int, str, str]]:
 def night(
     seaweed: S3Server, seaweed_store: S3Store, prefix: str, tmp_path: Path, submit_unchanged: Submit
 ) -> Iterator[Night]:
-    """Return tables of the test's own, with rows."""
+    """Return this test's tables, with rows."""
     night = Night(seaweed, seaweed_store, prefix, tmp_path / "local", submit_unchanged)
     night.put_old_rows()
     return night
 
 
-def test_save_modes_mean_what_they_mean_to_spark(night: Night, tmp_path: Path) -> None:
+def test_save_modes_match_spark_s(night: Night, tmp_path: Path) -> None:
     """Overwrites, static, partition and dynamic, and appends give at the commit the rows of a disk."""
     jobs = night.jobs()
     before = {table: night.lake(table).visible() for table in jobs}
@@ -141,7 +141,7 @@ def test_save_modes_mean_what_they_mean_to_spark(night: Night, tmp_path: Path) -
 
 @pytest.mark.all
 def test_a_write_that_looks_at_the_destination_does_not_see_pending_files(night: Night) -> None:
-    """Modes that depend on what is there see the job's own records, or are refused; nothing is visible."""
+    """Modes that depend on existing data see the job's own records, or are refused; nothing is visible."""
     jobs = night.jobs()
     before = night.lake("static").visible()
     done = night.submit(jobs, REFUSED="1")
@@ -160,7 +160,7 @@ def test_a_write_that_looks_at_the_destination_does_not_see_pending_files(night:
 
 
 @pytest.mark.all
-def test_a_killed_driver_leaves_nothing_that_is_not_wanted(night: Night, tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_nothing_unwanted(night: Night, tmp_path: Path) -> None:
     """Any process can commit a job whose writes were sealed; an abort of the others leaves nothing."""
     jobs = night.jobs()
     before = {table: night.lake(table).visible() for table in jobs}
@@ -186,7 +186,7 @@ def test_a_killed_driver_leaves_nothing_that_is_not_wanted(night: Night, tmp_pat
 
 @pytest.mark.all
 def test_of_twin_applications_one_counts(lake: Lake, submit_unchanged: Submit, tmp_path: Path) -> None:
-    """Of two that write one stage attempt at once, one is committed, nothing is left of the other."""
+    """Of two that write one stage attempt at once, one is committed and nothing is left of the other."""
     job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode="as-written"))
     conf = committer_conf(job.reference, "load", "1", writer="spark")
     pipe = tmp_path / "pipe"

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group(
 
 
 def pend(frame: DataFrame, lake: Lake, **arguments: Any) -> PendingWrite:
-    """Write a frame to a table of the test's own."""
+    """Write a frame to this test's table."""
     options = {**lake.options, **arguments.pop("options", {})}
     return write_pending(frame, destination=lake.uri, options=options, **arguments)
 
@@ -36,8 +36,8 @@ def ids(lake: Lake, *partition_by: str) -> list[int]:
     return sorted(lake.table(*partition_by)["id"].to_pylist())
 
 
-def test_rows_are_clustered_committed_and_accounted_for(spark: SparkSession, lake: Lake) -> None:
-    """Each partition is one file, and the answer says which pendingsets, files and rows there are."""
+def test_rows_are_clustered_committed_and_reported(spark: SparkSession, lake: Lake) -> None:
+    """Each partition is one file, and the result names the pendingsets, files and rows."""
     frame = spark.range(900, numPartitions=3).selectExpr("id", "cast(id % 6 as int) as P", "id % 2 = 0 as b")
     done = pend(frame, lake, partition_by=["p", "b"])
     assert ids(lake, "p", "b") == list(range(900))
@@ -75,7 +75,7 @@ def test_partition_columns_of_any_type_are_named_as_spark_names_them(
 
 
 def test_clustering_keeps_the_order_of_a_sorted_frame(spark: SparkSession) -> None:
-    """Rows of a partition are in the order that the user sorted them in, through projections and filters."""
+    """Rows of a partition keep the user's sort order, through projections and filters."""
     rows = spark.range(200, numPartitions=3).selectExpr("id", "id % 7 as k", "cast(id % 3 as int) as dt")
     frame = rows.sortWithinPartitions("k", desc("id")).where("id > 5").select("dt", "id", "k")
     arranged, _ = arrange(frame, ["dt"], cluster=True, salt=None)
@@ -88,8 +88,8 @@ def test_clustering_keeps_the_order_of_a_sorted_frame(spark: SparkSession) -> No
         assert arrange(other, ["dt"], cluster=True, salt=None)[0].columns == ["id", "k", "dt"]
 
 
-def test_save_modes_mean_what_they_mean_in_spark(spark: SparkSession, lake: Lake) -> None:
-    """By default data that is there is an error; ignore, append and overwrite do as they say."""
+def test_save_modes_match_spark_s(spark: SparkSession, lake: Lake) -> None:
+    """By default existing data is an error; ignore, append and overwrite do as they say."""
     first = spark.range(4, numPartitions=1).selectExpr("id", "concat('d', id % 2) as dt")
     later = first.where("dt = 'd1'").selectExpr("id + 10 as id", "dt")
     assert pend(first, lake, partition_by=["dt"]).manifest is not None
@@ -106,8 +106,8 @@ def test_save_modes_mean_what_they_mean_in_spark(spark: SparkSession, lake: Lake
     assert lake.pending() == []
 
 
-def test_ignore_writes_where_nothing_is(spark: SparkSession, lake: Lake) -> None:
-    """An empty table is written in mode ignore; rows that are known to be none leave the schema."""
+def test_ignore_writes_to_an_empty_table(spark: SparkSession, lake: Lake) -> None:
+    """An empty table is written in mode ignore, and rows known to be none leave the schema."""
     done = pend(spark.sql("select 1 as id, 'a' as s where false"), lake, mode="ignore")
     assert not done.ignored
     assert lake.table().schema.names == ["id", "s"]
@@ -115,7 +115,7 @@ def test_ignore_writes_where_nothing_is(spark: SparkSession, lake: Lake) -> None
 
 
 def test_for_a_job_it_only_seals(spark: SparkSession, lake: Lake, job_conf: Any) -> None:
-    """The job that is given, or in the conf, gets a sealed stage; its owner commits both."""
+    """The job that is passed, or in the conf, gets a sealed stage; its owner commits both."""
     in_conf = job_conf("append")
     frame = spark.range(20, numPartitions=2)
     one = write_pending(frame, options=lake.options)
@@ -137,7 +137,7 @@ def test_for_a_job_it_only_seals(spark: SparkSession, lake: Lake, job_conf: Any)
 
 
 def test_arguments_are_not_options(spark: SparkSession, lake: Lake) -> None:
-    """What has an argument is not taken as an option, and an unknown mode is refused."""
+    """A setting with an argument is not accepted as an option, and an unknown mode is refused."""
     frame = spark.range(1)
     for options, says in (({"partitionBy": "id"}, "partition_by"), ({"conflictMode": "fail"}, "mode")):
         with pytest.raises(InvalidOption, match=f"argument {says}"):
@@ -151,7 +151,7 @@ def test_arguments_are_not_options(spark: SparkSession, lake: Lake) -> None:
 def test_a_write_that_fails_leaves_nothing(
     spark: SparkSession, lake: Lake, tmp_path: Path, committer: str
 ) -> None:
-    """If tasks that have left uploads finally fail, nothing of the job remains."""
+    """If tasks that have left uploads fail for good, nothing of the job remains."""
     frame = spark.range(1_000, numPartitions=1).selectExpr("id", "repeat(id, 300) as pad")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
     failing = fault(lake, tmp_path, 99, streams=committer == "magic").of(frame)

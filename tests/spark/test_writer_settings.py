@@ -84,7 +84,7 @@ def set_by(conf: dict[str, str], **options: str) -> WriteOptions:
         ),
     ],
 )
-def test_what_spark_heeds_is_heeded(
+def test_what_spark_honours_is_honoured(
     conf: dict[str, str], options: dict[str, str], read: Any, expected: object
 ) -> None:
     """A setting is used for files of its format, unless the write's own option is given."""
@@ -122,8 +122,8 @@ def test_what_spark_heeds_is_heeded(
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(key: str, value: str, file_format: str, says: str) -> None:
-    """The error names the setting, its value and what to do; files of other formats are written."""
-    # A key of encryption may have a secret.
+    """The error names the setting, its value and a remedy; files of other formats are written."""
+    # An encryption key may be secret.
     value_shown = "" if "encrypted" in says else f"={value}"
     shown = f"{key.removeprefix('spark.hadoop.')}{value_shown}, which s3commit cannot do for {file_format}"
     with pytest.raises(InvalidOption, match=says) as error:
@@ -151,7 +151,7 @@ def test_defaults_are_silent(key: str, value: str) -> None:
 
 
 def test_settings_of_columns_and_of_hives_names_are_found() -> None:
-    """A key for one column is refused whatever that of the others says, and ORC's keys by Hive's names."""
+    """A key for one column is refused whatever the others' is, and ORC's keys are found by Hive's names."""
     said = {"spark.hadoop.parquet.bloom.filter.enabled#a.b": "true", "parquet.bloom.filter.enabled": "false"}
     assert column_settings(said) == {"parquet.bloom.filter.enabled": "true"}
     assert column_settings({"parquet.enable.dictionary#a": "true", "parquet.page.size": "1"}) == {}
@@ -161,7 +161,7 @@ def test_settings_of_columns_and_of_hives_names_are_found() -> None:
     assert honoured.table.row_group_bytes == 1 << 20
 
 
-#: Settings that change nothing in the files of a write, by the reason.
+#: Settings that change nothing in a write's files, by the reason.
 WITHOUT_EFFECT = {
     "reads": (
         r"spark\.sql\.parquet\.(aggregatePushdown|binaryAsString|columnarReader.*|enable.*Reader|fieldId\.read.*"
@@ -233,7 +233,7 @@ def settings_of(spark: SparkSession) -> set[str]:
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
 def test_every_setting_that_spark_knows_is_decided(spark: SparkSession) -> None:
-    """A setting that a new Spark, parquet-java or ORC brings is honoured, refused, or known to do nothing."""
+    """A setting that a new Spark, parquet-java or ORC adds is honoured, refused, or known to be harmless."""
     known = settings_of(spark)
     harmless = [pattern for patterns in WITHOUT_EFFECT.values() for pattern in patterns]
     idle = {key for key in known for pattern in harmless if re.fullmatch(pattern, key)}
@@ -325,8 +325,8 @@ def filled(conf: dict[str, str], said: ObjectOptions | None = None) -> ObjectOpt
         ({"fs.s3a.acl.default": "PUBLIC_READ"}, {"acl": "public-read"}),
     ],
 )
-def test_hadoops_names_become_ours(conf: dict[str, str], expected: dict[str, Any]) -> None:
-    """Each of Hadoop's spellings is read, and a bucket's own setting before that of all buckets."""
+def test_hadoop_s_names_are_translated(conf: dict[str, str], expected: dict[str, Any]) -> None:
+    """Each of Hadoop's spellings is read, and a bucket's own setting overrides that of all buckets."""
     assert filled(conf) == ObjectOptions(**expected)
 
 
@@ -356,15 +356,15 @@ def test_hadoops_names_become_ours(conf: dict[str, str], expected: dict[str, Any
         ({"fs.s3a.acl.default": "LogDeliveryWrite"}, r"fs.s3a.\* of the session: acl="),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(conf: dict[str, str], says: str) -> None:
-    """Unless the write says itself how it wants to have it."""
+def test_object_settings_that_cannot_be_honoured_are_refused(conf: dict[str, str], says: str) -> None:
+    """The write itself may choose the encryption instead."""
     with pytest.raises(InvalidOption, match=says):
         filled(conf)
     own = ObjectOptions(sse="AES256", acl="private")
     assert filled(conf, own) == own
 
 
-def test_credential_providers_matter_to_a_kms_key_alone() -> None:
+def test_credential_providers_only_matter_to_a_kms_key() -> None:
     """A conf with its key, or without KMS, may have providers for other secrets."""
     providers = {"hadoop.security.credential.provider.path": "jceks://file/k"}
     named = {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": KEY}
@@ -373,8 +373,8 @@ def test_credential_providers_matter_to_a_kms_key_alone() -> None:
     assert filled(providers) == ObjectOptions()
 
 
-def test_what_a_write_says_beats_its_session() -> None:
-    """Encryption is one thing: a session's key does not go with a write's algorithm."""
+def test_a_write_s_options_override_its_session() -> None:
+    """Encryption is set as a whole: a session's key is not used with a write's algorithm."""
     session = S3ASettings(algorithm="SSE-KMS", key=KEY, storage_class="glacier_ir", acl="Private")
     own = ObjectOptions(sse="aws:kms", storage_class="STANDARD")
     assert session.fill(own) == ObjectOptions(sse="aws:kms", storage_class="STANDARD", acl="private")
@@ -461,8 +461,8 @@ def described(lake: Lake) -> list[ObjectInfo]:
 class TestInSpark:
     pytestmark = on_spark
 
-    def test_a_notebooks_options_reach_its_files(self, spark: SparkSession, lake: Lake) -> None:
-        """Every file has what the options say, and its manifest is encrypted too."""
+    def test_a_notebook_s_options_reach_its_files(self, spark: SparkSession, lake: Lake) -> None:
+        """Every file follows the options, and its manifest is encrypted too."""
         write(
             spark.range(10, numPartitions=2), lake,
             storageClass="STANDARD_IA", sse="AES256", objectTags=json.dumps({"team": "maps"}),
@@ -482,10 +482,10 @@ class TestInSpark:
         assert headers == {"x-amz-server-side-encryption": "AES256"}
 
     @pytest.mark.parametrize("in_hadoop", [pytest.param(False, marks=pytest.mark.all), True])
-    def test_a_session_s_encryption_is_taken_over(
+    def test_a_session_s_encryption_is_used(
         self, spark: SparkSession, lake: Lake, conf: Any, in_hadoop: bool
     ) -> None:
-        """Said in the Spark conf, or in Hadoop's own where the session was registered."""
+        """It is set in the Spark conf, or in Hadoop's own if the session was registered."""
         prefix = "" if in_hadoop else "spark.hadoop."
         conf(f"{prefix}fs.s3a.encryption.algorithm", "AES256", in_hadoop=in_hadoop)
         conf(f"{prefix}fs.s3a.bucket.lake.create.storage.class", "standard_ia", in_hadoop=in_hadoop)
@@ -499,7 +499,7 @@ class TestInSpark:
         assert {info.headers["x-amz-server-side-encryption"] for info in found} == {"AES256"}
         assert {info.headers["x-amz-storage-class"] for info in found} == {"STANDARD_IA"}
 
-    def test_a_job_that_says_otherwise_refuses_the_write(
+    def test_a_job_without_encryption_refuses_an_encrypted_write(
         self, spark: SparkSession, lake: Lake, job_conf: Any, conf: Any
     ) -> None:
         """A session that encrypts, or a write that asks for it, is refused by a job that does not."""
@@ -512,8 +512,8 @@ class TestInSpark:
             frame.write.format("s3commit").mode("append").options(**lake.options).save()
         assert lake.pending() == []
 
-    def test_a_stream_s_batches_are_kept_so_too(self, spark: SparkSession, lake: Lake, conf: Any) -> None:
-        """A batch's job has the options of its stream, and the session's where the stream says nothing."""
+    def test_a_stream_s_batches_have_its_options(self, spark: SparkSession, lake: Lake, conf: Any) -> None:
+        """A batch's job has the options of its stream, and the session's if the stream sets none."""
         conf("spark.hadoop.fs.s3a.create.storage.class", "standard_ia")
         batch = foreach_batch(destination=lake.uri, stream="s", options={**lake.options, "sse": "AES256"})
         batch(spark.range(3, numPartitions=1), 0)

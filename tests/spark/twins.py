@@ -1,4 +1,4 @@
-"""A Spark application that writes while its twin does: a task of each waits for the other's."""
+"""A Spark application whose task waits for a task of its twin, which writes at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 
 def main() -> None:
-    """Write to a place, after both twins have opened a named pipe: one to read it, the other to write it."""
+    """Write to a place, after both twins have opened a named pipe: one for reading, the other for writing."""
     place, pipe, mode = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
 

@@ -1,4 +1,4 @@
-"""A Spark application that does not know jobs: it writes tables to S3, and the same to a disk."""
+"""A Spark application that knows nothing of jobs: it writes tables to S3, and the same to a disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def fail_once(rows: DataFrame, jvm: int | None) -> DataFrame:
-    """Return the rows, whose first task attempt fails after them; or kills the driver, if it has an id."""
+    """Return the rows, whose first task attempt fails after them, or kills the driver if it has an id."""
 
     def values(batches):
         yield from batches
@@ -72,7 +72,7 @@ def write_tables(spark: SparkSession, place: Callable[[str], str], name: str, jv
 
 
 def overwrite_new_partitions(spark: SparkSession, place: str, name: str) -> None:
-    """Overwrite partitions that did not exist before the application, each twice."""
+    """Overwrite partitions that did not exist before the application, twice each."""
     spark.sql(
         f"CREATE TABLE {name} (id BIGINT, dt STRING, h INT) USING parquet PARTITIONED BY (dt, h)"
         f" LOCATION '{place}'"
@@ -91,7 +91,7 @@ def overwrite_new_partitions(spark: SparkSession, place: str, name: str) -> None
 
 
 def try_what_is_refused(spark: SparkSession, place: str) -> dict[str, str]:
-    """Return the errors of writes that look at the destination; empty where there is none."""
+    """Return the errors of writes that look at the destination, or an empty text if there is none."""
     rows = spark.range(2).selectExpr("id", "'d1' AS dt")
     spark.sql(
         f"CREATE TABLE located (id BIGINT, dt STRING) USING json PARTITIONED BY (dt) LOCATION '{place}'"

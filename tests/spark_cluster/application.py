@@ -1,4 +1,4 @@
-"""A Spark application that does what it is told on standard input, and answers on standard output.
+"""A Spark application that follows orders on standard input, and answers on standard output.
 
 Run as ``python -m tests.spark_cluster.application``; the first line has the session's conf, each further one
 names a function of `tests.spark_cluster.work` and its arguments. It ends when standard input does.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate", "Request", "Rule", "TurnedAway"]
 
-#: Headers that the gate sets by itself.
+#: Headers that the gate sets itself.
 _OWN = frozenset(
     {"authorization", "connection", "content-length", "expect", "host", "x-amz-date", "x-amz-security-token"}
 )

@@ -90,7 +90,7 @@ def test_an_executor_that_is_killed_is_replaced(driver: Driver, table: Table) ->
 
 @pytest.mark.all
 def test_a_notebook_survives_an_executor(driver: Driver, table: Table) -> None:
-    """A write of its own loses an executor, commits by itself, and discards what the dead one had pending."""
+    """A write without a job loses an executor, commits, and discards what the dead one had pending."""
     write_as_notebook(driver, table, "write_pending", fault=table.fault("kill"))
     assert "kill-0-0" in table.marks()
     check(table)

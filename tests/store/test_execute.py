@@ -128,14 +128,14 @@ def test_no_calls_no_outcomes() -> None:
 
 
 def test_bugs_are_raised() -> None:
-    """What is not a store's error is no outcome: it is raised."""
+    """An error that is not a store's is raised, and not returned as an outcome."""
     with pytest.raises(ZeroDivisionError):
         list(with_threads(BrokenStore(), heads(1), threads=1))
 
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_results_come_in_the_order_of_the_items(threads: int) -> None:
-    """Results have the order of the arguments, of which few are drawn ahead; an error comes in its turn."""
+    """Results follow the order of the arguments, drawn only slightly ahead; an error comes in its turn."""
     drawn: list[int] = []
 
     def items() -> Iterator[int]:

@@ -74,7 +74,7 @@ def test_small_parts_can_be_allowed() -> None:
 
 
 def test_a_body_is_copied() -> None:
-    """A part that its writer overwrites afterwards is stored as it was."""
+    """A part that its writer overwrites afterwards keeps its stored content."""
     store = MemoryStore()
     upload_id = store.create_upload("lake", "k", metadata={}, content_type="a/b")
     buffer = bytearray(b"before")

@@ -22,7 +22,7 @@ from airflow_s3commit.tables.formats import first_within
     ids=str,
 )
 def test_nested_types_are_found(kind: pa.DataType) -> None:
-    """The type is found by itself, in lists, in structs, and in keys and values of maps."""
+    """The type is found on its own, in lists, in structs, and in keys and values of maps."""
     assert first_within(kind, pt.is_timestamp, pt.is_date) == pa.date32()
     assert first_within(kind, pt.is_timestamp) is None
 

@@ -48,7 +48,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(options: dict[str, str], say
         parse_table_options(options)
 
 
-def test_what_is_said_twice_is_refused() -> None:
-    """An argument and an option for the same thing contradict each other, even when they agree."""
+def test_an_option_that_is_also_an_argument_is_refused() -> None:
+    """An argument and an option for the same thing contradict each other, even if they agree."""
     with pytest.raises(InvalidOption, match="format is given both as an argument and as an option"):
         parse_table_options({"Format": "csv"}, format="csv")

@@ -105,7 +105,7 @@ def test_parquet_has_every_row_as_it_was(table: pa.Table, options: dict[str, str
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 2).flatmap(lambda count: st.tuples(st.just(count), tables(partitions=count))))
 def test_directories_and_files_together_have_every_row(drawn: tuple[int, pa.Table]) -> None:
-    """The text of a row's directory, with the row of its file, says all that the table said."""
+    """The text of a row's directory, with the row of its file, has everything that the table had."""
     count, table = drawn
     names = table.column_names[:count]
     found: Counter[str] = Counter()

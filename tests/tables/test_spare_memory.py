@@ -10,7 +10,7 @@ import pytest
 
 from airflow_s3commit.tables import open_files
 
-#: Rows as Spark's serializer has them: bytes of a hundred KiB, of which one in a hundred stays.
+#: Rows as Spark's serializer has them: bytes of a hundred KiB, one in a hundred of which stays.
 WORKER = """
 from pathlib import Path
 from airflow_s3commit.tables.open_files import give_memory_back
@@ -31,7 +31,7 @@ print(full - before, idle - before, resident() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
 def test_what_is_left_between_objects_is_given_back() -> None:
-    """Memory between objects that are still used, which glibc keeps by itself, goes back to the system."""
+    """Memory between objects in use, which glibc would keep, goes back to the system."""
     told = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True).stdout
     full, idle, after = map(int, told.split())
     assert full > 150, told

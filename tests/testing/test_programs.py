@@ -79,7 +79,7 @@ def test_exit_code_of_a_short_program() -> None:
 
 
 def test_sigterm_comes_first(tmp_path: Path) -> None:
-    """A program that is stopped gets SIGTERM and the time to end by itself."""
+    """A program that is stopped gets SIGTERM and time to end on its own."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     code = """

@@ -18,7 +18,7 @@ _PACKAGES = (
     *(f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3", "s3-transfer-manager", "sts")),
 )
 
-#: The bundle, and what Spark has itself, often newer.
+#: The bundle, and what Spark has already, often newer.
 _EXCLUDED = (
     "software.amazon.awssdk:bundle",
     "org.apache.hadoop:hadoop-client-api",

@@ -1,1 +1,1 @@
-"""A whole Airflow, driven from outside: every way in which a run can end, and what it leaves behind."""
+"""A complete Airflow, driven from outside: every way a run can end, and what it leaves behind."""

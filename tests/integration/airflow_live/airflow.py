@@ -16,20 +16,20 @@ from airflow_s3commit.testing.programs import Program
 from dev.airflow_api import AirflowApi, ApiError
 from dev.airflow_home import AirflowHome
 
-#: What makes an Airflow quick to notice that something died.
+#: What makes Airflow notice quickly that something died.
 QUICK = {
     "CORE__PARALLELISM": "24",
     "WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
-    # A busy machine is not what is tested.
+    # The test is not about a busy machine.
     "WORKERS__EXECUTION_API_TIMEOUT": "60",
     "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "240",
-    # The files stay as they are; reading them every 30 seconds is a tenth of all that there is to do. But a
+    # The files do not change; reading them every 30 seconds would be a tenth of all work. But a
     # DAG's callback that comes while its file is being read has to wait for the next time.
     "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
-    # Else no asset starts a run.
+    # Otherwise no asset starts a run.
     "SCHEDULER__USE_JOB_SCHEDULE": "True",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "5",
     "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
@@ -66,7 +66,7 @@ class LiveApi(AirflowApi):
         partition_key: str | None = None,
         conf: Mapping[str, Any] | None = None,
     ) -> str:
-        """Start a run under an id of one's own choice."""
+        """Start a run under an id of the caller's choice."""
         body = {
             "dag_run_id": run_id,
             "logical_date": None,
@@ -85,7 +85,7 @@ class LiveApi(AirflowApi):
         return {(run["dag_id"], run["dag_run_id"]): run for run in found}
 
     def backfills_are_over(self, dag_id: str) -> bool:
-        """Whether a DAG has no backfill that Airflow takes for unfinished."""
+        """Whether a DAG has no backfill that Airflow considers unfinished."""
         found = self._get(f"/backfills?{urlencode({'dag_id': dag_id})}")["backfills"]
         return all(backfill["completed_at"] for backfill in found)
 
@@ -115,17 +115,17 @@ class LiveApi(AirflowApi):
         self._post(f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/clear", body)
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
-        """Answer what a task asks, as the page of required actions does."""
+        """Answer a task's question, as the page of required actions does."""
         path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}/-1/hitlDetails"
         self._patch(path, {"chosen_options": [option]})
 
     def question(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """Return what a task asks, and what was answered."""
+        """Return a task's question and its answer."""
         path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}/-1/hitlDetails"
         return self._get(path)
 
     def asset_events(self, **by: Any) -> list[dict[str, Any]]:
-        """Return the events of assets, chosen as the REST API lets one choose."""
+        """Return the events of assets that match the filters of the REST API."""
         return list(self._get(f"/assets/events?{urlencode({'limit': 100, **by})}")["asset_events"])
 
     def asset(self, name: str) -> dict[str, Any] | None:
@@ -134,11 +134,11 @@ class LiveApi(AirflowApi):
         return next((asset for asset in found if asset["name"] == name), None)
 
     def asset_state(self, asset_id: int) -> dict[str, Any]:
-        """Return what is kept in an asset's state store."""
+        """Return the content of an asset's state store."""
         return self._get(f"/assets/{asset_id}/state-store")
 
     def remembered(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:
-        """Return what a task keeps in its state store under a key; None if there is nothing."""
+        """Return what a task keeps in its state store under a key, or None."""
         path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}"
         try:
             return self._get(f"{path}/state-store/{quote(key, safe='')}")["value"]
@@ -190,7 +190,7 @@ class LiveAirflow(AirflowHome):
         self._programs.append(program)
 
     def lose(self, component: str) -> None:
-        """Kill a component and all it started, as a lost machine does."""
+        """Kill a component and everything it started, as a lost machine does."""
         lost = next(program for program in self._programs if program.name == f"airflow {component}")
         assert lost._leash is not None
         self._programs.remove(lost)
@@ -219,7 +219,7 @@ class LiveAirflow(AirflowHome):
         return any(text in log.read_text(errors="replace") for log in logs)
 
     def report(self, dag_id: str, run_id: str) -> str:
-        """Return what there is to know of a run that did not go as it should: states, and the tasks' logs."""
+        """Return everything known about a run that went wrong: states, and the tasks' logs."""
         try:
             parts = [f"{dag_id} {run_id}: {self.api.run(dag_id, run_id)['state']}"]
             for task in self.api.tasks(dag_id, run_id):

@@ -8,7 +8,7 @@ from typing import Any
 from tests.integration.airflow_live.matrix import settled
 from tests.integration.airflow_live.scenario import OVER, Run, Stage, Story
 
-#: The DAGs that the commit starts, by the asset that each is scheduled by.
+#: The DAGs that the commit starts, by the asset that schedules each.
 CONSUMERS = {
     "live_table": "started_by_live_table",
     "live_watched": "started_by_live_watched",
@@ -17,7 +17,7 @@ CONSUMERS = {
 
 
 def runs_of(stage: Stage, dag_id: str) -> list[dict[str, Any]]:
-    """Return a DAG's runs, as they were at the last look."""
+    """Return a DAG's runs, as of the last look."""
     return [run for run in stage.runs.values() if run["dag_id"] == dag_id]
 
 
@@ -31,7 +31,7 @@ def assets_told(run: Run) -> Story:
 
 
 def _has_looked(stage: Stage) -> bool:
-    """Whether the watcher's first look is over: what was committed before it does not count."""
+    """Whether the watcher's first look is over: earlier commits do not count."""
     asset = stage.airflow.api.asset("live_watched")
     return asset is not None and "s3commit.last_manifest" in str(stage.airflow.api.asset_state(asset["id"]))
 
@@ -41,5 +41,5 @@ def _are_over(stage: Stage, dag_id: str) -> bool:
     return bool(runs) and all(run["state"] in OVER for run in runs)
 
 
-#: The row's story, by the DAG that it is about.
+#: The row's story, by its DAG.
 ASSET_STORIES: dict[str, Callable[[Run], Story]] = {"assets_told": assets_told}

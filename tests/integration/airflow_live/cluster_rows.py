@@ -26,12 +26,12 @@ def driver_state(run: Run) -> str:
 
 
 def remembered(run: Run) -> Wait:
-    """Wait until the stage would find its driver again."""
+    """Wait until the stage can find its driver again."""
     return f"{run.dag_id} remembers its driver", lambda: driver_of(run)
 
 
 def cluster_killed(run: Run) -> Story:
-    """Somebody marks the stage as failed while its driver runs and one of its executors writes."""
+    """Mark the stage as failed while its driver runs and one of its executors writes."""
     run.start()
     yield run.held("spark")
     yield remembered(run)
@@ -63,7 +63,7 @@ def cluster_sealed(run: Run) -> Story:
     yield from settled(run)
 
 
-#: Each row's story, by the DAG that it is about.
+#: Each row's story, by its DAG.
 CLUSTER_STORIES: dict[str, Callable[[Run], Story]] = {
     "cluster_reconnected": cluster_reconnected,
     "cluster_sealed": cluster_sealed,

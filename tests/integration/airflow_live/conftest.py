@@ -1,4 +1,4 @@
-"""One Airflow, on PostgreSQL where there is one, with SeaweedFS behind it, and Spark where it is needed."""
+"""One Airflow, on PostgreSQL if there is one, with SeaweedFS behind it, and Spark if it is needed."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 DAGS = Path(__file__).parent / "dags"
 
-#: A variable that, if set, has these tests run on SQLite although there is a PostgreSQL.
+#: A variable that makes these tests use SQLite even if there is a PostgreSQL.
 NO_POSTGRES = "S3COMMIT_LIVE_SQLITE"
 
-#: One DAG of each file: when Airflow knows these, it knows all.
+#: One DAG of each file: once Airflow knows these, it knows all.
 KNOWN = (
     "committed",
     "fifty_deferred",
@@ -58,7 +58,7 @@ ALL_STORIES = {**SENSOR_STORIES, **CLUSTER_STORIES, **SQL_STORIES, **STORIES, **
 
 @pytest.fixture(scope="package")
 def asked_for(request: pytest.FixtureRequest) -> list[str]:
-    """Return the stories that the tests of this session judge."""
+    """Return the stories that the selected tests judge."""
     named = [item.callspec.params for item in request.session.items if _is_of_a_story(item)]
     return [name for name in ALL_STORIES if any(params["name"] == name for params in named)]
 
@@ -71,7 +71,7 @@ def _is_of_a_story(item: pytest.Item) -> bool:
 def stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, asked_for: list[str]
 ) -> Iterator[Stage]:
-    """Run the whole of it, for as long as the tests here take."""
+    """Run everything, for as long as the tests here take."""
     home = tmp_path_factory.mktemp("live")
     with (
         _patience(),
@@ -108,14 +108,14 @@ def stage(
 
 @pytest.fixture(scope="package")
 def played(stage: Stage, asked_for: list[str]) -> Played:
-    """Play the rows that are asked for, side by side, and look at their destinations when all are over."""
+    """Play the selected rows side by side, and look at their destinations after all have ended."""
     runs = {name: Run(stage, name, "row") for name in asked_for}
     failures = play(stage, {name: ALL_STORIES[name](run) for name, run in runs.items()})
     return Played(failures, {name: run.left() for name, run in runs.items()})
 
 
 def _cluster(home: Path, server: S3Server, environment: dict[str, str]) -> Cluster:
-    """Return a cluster that has room for three drivers and their executors, which have keys of their own."""
+    """Return a cluster with room for three drivers and their executors, which have their own keys."""
     own = {
         "AWS_ACCESS_KEY_ID": server.access_key,
         "AWS_SECRET_ACCESS_KEY": server.secret_key,
@@ -135,14 +135,14 @@ def _connection(cluster: Cluster) -> str:
 
 
 def _with_endpoint(connection: str, endpoint_url: str) -> str:
-    """Return an ``aws`` connection to the same store by another address."""
+    """Return an ``aws`` connection to the same store at another address."""
     known = json.loads(connection)
     known["extra"]["endpoint_url"] = endpoint_url
     return json.dumps(known)
 
 
 def _bundles(home: Path) -> str:
-    """Return where DAGs come from: the rows', one file of the project's, and one that a row removes."""
+    """Return the sources of DAGs: the rows', one file of the project's, and one that a row removes."""
     home.mkdir()
     for file in (ROOT / "dags" / "flights_daily_report.py", DAGS.parent / "project" / "file_removed.py"):
         shutil.copy(file, home)
@@ -156,7 +156,7 @@ def _bundles(home: Path) -> str:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """Give Airflow the time that it takes on a machine where other tests run at the same time."""
+    """Give Airflow the time that it needs on a machine where other tests run at the same time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(airflow_api, "TIMEOUT", 240.0)
         patch.setattr(airflow_home, "START_SECONDS", 480.0)
@@ -165,14 +165,14 @@ def _patience() -> Iterator[None]:
 
 @contextmanager
 def _database(home: Path) -> Iterator[str]:
-    """Run PostgreSQL if Debian's is on this machine, and return where; else say where an SQLite is to be."""
+    """Run PostgreSQL if Debian's is on this machine, and return its URL; otherwise that of an SQLite."""
     if shutil.which("pg_virtualenv") is None or os.environ.get(NO_POSTGRES):
         yield f"sqlite:///{home / 'airflow.db'}"
         return
     # A cluster of its own on loopback, with a password. It goes when the command ends, which is at the end of
     # its input: with this block or this process.
     (port,) = free_ports(1)
-    answer, told = os.pipe()  # by /dev/fd: a shell may know one-digit descriptors alone
+    answer, told = os.pipe()  # by /dev/fd: a shell may only know one-digit descriptors
     say = f'echo "postgresql+psycopg2://$PGUSER:$PGPASSWORD@$PGHOST:$PGPORT/$PGDATABASE" >/dev/fd/{told}; cat'
     with (home / "postgres.log").open("wb") as log, os.fdopen(answer) as lines:
         server = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""How tests and the tasks of a live Airflow talk: small files, one directory a run.
+"""How tests and the tasks of a live Airflow communicate: small files, one directory a run.
 
 A task says that it is where the test wants it (``held``), and waits there until it is told how to go on
 (``go``). So nothing depends on how fast anything is.
@@ -24,10 +24,10 @@ S3A_JARS = "S3COMMIT_LIVE_S3A"
 #: The connection of the standalone Spark cluster.
 SPARK_CLUSTER = "spark_cluster"
 
-#: The connection by which sensors reach the store, past what counts their requests.
+#: The connection by which sensors reach the store through the relay that counts their requests.
 COUNTED = "counted"
 
-#: Sensors of one run that wait at the same time, how many of them wait at the first destination, and at how
+#: Sensors of one run that wait concurrently, how many of them wait at the first destination, and at how
 #: many others the rest.
 SENSORS, AT_THE_FIRST, OTHERS = 50, 40, 10
 
@@ -53,7 +53,7 @@ def awaited(dag_id: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one run's notes lie."""
+    """Where one run's notes are."""
 
     directory: Path
 
@@ -68,18 +68,18 @@ class Place:
         return cls.of(Path(os.environ[CONTROL]), dag_id, run_id)
 
     def say(self, name: str, value: Any = None) -> None:
-        """Leave a note, whole or not at all."""
+        """Leave a note, completely or not at all."""
         self.directory.mkdir(parents=True, exist_ok=True)
         draft = self.directory / f".{name}.{os.getpid()}"
         draft.write_text(json.dumps(value))
         draft.rename(self.directory / name)
 
     def forget(self, name: str) -> None:
-        """Remove a note, if it is there."""
+        """Remove a note, if it exists."""
         (self.directory / name).unlink(missing_ok=True)
 
     def said(self, name: str) -> bool:
-        """Whether there is such a note."""
+        """Whether such a note exists."""
         return (self.directory / name).exists()
 
     def read(self, name: str) -> Any:
@@ -87,7 +87,7 @@ class Place:
         return json.loads((self.directory / name).read_text())
 
     def hold(self, what: str, try_number: int, meanwhile: Callable[[], None] = lambda: None) -> Any:
-        """Say that this process is there, and who it is; return what it is told to do.
+        """Say that this process has arrived, and its pid; return what it is told to do.
 
         Args:
             what: Which point this is.

@@ -1,4 +1,4 @@
-"""The rows of the matrix: what is done to each run, at a moment that the run itself says has come."""
+"""The rows of the matrix: what is done to each run, at a moment that the run itself announces."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def retried(run: Run) -> Story:
 
 
 def stage_timed_out(run: Run) -> Story:
-    """Nobody tells the stage how to go on: its own time limit ends it."""
+    """The stage gets no order: its own time limit ends it."""
     yield from ended(run)
 
 
 def run_timed_out(run: Run) -> Story:
-    """The time of the whole run is up while its stage writes."""
+    """The whole run reaches its time limit while its stage writes."""
     run.start()
     yield run.held("write")
     run.grow_old(2 * RUN_TIMEOUT)
@@ -49,7 +49,7 @@ def run_timed_out(run: Run) -> Story:
 
 
 def run_timed_out_by_default(run: Run) -> Story:
-    """The notifier has its short time limit: what it leaves, as it then says, is for a sweep."""
+    """The notifier has its short time limit: as it then says, a sweep must do the rest."""
     yield from run_timed_out(run)
     task = run.place.read("held.write.1")["task"]
     yield f"the task of {run.dag_id} is dead", lambda: not _lives(task)
@@ -59,7 +59,7 @@ def run_timed_out_by_default(run: Run) -> Story:
 
 
 def run_timed_out_and_swept(run: Run) -> Story:
-    """The notifier has no time at all; when the task is dead, somebody runs the sweep that it asks for."""
+    """The notifier has no time at all; once the task is dead, the sweep that it asks for runs."""
     yield from run_timed_out(run)
     task = run.place.read("held.write.1")["task"]
     yield f"the task of {run.dag_id} is dead", lambda: not _lives(task)
@@ -92,7 +92,7 @@ def killed(run: Run, *processes: str) -> Story:
 
 
 def task_marked_failed(run: Run) -> Story:
-    """Somebody marks the running stage as failed."""
+    """Mark the running stage as failed."""
     run.start()
     yield run.held("write")
     run.stage.airflow.api.mark_task(run.dag_id, run.run_id, "refresh.write", "failed")
@@ -100,7 +100,7 @@ def task_marked_failed(run: Run) -> Story:
 
 
 def marked_success(run: Run, held: str, task_id: str) -> Story:
-    """Somebody marks the stage as successful while it runs."""
+    """Mark the stage as successful while it runs."""
     run.start()
     yield run.held(held)
     run.stage.airflow.api.mark_task(run.dag_id, run.run_id, f"refresh.{task_id}", "success")
@@ -108,7 +108,7 @@ def marked_success(run: Run, held: str, task_id: str) -> Story:
 
 
 def run_marked_failed(run: Run) -> Story:
-    """Somebody marks the whole run as failed while its stage runs."""
+    """Mark the whole run as failed while its stage runs."""
     run.start()
     yield run.held("write")
     run.stage.airflow.api.mark_run_failed(run.dag_id, run.run_id)
@@ -116,7 +116,7 @@ def run_marked_failed(run: Run) -> Story:
 
 
 def with_old_data(run: Run) -> Story:
-    """The destination has data from before."""
+    """The destination already has data."""
     run.stage.store.put("lake", f"{run.destination.prefix}old.txt", b"old")
     yield from ended(run)
 
@@ -137,7 +137,7 @@ def file_removed(run: Run) -> Story:
 
 
 def cleared_while_running(run: Run) -> Story:
-    """Somebody clears the stage while it runs: it is killed, and runs again with a new job."""
+    """Clear the stage while it runs: it is killed, and runs again with a new job."""
     run.start()
     yield run.held("write")
     run.stage.airflow.api.clear(run.dag_id, run.run_id, "refresh.write")
@@ -147,7 +147,7 @@ def cleared_while_running(run: Run) -> Story:
 
 
 def sensor_marked_failed(run: Run) -> Story:
-    """Somebody marks the sensor as failed while it is deferred, with output pending behind it."""
+    """Mark the sensor as failed while it is deferred, with pending output behind it."""
     run.start()
     yield run.task_is("wait", "deferred")
     run.stage.airflow.api.mark_task(run.dag_id, run.run_id, "refresh.wait", "failed")
@@ -155,7 +155,7 @@ def sensor_marked_failed(run: Run) -> Story:
 
 
 def run_marked_failed_while_deferred(run: Run) -> Story:
-    """Somebody marks the whole run as failed while its sensor is deferred."""
+    """Mark the whole run as failed while its sensor is deferred."""
     run.start()
     yield run.task_is("wait", "deferred")
     run.stage.airflow.api.mark_run_failed(run.dag_id, run.run_id)
@@ -182,7 +182,7 @@ def spark_killed(run: Run) -> Story:
 
 
 def commit_killed(run: Run) -> Story:
-    """The commit gets SIGKILL with one of its files visible; its retry goes on."""
+    """The commit gets SIGKILL with one of its files visible, and its retry continues."""
     run.start()
     yield run.held("commit")
     run.kill("held.commit.1", "task")
@@ -190,7 +190,7 @@ def commit_killed(run: Run) -> Story:
 
 
 def commit_marked_failed(run: Run) -> Story:
-    """Somebody marks the commit as failed: with one of its files visible, or past the point of no return."""
+    """Mark the commit as failed, with one of its files visible or past the point of no return."""
     run.start()
     yield run.held("commit")
     run.stage.airflow.api.mark_task(run.dag_id, run.run_id, "commit", "failed")
@@ -210,7 +210,7 @@ def store_away(run: Run) -> Story:
 
 
 def cleared(run: Run, task_id: str) -> Story:
-    """Clear a task of a run that is over, and wait until it is over again."""
+    """Clear a task of a finished run, and wait until it has ended again."""
     for note in ("dag-failed", "dag-succeeded"):
         run.place.forget(note)
     run.stage.airflow.api.clear(run.dag_id, run.run_id, task_id)
@@ -232,12 +232,12 @@ def asked(run: Run, answer: str) -> Story:
 
 
 def settled(run: Run) -> Story:
-    """Wait until the run is over, and its DAG's callback has been called."""
+    """Wait until the run has ended and its DAG's callback has been called."""
     yield run.over()
     yield run.noted("dag-failed", "dag-succeeded")
 
 
-#: Each row's story, by the DAG that it is about.
+#: Each row's story, by its DAG.
 STORIES: dict[str, Callable[[Run], Story]] = {
     # The first ones take the longest.
     "run_timed_out": run_timed_out,

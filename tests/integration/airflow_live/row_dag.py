@@ -1,4 +1,4 @@
-"""What the DAGs of the rows have in common: callbacks that leave notes, and a destination of their own."""
+"""What the DAGs of the rows share: callbacks that leave notes, and a destination of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.airflow_live.stages import noting
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds that a killed task may live on: one heartbeat (2 here) and the time to SIGKILL (5), and some more.
+#: Seconds that a killed task may live on: one heartbeat (2 here), the time to SIGKILL (5), and some more.
 KILL_WINDOW = 8.0
 
 

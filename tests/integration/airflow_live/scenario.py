@@ -27,7 +27,7 @@ from tests.integration.airflow_live.control import WAIT_SECONDS, Place
 from tests.spark_cluster.cluster import Cluster
 from tests.store.s3.fault_server import FaultServer
 
-#: What a story waits for: something to be true, and words for it.
+#: What a story waits for: a condition, and words for it.
 Wait: TypeAlias = tuple[str, Callable[[], Any]]
 Story: TypeAlias = Generator[Wait, None, None]
 
@@ -39,7 +39,7 @@ OVER = ("success", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What there is below a destination: data that readers see, pending uploads, records of jobs."""
+    """What exists below a destination: data that readers see, pending uploads, records of jobs."""
 
     visible: dict[str, bytes]
     pending: list[str]
@@ -162,7 +162,7 @@ class Run:
         return f"{self.dag_id} runs again", lambda: self.state in ("queued", "running")
 
     def noted(self, *names: str) -> Wait:
-        """Wait until one of these notes is there."""
+        """Wait until one of these notes exists."""
         return f"{self.dag_id} noted {' or '.join(names)}", lambda: any(map(self.place.said, names))
 
     def task_is(self, task_id: str, *states: str) -> Wait:
@@ -171,7 +171,7 @@ class Run:
         return told, lambda: self.tasks().get(task_id, ("", 0))[0] in states
 
     def kill(self, what: str, *processes: str) -> None:
-        """Send SIGKILL to processes that said who they are."""
+        """Send SIGKILL to processes whose ids are in a note."""
         pids = self.place.read(what)
         for process in processes:
             with suppress(ProcessLookupError):
@@ -184,7 +184,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of the runs.
+    """The outcome of the runs.
 
     Attributes:
         failures: Stories that did not come to their end, and why.
@@ -213,7 +213,7 @@ def play(stage: Stage, stories: Mapping[str, Story], *, at_once: int = 4) -> dic
             _resume(to_come[0], stories[to_come.pop(0)], waits, failures)
         time.sleep(LOOK_EVERY)
         stage.airflow.check_running()
-        with suppress(ApiError):  # a busy API server; what is waited for has its own limit
+        with suppress(ApiError):  # a busy API server; each wait has its own limit
             stage.runs = stage.airflow.api.all_runs()
         for name, ((told, condition), since) in list(waits.items()):
             if _holds(condition):

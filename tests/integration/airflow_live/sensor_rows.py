@@ -18,12 +18,12 @@ from tests.integration.airflow_live.scenario import Run, Story
 #: Manifests at each destination from before the run.
 OLD = 3
 
-#: Seconds in which the requests of sensors that wait are counted, and at least one interval between looks.
+#: Seconds in which the requests of waiting sensors are counted, at least one interval between looks.
 WATCHED = 60.0
 
 
 def sensors_wait(run: Run) -> Story:
-    """All sensors wait for a while beside old manifests; then new ones come, place by place."""
+    """All sensors wait for a while beside old manifests; then new ones arrive, place by place."""
     first, *others = awaited(run.dag_id)
     for _ in range(OLD):
         for destination in (first, *others):
@@ -77,7 +77,7 @@ def is_sensor(task: dict[str, object]) -> bool:
 
 
 def requests_of(run: Run, since: int) -> dict[str, int]:
-    """Count a row's requests since so many requests were made by anyone, by method and destination."""
+    """Count a row's requests after the first ``since`` of all, by method and destination."""
     counted: Counter[str] = Counter()
     for seen in run.stage.relay.seen[since:]:
         for number in range(1 + OTHERS):
@@ -86,5 +86,5 @@ def requests_of(run: Run, since: int) -> dict[str, int]:
     return dict(counted)
 
 
-#: Each row's story, by the DAG that it is about.
+#: Each row's story, by its DAG.
 SENSOR_STORIES: dict[str, Callable[[Run], Story]] = dict.fromkeys(POKE_INTERVALS, sensors_wait)

@@ -25,7 +25,7 @@ def over_old_rows(run: Run) -> Story:
     yield from settled(run)
 
 
-#: Each row's story, by the DAG that it is about.
+#: Each row's story, by its DAG.
 SQL_STORIES: dict[str, Callable[[Run], Story]] = {
     "sql_committed": over_old_rows,
     "sql_failed": over_old_rows,

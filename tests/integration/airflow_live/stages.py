@@ -41,7 +41,7 @@ def noting(event: str) -> Callable[[Any], None]:
 
 
 def noting_processes(context: Any) -> None:
-    """Leave a note of who runs a try of a task; a callback for the moment before it begins."""
+    """Leave a note of the processes of a task's try; a callback for the moment before it begins."""
     who = {"task": os.getpid(), "supervisor": os.getppid()}
     place_of(context).say(f"begun.{context['ti'].try_number}", who)
 
@@ -105,7 +105,7 @@ def write_nothing(job: dict[str, str]) -> None:
 
 @task
 def no_data_today(job: dict[str, str]) -> None:
-    """Find nothing to write."""
+    """Raise, because there is nothing to write."""
     raise AirflowSkipException("no data today")
 
 
@@ -125,7 +125,7 @@ def write_day(job: dict[str, str]) -> None:
 
 
 def held_days() -> list[str]:
-    """Return the days whose worker the test is going to kill."""
+    """Return the days whose worker the test will kill."""
     chosen = Place.here("month", "plan")
     return list(chosen.read("held-days")) if chosen.said("held-days") else []
 
@@ -200,7 +200,7 @@ class _AwayStore(ForwardingStore):
 
 
 class _HeldStore(ForwardingStore):
-    """A store whose caller is held when it is about to write the manifest."""
+    """A store whose caller is held before it writes the manifest."""
 
     def __init__(self, inner: ObjectStore, hold: Callable[[], None]) -> None:
         super().__init__(inner)

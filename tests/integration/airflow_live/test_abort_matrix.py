@@ -1,4 +1,4 @@
-"""Every way in which a run can end, for real: what did not commit is gone, and the run's state says so."""
+"""Every way a run can end, for real: uncommitted output is gone, and the run's state says so."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ ENDINGS = {
     "commit_marked_failed_too_late": committed("row try 1", commit="failed", abort="success"),
 }
 
-#: One row for each way in which a run is ended, but for those that other tests of `make test` see: a commit
+#: One row for each way in which a run is ended, except those that other tests of `make test` see: a commit
 #: that nothing disturbs, and an approval. `make test-all` plays them all.
 ONE_OF_EACH = (
     "task_killed",
@@ -131,5 +131,5 @@ def test_a_row_of_the_matrix(name: str, stage: Stage, played: Played) -> None:
 
 
 def test_every_row_has_an_ending() -> None:
-    """No row is played without being judged."""
+    """Every row that is played is judged."""
     assert ENDINGS.keys() == STORIES.keys()

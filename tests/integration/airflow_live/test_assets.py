@@ -1,4 +1,4 @@
-"""What a commit tells the assets of a running Airflow, and which DAGs that starts."""
+"""What a commit reports to the assets of a running Airflow, and which DAGs that starts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def summary(stage: Stage) -> dict[str, Any]:
 
 
 @told_once
-def test_the_events_say_what_was_committed(name: str, stage: Stage, played: Played) -> None:
-    """Over REST: the table's event has no key, the partition's has one; both name manifest and counts."""
+def test_the_events_name_what_was_committed(name: str, stage: Stage, played: Played) -> None:
+    """Over REST, the table's event has no key and the partition's has one; both name manifest and counts."""
     assert name not in played.failures, f"{played.failures[name]}\n{stage.airflow.report(name, 'row')}"
     events = stage.airflow.api.asset_events(source_dag_id=name)
     assert {(event["name"], event["partition_key"]) for event in events} == {
@@ -44,7 +44,7 @@ def test_the_events_say_what_was_committed(name: str, stage: Stage, played: Play
 
 
 @told_once
-def test_the_watcher_tells_of_the_commit(name: str, stage: Stage, played: Played) -> None:
+def test_the_watcher_reports_the_commit(name: str, stage: Stage, played: Played) -> None:
     """The triggerer sees the manifest, once, and its event carries the same summary."""
     watched = stage.airflow.api.asset("live_watched")
     assert watched is not None, played.failures
@@ -55,7 +55,7 @@ def test_the_watcher_tells_of_the_commit(name: str, stage: Stage, played: Played
 @told_once
 @pytest.mark.parametrize("asset", list(CONSUMERS))
 def test_a_consumer_is_started(name: str, asset: str, stage: Stage, played: Played) -> None:
-    """Each of the three assets starts its DAG once, and what the commit told reaches the DAG's tasks."""
+    """Each of the three assets starts its DAG once, and the commit's event reaches the DAG's tasks."""
     dag_id = CONSUMERS[asset]
     (run,) = runs_of(stage, dag_id)
     run_id = run["dag_run_id"]

@@ -1,4 +1,4 @@
-"""A month filled by a real backfill, four days at once, and what clearing does to what it left."""
+"""A month filled by a real backfill, four days at once, and what clearing does to its result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OLD_DAYS = ["2013-01-02", "2013-01-17"]
 #: Days whose worker is killed while it writes.
 KILLED_DAYS = ["2013-01-03", "2013-01-16"]
 
-#: Days of the month's runs that are run again afterwards, each in its own way.
+#: Days of the month that are run again afterwards, each in its own way.
 REPROCESSED, STAGE_CLEARED, COMMIT_CLEARED, RUN_CLEARED = (
     "2013-01-07",
     "2013-01-08",
@@ -47,7 +47,7 @@ REPROCESSED, STAGE_CLEARED, COMMIT_CLEARED, RUN_CLEARED = (
 
 @dataclass(slots=True)
 class Filled:
-    """What was seen of the month.
+    """What was observed of the month.
 
     Attributes:
         failures: Stories that did not come to their end, and why.
@@ -102,7 +102,7 @@ def any_failed(stage: Stage) -> bool:
 
 
 def run_again(run: Run, how: Any) -> Story:
-    """Have a finished run run again, and wait for its end."""
+    """Run a finished run again, and wait for its end."""
     before = run.stage.runs[DAG, run.run_id]["last_scheduling_decision"]
     how()
     yield (
@@ -115,7 +115,7 @@ def reprocess(stage: Stage) -> Story:
     """Backfill a day that the month's backfill has filled."""
     known = {run_id for dag_id, run_id in stage.runs if dag_id == DAG}
     began = stage.runs[DAG, days_of(stage)[REPROCESSED]["dag_run_id"]]["end_date"]
-    # A DAG has one backfill at a time, and the scheduler closes them once in a while.
+    # A DAG has one backfill at a time, and the scheduler only closes them now and then.
     yield "the month's backfill is closed", lambda: stage.airflow.api.backfills_are_over(DAG)
     yield from backfill(stage, REPROCESSED, REPROCESSED, "--reprocess-behavior", "completed")
     yield (
@@ -164,8 +164,8 @@ def files_of(left: Left, day: str) -> list[str]:
     return [body.decode() for path, body in left.visible.items() if path.startswith(f"dt={day}/")]
 
 
-def test_every_day_is_there_exactly_once(stage: Stage, filled: Filled) -> None:
-    """Each day has the one file of its own run, the killed ones too, and what was there before is gone."""
+def test_every_day_exists_exactly_once(stage: Stage, filled: Filled) -> None:
+    """Each day has only the file of its own run, even the killed ones, and older data is gone."""
     assert filled.failures == {}, trouble(stage)
     assert sorted(filled.runs) == DAYS
     for day in DAYS:
@@ -175,7 +175,7 @@ def test_every_day_is_there_exactly_once(stage: Stage, filled: Filled) -> None:
 
 
 def test_nothing_is_left_behind(filled: Filled) -> None:
-    """No upload is pending, no job's records are left, and nobody holds the lock."""
+    """No upload is pending, no job's records are left, and no job holds the lock."""
     for left in (filled.after, filled.again):
         assert left.pending == []
         assert left.staging == []
@@ -195,14 +195,14 @@ def test_the_killed_days_took_a_second_try(stage: Stage, filled: Filled) -> None
 
 
 def test_a_reprocessed_day_is_replaced(stage: Stage, filled: Filled) -> None:
-    """A day that is backfilled again has the files of the new job, and only those."""
+    """A day that is backfilled again has only the files of the new job."""
     (before,), (after,) = files_of(filled.after, REPROCESSED), files_of(filled.again, REPROCESSED)
     assert after != before
     assert days_of(stage)[REPROCESSED]["state"] == "success", trouble(stage)
 
 
 def test_a_cleared_run_is_replaced(stage: Stage, filled: Filled) -> None:
-    """A finished run that is cleared whole commits anew, in place of what it committed first."""
+    """A finished run that is cleared as a whole commits again, replacing its first commit."""
     (before,), (after,) = files_of(filled.after, RUN_CLEARED), files_of(filled.again, RUN_CLEARED)
     assert after != before
     assert state_of(stage, filled, RUN_CLEARED) == "success", trouble(stage)
@@ -212,18 +212,18 @@ def test_a_cleared_run_is_replaced(stage: Stage, filled: Filled) -> None:
     ("day", "state"), [(STAGE_CLEARED, "failed"), (COMMIT_CLEARED, "success")], ids=["stage", "commit"]
 )
 def test_a_run_cleared_in_part_changes_nothing(stage: Stage, filled: Filled, day: str, state: str) -> None:
-    """A cleared stage makes a job that no commit follows: the run fails. A cleared commit finds it done."""
+    """A cleared stage makes a job without a commit, and the run fails; a cleared commit finds it done."""
     assert files_of(filled.again, day) == files_of(filled.after, day)
     assert state_of(stage, filled, day) == state, stage.airflow.report(DAG, filled.runs[day]["dag_run_id"])
 
 
 def state_of(stage: Stage, filled: Filled, day: str) -> str:
-    """Return the state of the day's first run, as it is now."""
+    """Return the current state of the day's first run."""
     return str(stage.airflow.api.run(DAG, filled.runs[day]["dag_run_id"])["state"])
 
 
 def most_at_once(runs: Any) -> int:
-    """Return how many of these runs were active at the same time, at most."""
+    """Return the highest number of these runs that were active at the same time."""
     moments = sorted(_moments(runs))
     active = most = 0
     for _, change in moments:

@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", ["cluster_reconnected", "cluster_sealed"])
 def test_a_retry_takes_what_the_first_driver_wrote(name: str, stage: Stage, played: Played) -> None:
-    """A driver that outlives its task is found again, one that failed after its seal is not run again."""
+    """A driver that outlives its task is found again, and one that failed after its seal is not repeated."""
     run, left, report = Run(stage, name, "row"), played.left[name], stage.airflow.report(name, "row")
     assert name not in played.failures, f"{played.failures[name]}\n{report}"
     assert run.state == "success", report

@@ -1,4 +1,4 @@
-"""Fifty sensors at once: what they cost the store while they wait, and what they wait for."""
+"""Fifty concurrent sensors: their cost to the store, and what they wait for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.timeout(3600),  # the first test waits until every story has been played
 ]
 
-#: Requests of one look at a destination with three manifests, at most: a worker that knows nothing reads the
+#: The most requests of one look at a destination with three manifests: a worker that knows nothing reads the
 #: marker, lists the manifests, and reads each.
 A_LOOK = 8
 
@@ -25,7 +25,7 @@ A_LOOK = 8
 def test_fifty_sensors_end_with_the_commit_that_they_wait_for(
     name: str, stage: Stage, played: Played
 ) -> None:
-    """None is satisfied by an old manifest of the same partition, and all by the new one of their place."""
+    """Only the new manifest of their place satisfies them, and no old one of the same partition."""
     run, left = Run(stage, name, "row"), played.left[name]
     assert name not in played.failures, f"{played.failures[name]}\n{states_of(run)} {run.tasks()}"
     assert run.state == "success", run.tasks()
@@ -35,8 +35,8 @@ def test_fifty_sensors_end_with_the_commit_that_they_wait_for(
 
 
 @pytest.mark.parametrize("name", ["fifty_deferred"])
-def test_the_triggerer_looks_once_for_all_who_wait(name: str, stage: Stage, played: Played) -> None:
-    """A destination costs no more with forty sensors than with one: one look an interval, of two requests."""
+def test_the_triggerer_looks_once_for_all_sensors(name: str, stage: Stage, played: Played) -> None:
+    """A destination costs the same for forty sensors as for one: one look an interval, of two requests."""
     assert name not in played.failures, played.failures[name]
     asked = Run(stage, name, "row").place.read("asked")
     looks = asked["seconds"] / POKE_INTERVALS[name] + 1
@@ -48,7 +48,7 @@ def test_the_triggerer_looks_once_for_all_who_wait(name: str, stage: Stage, play
 
 @pytest.mark.parametrize("name", ["fifty_rescheduled"])
 def test_a_sensor_on_workers_looks_once_an_interval(name: str, stage: Stage, played: Played) -> None:
-    """Each look is a process of its own, and costs a few requests; there are no more looks than turns."""
+    """Each look is its own process and costs a few requests, and there are no more looks than turns."""
     assert name not in played.failures, played.failures[name]
     asked = Run(stage, name, "row").place.read("asked")
     turns = SENSORS * (asked["seconds"] / POKE_INTERVALS[name] + 1)

@@ -1,4 +1,4 @@
-"""A scheduler that is lost with every task that it runs, while two runs write and another one commits."""
+"""A scheduler is lost with all of its tasks, while two runs write and another one commits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 
-#: What each run's files must say, by the DAG. Airflow runs lost tasks again, those without retries too.
+#: What each run's files must contain, by the DAG. Airflow repeats lost tasks, those without retries too.
 SAID = {
     "lost_with_retries": b"row try 2",
     "lost_without_retries": b"row try 2",
@@ -30,7 +30,7 @@ SAID = {
 
 
 def scheduler_lost(*runs: Run) -> Story:
-    """The scheduler and its tasks get SIGKILL; when Airflow misses it, another scheduler goes on."""
+    """The scheduler and its tasks get SIGKILL; when Airflow misses it, another scheduler continues."""
     *writing, committing = runs
     for run in runs:
         run.start()
@@ -52,7 +52,7 @@ def scheduler_lost(*runs: Run) -> Story:
 
 
 def test_another_scheduler_ends_what_the_lost_one_began(stage: Stage) -> None:
-    """The stages are tried again and their first tries never show; the commit goes on where it was killed."""
+    """The stages are retried and their first tries never show; the commit continues where it was killed."""
     runs = [Run(stage, dag_id, "row") for dag_id in SAID]
     failures = play(stage, {"lost": scheduler_lost(*runs)})
     report = "\n".join(stage.airflow.report(run.dag_id, run.run_id) for run in runs)

@@ -1,4 +1,4 @@
-"""Stages that are SQL alone, in Spark's own shell: pending until the commit, gone if a statement fails."""
+"""Stages of SQL alone, in Spark's own shell: pending until the commit, gone if a statement fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_statements_of_each_mapped_stage_are_one_commit(name: str, stage: St
 
 @pytest.mark.parametrize("name", ["sql_failed"])
 def test_a_statement_that_fails_leaves_nothing(name: str, stage: Stage, played: Played) -> None:
-    """What the statements before it wrote is never visible, and the teardown aborts it."""
+    """What earlier statements wrote is never visible, and the teardown aborts it."""
     run, left, report = Run(stage, name, "row"), played.left[name], stage.airflow.report(name, "row")
     assert name not in played.failures, f"{played.failures[name]}\n{report}"
     assert run.state == "failed", report

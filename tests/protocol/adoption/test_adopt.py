@@ -52,7 +52,7 @@ def dead_job(layout: str, **settings: Any) -> DeadJob:
 
 
 def place(dead: DeadJob, layout: str) -> dict[str, Any]:
-    """Say where the job's pendingsets are."""
+    """Return where the job's pendingsets are."""
     return {"job_id": UUID} if layout == "magic" else {"pendingsets_uri": dead.pendingsets_uri}
 
 
@@ -74,7 +74,7 @@ def give_up(dead: DeadJob, layout: str = "magic", **arguments: Any) -> AbortRepo
 @pytest.mark.parametrize("checksums", [False, True], ids=["3.4.1", "3.5.0"])
 @pytest.mark.parametrize("repeat_complete", ["ok", "gone"])
 def test_a_dead_job_is_finished(layout: str, repeat_complete: str, checksums: bool) -> None:
-    """Every file of every committed task is there byte for byte, nothing else, and nothing stays pending."""
+    """Every file of every committed task exists byte for byte, nothing else does, and nothing is pending."""
     dead = dead_job(layout, repeat_complete=repeat_complete, checksums=checksums)
     manifest = finish(dead, layout)
     assert dead.visible() == dead.contents
@@ -92,7 +92,7 @@ def test_the_checksums_of_parts_are_named_when_they_are_completed(layout: str) -
     complete, named = dead.store.complete_upload, {}
 
     def watch(bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
-        if key in dead.contents:  # and not a probe of the set-up
+        if key in dead.contents:  # and no probe from the set-up
             named[key] = etags
         return complete(bucket, key, upload_id, etags)
 
@@ -165,7 +165,7 @@ def test_an_aborted_job_stays_aborted(layout: str) -> None:
 
 
 def test_what_is_left_after_an_abort_is_aborted_too() -> None:
-    """A task of Hadoop's that lived on writes another pendingset: a second abort takes care of it."""
+    """A second abort handles a pendingset that a surviving Hadoop task writes after the first."""
     dead = DeadJob.magic()
     give_up(dead)
     dead.commit_magic_task(5, {"late": (b"late",)})
@@ -185,7 +185,7 @@ def test_a_job_that_left_nothing_is_not_known() -> None:
 
 
 def test_a_staging_directory_is_left_to_its_owner() -> None:
-    """The pendingsets that were copied to S3 are read and not removed."""
+    """The pendingsets that were copied to S3 are read and kept."""
     dead = DeadJob.staging()
     before = dead.keys(UPLOADS_DIR)
     finish(dead, "staging")
@@ -193,7 +193,7 @@ def test_a_staging_directory_is_left_to_its_owner() -> None:
 
 
 def test_jobs_are_found_with_what_they_would_publish() -> None:
-    """A listing has the tasks, uploads and bytes that count, and uploads that do not; it changes nothing."""
+    """A listing shows tasks, uploads and bytes that count, and uploads that do not; it changes nothing."""
     dead = DeadJob.magic()
     Job.setup(dead.store, dead.destination, job_id=an_id("ours"))
     before = dead.everything()
@@ -263,8 +263,8 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(
     assert dead.everything() == before
 
 
-def test_an_unreadable_leftover_stops_a_commit_unless_it_is_passed_over() -> None:
-    """Its upload would be forgotten; with ``force`` that is taken into account."""
+def test_an_unreadable_leftover_stops_a_commit_without_force() -> None:
+    """Its upload would be forgotten; ``force`` accepts that."""
     dead = DeadJob.magic()
     leftover = next(key for key in dead.keys(MAGIC) if key.endswith(".pending"))
     dead.put(leftover, b"{}")
@@ -276,8 +276,8 @@ def test_an_unreadable_leftover_stops_a_commit_unless_it_is_passed_over() -> Non
 
 
 @LAYOUTS
-def test_a_forced_abort_passes_over_what_cannot_be_read(layout: str) -> None:
-    """Everything in readable records is aborted; only an upload that no record names is left."""
+def test_a_forced_abort_skips_what_cannot_be_read(layout: str) -> None:
+    """Uploads in readable records are aborted; only an upload that no record names is left."""
     dead = dead_job(layout)
     lost = dead.commit_magic_task(9, {"x": (b"x",)}) if layout == "magic" else None
     lost = lost or dead.commit_staging_task(9, {"x": (b"x",)})
@@ -297,8 +297,8 @@ def test_data_in_a_magic_directory_is_not_cleaned_away(end: Callable[..., object
     assert dead.everything() == before
 
 
-def test_a_file_that_is_no_pendingset_in_a_staging_directory_is_refused() -> None:
-    """Every file there that is not hidden is taken for a pendingset, as Hadoop takes it."""
+def test_a_staging_file_that_is_not_a_pendingset_is_refused() -> None:
+    """Like Hadoop, adoption takes every file there that is not hidden for a pendingset."""
     dead = DeadJob.staging()
     dead.put(f"{UPLOADS_DIR}notes.txt", b"remember the milk")
     with pytest.raises(InvalidRecord, match=r"notes\.txt is not a valid PendingSet"):
@@ -325,8 +325,8 @@ def test_a_task_with_two_pendingsets_is_refused() -> None:
         finish(dead, "staging")
 
 
-def test_an_upload_without_parts_can_be_aborted_and_not_completed() -> None:
-    """Hadoop loads an empty list of ETags; no store completes such an upload, so it is said beforehand."""
+def test_an_upload_without_parts_can_only_be_aborted() -> None:
+    """Hadoop loads an empty list of ETags, but no store completes such an upload: a commit is refused."""
     dead = DeadJob.magic()
     dead.commit_magic_task(3, {"none": ()}, etags=[])
     assert find_hadoop_jobs(dead.store, dead.destination)[0].uploads == 4
@@ -338,8 +338,8 @@ def test_an_upload_without_parts_can_be_aborted_and_not_completed() -> None:
     assert dead.pending_keys() == []
 
 
-def test_fields_that_hadoop_may_add_or_leave_null_are_taken() -> None:
-    """Unknown fields are ignored and nulls accepted, as by Hadoop's own loader."""
+def test_fields_that_hadoop_may_add_or_leave_null_are_accepted() -> None:
+    """Unknown fields are ignored and nulls accepted, as in Hadoop's own loader."""
     dead = DeadJob()
     dead.commit_magic_task(
         0, {"a": (b"a",)}, date=None, text=None, extraData=None, jobId=None, taskId=None, novelty=[1]
@@ -362,7 +362,7 @@ OLD = {f"{ROOT}day=17/old.parquet": b"old", f"{ROOT}day=16/old.parquet": b"older
     ids=["default", "append", "partitions", "directory"],
 )
 def test_conflicts_are_resolved_as_the_caller_says(options: JobOptions | None, gone: list[str]) -> None:
-    """Hadoop's magic committer has no conflict modes; an adopted job has them all, and appends by default."""
+    """An adopted job has all conflict modes, unlike one of the magic committer, and appends by default."""
     dead = DeadJob.magic()
     for key, body in OLD.items():
         dead.put(key, body)
@@ -373,7 +373,7 @@ def test_conflicts_are_resolved_as_the_caller_says(options: JobOptions | None, g
 
 @pytest.mark.parametrize("committer", ["partitioned", "directory"])
 def test_mode_fail_refuses_before_anything_is_written(committer: Any) -> None:
-    """The job can still be adopted in another mode."""
+    """A refused job can still be adopted in another mode."""
     dead = DeadJob.magic()
     dead.put(f"{ROOT}day=17/old.parquet", b"old")
     before = dead.everything()
@@ -384,8 +384,8 @@ def test_mode_fail_refuses_before_anything_is_written(committer: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "replace"])
-def test_a_key_that_exists_is_overwritten_and_not_deleted(mode: ConflictMode) -> None:
-    """Hadoop's names may be the old ones: the new object must survive the removal of what it replaced."""
+def test_a_key_that_exists_is_overwritten_not_deleted(mode: ConflictMode) -> None:
+    """If Hadoop reuses a name, the new object survives the removal of what it replaced."""
     dead = DeadJob.magic()
     dead.put(f"{ROOT}day=18/part-00000.parquet", b"old")
     finish(dead, options=JobOptions(committer="magic", conflict_mode=mode))
@@ -393,7 +393,7 @@ def test_a_key_that_exists_is_overwritten_and_not_deleted(mode: ConflictMode) ->
 
 
 def test_an_adopted_job_keeps_its_options() -> None:
-    """A commit that was begun one way is not gone on with in another."""
+    """A commit that began with some options cannot continue with others."""
     dead = DeadJob.magic()
     Job.setup(dead.store, dead.destination, job_id=UUID, options=JobOptions(committer="magic"))
     with pytest.raises(JobMismatch):
@@ -404,10 +404,10 @@ def test_an_adopted_job_keeps_its_options() -> None:
 @LAYOUTS
 @pytest.mark.parametrize("repeat_complete", ["ok", "gone"])
 @pytest.mark.parametrize("published", [1, 2, 3])
-def test_a_job_commit_that_hadoop_had_begun_is_finished(
+def test_a_job_commit_that_hadoop_began_is_finished(
     layout: str, repeat_complete: str, published: int
 ) -> None:
-    """Uploads that are complete already are recognised by the ETag that follows from their parts."""
+    """Uploads that are already complete are recognised by the ETag that follows from their parts."""
     dead = dead_job(layout, repeat_complete=repeat_complete)
     for key in list(dead.contents)[:published]:
         dead.complete(key)
@@ -417,7 +417,7 @@ def test_a_job_commit_that_hadoop_had_begun_is_finished(
 
 
 @LAYOUTS
-def test_a_job_commit_that_hadoop_had_begun_is_taken_back(layout: str) -> None:
+def test_a_job_commit_that_hadoop_began_is_taken_back(layout: str) -> None:
     """An abort removes what the dead driver published, and nothing else."""
     dead = dead_job(layout)
     dead.put(f"{ROOT}day=17/part-9.parquet", b"another's")
@@ -429,7 +429,7 @@ def test_a_job_commit_that_hadoop_had_begun_is_taken_back(layout: str) -> None:
 
 
 def test_the_same_object_of_another_run_is_not_taken_back() -> None:
-    """A job run again with fixed names leaves the very same objects; the dead run's abort keeps them."""
+    """If a later run with fixed names wrote identical objects, the dead run's abort keeps them."""
     dead = DeadJob()
     dead.commit_magic_task(0, TASKS[0])
     key = f"{ROOT}day=18/part-00000.parquet"
@@ -442,8 +442,8 @@ def test_the_same_object_of_another_run_is_not_taken_back() -> None:
     assert dead.pending_keys() == []
 
 
-def test_an_upload_that_is_gone_fails_the_commit() -> None:
-    """A lifecycle rule removed it: the commit fails before it begins, and the table is as it was."""
+def test_a_missing_upload_fails_the_commit() -> None:
+    """If a lifecycle rule removed an upload, the commit fails before it begins; the table is unchanged."""
     dead = DeadJob.magic()
     dead.put(f"{ROOT}day=17/old.parquet", b"old")
     key = f"{ROOT}day=18/part-00000.parquet"
@@ -455,7 +455,7 @@ def test_an_upload_that_is_gone_fails_the_commit() -> None:
 
 
 def test_only_the_last_run_of_the_application_counts() -> None:
-    """A restarted application does every task again: the earlier run's uploads are aborted by a commit."""
+    """A restarted application repeats every task, so a commit aborts the earlier run's uploads."""
     dead = DeadJob()
     dead.commit_magic_task(0, {"part-0": (b"first run",)}, run=0)
     dead.commit_magic_task(0, {"part-0": (b"second run",)}, run=1)
@@ -478,8 +478,8 @@ def test_a_task_whose_directory_was_not_removed_counts_once() -> None:
     assert dead.visible() == {f"{ROOT}part-0": b"rows"}
 
 
-def test_the_number_of_tasks_can_be_made_sure_of() -> None:
-    """A job that had not finished must not be committed unawares."""
+def test_the_number_of_tasks_can_be_required() -> None:
+    """A job that had not finished is not committed by accident."""
     dead = DeadJob.magic()
     before = dead.everything()
     with pytest.raises(AuditFailed, match="3 tasks committed"):
@@ -488,8 +488,8 @@ def test_the_number_of_tasks_can_be_made_sure_of() -> None:
     finish(dead, expect_tasks=3)
 
 
-def test_a_job_of_which_no_task_committed_can_only_be_aborted() -> None:
-    """To commit nothing would be to abort everything."""
+def test_a_job_without_committed_tasks_can_only_be_aborted() -> None:
+    """Committing nothing would abort everything."""
     dead = DeadJob()
     dead.leave_magic_attempt(0, {"part-0": (b"rows",)})
     with pytest.raises(JobClosed, match="nothing to commit"):
@@ -500,7 +500,7 @@ def test_a_job_of_which_no_task_committed_can_only_be_aborted() -> None:
 
 
 def test_a_job_without_output_is_finished() -> None:
-    """Tasks that wrote nothing still commit, and so does their job."""
+    """A job whose tasks wrote nothing still commits."""
     dead = DeadJob()
     dead.commit_magic_task(0, {})
     assert finish(dead).counts.files == 0
@@ -508,7 +508,7 @@ def test_a_job_without_output_is_finished() -> None:
 
 
 def test_an_ordinary_abort_does_not_forget_what_hadoop_left() -> None:
-    """The magic directory is the job's staging: its clean-up first aborts the uploads that its files name."""
+    """The clean-up of the magic directory, its staging, first aborts the uploads that its files name."""
     dead = DeadJob.magic()
     staging = f"s3://{BUCKET}/{MAGIC}"
     reference = JobReference(job_id=UUID, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)
@@ -517,7 +517,7 @@ def test_an_ordinary_abort_does_not_forget_what_hadoop_left() -> None:
     assert dead.keys(MAGIC) == []
 
 
-def test_a_job_id_of_mapreduce_is_good_too() -> None:
+def test_a_mapreduce_job_id_is_accepted() -> None:
     """Without Spark the id is that of the Hadoop job."""
     dead = DeadJob()
     job_id = "job_202502170001_0003"
@@ -528,7 +528,7 @@ def test_a_job_id_of_mapreduce_is_good_too() -> None:
     assert dead.visible() == {f"{ROOT}part-0": b"rows"}
 
 
-def test_any_directory_of_pendingsets_will_do() -> None:
+def test_any_directory_of_pendingsets_is_accepted() -> None:
     """The shared ``__magic`` directory of Hadoop before 3.3.7 is adopted by its URI and the job's id."""
     dead = DeadJob()
     commit = dead.pending("part-0", (b"rows",), job=UUID)
@@ -539,8 +539,8 @@ def test_any_directory_of_pendingsets_will_do() -> None:
     assert dead.pending_keys() == []
 
 
-def test_a_staging_directory_in_another_bucket_and_records_in_a_third_place() -> None:
-    """Where the pendingsets are and where our records go is the caller's choice."""
+def test_pendingsets_and_records_may_be_elsewhere() -> None:
+    """The caller chooses where the pendingsets are and where our records go."""
     dead = DeadJob.staging()
     for key in dead.keys(UPLOADS_DIR):
         dead.store.put("other", key, dead.store.get(BUCKET, key).body)
@@ -562,10 +562,10 @@ def test_a_staging_directory_in_another_bucket_and_records_in_a_third_place() ->
         ({"pendingsets_uri": f"s3://{BUCKET}/tmp/staging/etl/{UUID}/staging-uploads/"}, NoSuchJob),
     ],
 )
-def test_what_cannot_be_adopted_is_said_at_once(
+def test_what_cannot_be_adopted_is_refused_at_once(
     arguments: dict[str, Any], error: type[S3CommitError]
 ) -> None:
-    """A job that is not named, badly named, or looked for in the wrong place changes nothing."""
+    """A job with no name, a bad name, or the wrong location changes nothing."""
     dead = DeadJob.staging()
     before = dead.everything()
     with pytest.raises(error):
@@ -575,7 +575,7 @@ def test_what_cannot_be_adopted_is_said_at_once(
 
 @pytest.mark.seaweedfs
 @pytest.mark.parametrize("end", [finish, give_up], ids=["commit", "abort"])
-def test_a_real_store_tells_hadoops_uploads_by_their_etags(
+def test_a_real_store_shows_which_of_hadoops_uploads_are_complete(
     seaweed_store: S3Store, end: Callable[..., object]
 ) -> None:
     """On an S3 server: one upload was completed by the dead driver, the others are pending."""

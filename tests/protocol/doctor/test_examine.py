@@ -1,4 +1,4 @@
-"""Doctor finds what a store lacks, says what to do about it, raises nothing and leaves nothing behind."""
+"""Doctor finds what a store lacks and how to fix it, raises nothing and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.store.s3.deviant import DeviantStore
 from tests.store.s3.fault_server import FaultServer
 
 REHEARSED = ("fencing", "pages of uploads", "commit", "replace", "retention", "abort", "sweep")
-#: Requests of a run at most.
+#: The most requests that a run may send.
 MOST_REQUESTS = 600
 
 FLIGHTS = Destination("lake", "flights/")
@@ -73,7 +73,7 @@ class Lacking(MemoryStore):
         raise AccessDenied("not allowed")
 
     def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
-        """List uploads as far as this store does."""
+        """List uploads as far as this store can."""
         found = super().list_uploads(bucket, prefix)
         for upload in islice(found, page) if "pages" in self._what else found:
             if "prefixes" in self._what and upload.key != prefix:
@@ -89,13 +89,13 @@ class Lacking(MemoryStore):
         return super().create_upload(bucket, key, **arguments)
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
-        """Delete, perhaps whatever is there."""
+        """Delete, perhaps whatever exists there."""
         if "delete headers" in self._what and if_match is not None:
             raise StoreRejected("no conditional deletes here", code="NotImplemented")
         super().delete(bucket, key, if_match=None if "conditional delete" in self._what else if_match)
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
-        """Delete what has the ETag asked for, or refuse to look at ETags."""
+        """Delete objects that have the requested ETag, or refuse to check ETags."""
         if "bulk headers" in self._what:
             raise StoreRejected("no conditional bulk deletes here", code="NotImplemented")
         what, self._what = self._what, tuple(w for w in self._what if w != "delete headers")
@@ -113,7 +113,7 @@ class Lacking(MemoryStore):
 
 
 class Racing(Lacking):
-    """A store that looks first whether a condition is true, and writes later, as S3Mock does.
+    """A store that first checks a condition and writes later, as S3Mock does.
 
     Args:
         condition: The condition of the writes that race.
@@ -127,7 +127,7 @@ class Racing(Lacking):
         self._condition = condition
 
     def perform(self, calls: Iterable[tuple[Any, Call]]) -> Iterator[tuple[Any, Outcome]]:
-        """Write all, because when the first ones looked none had been written."""
+        """Write all, because when the conditions were checked nothing had been written."""
         for tag, call in calls:
             if isinstance(call, Put) and getattr(call, self._condition):
                 yield tag, self.put(call.bucket, call.key, call.body).etag
@@ -144,7 +144,7 @@ def _check(diagnosis: Diagnosis, name: str) -> Check:
 
 
 def test_a_good_store_is_healthy() -> None:
-    """Where all is well every check says ok, and nothing is left of them, in either bucket."""
+    """On a good store every check says ok, and the checks leave nothing in either bucket."""
     store = Lacking()
     store.put("lake", "flights/old.parquet", b"old")
     before = store.everything()
@@ -171,7 +171,7 @@ def test_a_good_store_is_healthy() -> None:
     ],
 )
 def test_what_a_store_lacks_is_named_with_a_remedy(lack: str, name: str, verdict: str, remedy: str) -> None:
-    """Each lack is found by the check that is about it, and by no other one that would fail the place."""
+    """Each lack is found by the check for it, and by no other check that would fail the place."""
     store = Lacking(lack)
     diagnosis = _examined(store)
     check = _check(diagnosis, name)
@@ -184,7 +184,7 @@ def test_what_a_store_lacks_is_named_with_a_remedy(lack: str, name: str, verdict
 
 
 def test_whole_jobs_are_rehearsed() -> None:
-    """Two commits, a replace with and without retention, an abort and a sweep: a verdict on each."""
+    """Two commits, a replace with and without retention, an abort and a sweep each get a verdict."""
     store = FaultyStore(Lacking())
     diagnosis = examine(store, FLIGHTS, clock=store.inner.clock)  # type: ignore[attr-defined]
     rehearsed = {check.name: check.verdict for check in diagnosis.checks if check.name in REHEARSED}
@@ -194,7 +194,7 @@ def test_whole_jobs_are_rehearsed() -> None:
 
 
 @pytest.mark.loopback
-def test_it_takes_a_bounded_number_of_requests() -> None:
+def test_the_number_of_requests_is_bounded() -> None:
     """A store that takes a tenth of a second for each request is examined in a minute."""
     deviant = DeviantStore()
     with FaultServer(decide=deviant.answer) as server:
@@ -203,7 +203,7 @@ def test_it_takes_a_bounded_number_of_requests() -> None:
 
 
 def test_the_kept_profile_is_brought_up_to_date() -> None:
-    """Jobs after it go by what the doctor found; where nothing is kept, nothing is left."""
+    """Later jobs use what the doctor found; where nothing is kept, nothing is left."""
     store = Lacking("conditional delete")
     home = Destination("lake", "flights/")
     keep_profiles(store, home, {"lake": StoreProfile(), "records": StoreProfile()})
@@ -214,7 +214,7 @@ def test_the_kept_profile_is_brought_up_to_date() -> None:
 
 
 def test_a_signed_profile_is_kept_signed() -> None:
-    """Signed jobs go by what the doctor found, whether the profile before it was signed or not."""
+    """Signed jobs use what the doctor found, whether the earlier profile was signed or not."""
     home, signer = Destination("lake", "flights/"), HmacSigner.of_text("k" * 32)
     for before in (signer, None):
         store = Lacking("conditional delete")
@@ -225,7 +225,7 @@ def test_a_signed_profile_is_kept_signed() -> None:
 
 
 def test_a_profile_is_not_changed_by_a_measurement_that_failed() -> None:
-    """Where the bucket could not be measured, jobs go by what was found before."""
+    """If the bucket could not be measured, jobs use the earlier findings."""
     home, known = Destination("lake", "flights/"), StoreProfile(bulk_etags=False)
     store = Lacking("metadata", "conditional delete")
     store.follow("lake", known)
@@ -238,7 +238,7 @@ def test_a_profile_is_not_changed_by_a_measurement_that_failed() -> None:
     ("condition", "header"), [("if_none_match", "If-None-Match: *"), ("if_match", "If-Match")]
 )
 def test_a_store_that_compares_before_it_writes_is_not_fit(condition: str, header: str) -> None:
-    """Where concurrent writes both win, the check says so, and jobs are refused, examined or not."""
+    """If concurrent writes both win, the check says so, and jobs are refused, examined or not."""
     store = Racing(condition)
     check = _check(_examined(store), "fencing")
     assert check.verdict == "failed"
@@ -251,7 +251,7 @@ def test_a_store_that_compares_before_it_writes_is_not_fit(condition: str, heade
 
 
 def test_a_store_without_conditional_writes_is_not_fit() -> None:
-    """Both conditions are tried, and the way out is named."""
+    """Both conditions are tried, and the error names the alternative."""
     diagnosis = _examined(Lacking(conditions=False))
     for name in ("conditional create", "compare and swap", "fencing"):
         assert _check(diagnosis, name).verdict == "failed"
@@ -278,7 +278,7 @@ def test_a_store_without_conditional_writes_is_not_fit() -> None:
     ],
 )
 def test_a_missing_permission_fails_the_check_that_needs_it(verb: str, name: str) -> None:
-    """No right is missing unnoticed, the policy is pointed to, and what could be removed is."""
+    """No missing right goes unnoticed, the policy is pointed out, and what can be removed is."""
     store = Lacking(denied=(verb,))
     diagnosis = _examined(store)
     assert _check(diagnosis, name).verdict == "failed"
@@ -289,7 +289,7 @@ def test_a_missing_permission_fails_the_check_that_needs_it(verb: str, name: str
 
 
 def test_credentials_that_may_not_list_at_all_fail_at_the_bucket() -> None:
-    """Neither a HEAD of the bucket nor a listing: nothing else is tried, and the policy is pointed to."""
+    """If HEAD and listing of the bucket both fail, nothing else is tried and the policy is pointed out."""
     diagnosis = _examined(Lacking(denied=("check_bucket", "list_objects")))
     assert _check(diagnosis, "bucket").verdict == "failed"
     assert "--policy" in str(_check(diagnosis, "bucket").remedy)
@@ -297,7 +297,7 @@ def test_credentials_that_may_not_list_at_all_fail_at_the_bucket() -> None:
 
 
 def test_rights_below_the_destination_are_enough() -> None:
-    """Who may not ask for the bucket as a whole, nor for the name beside the directory, is fit for jobs."""
+    """Credentials that cannot see the whole bucket, or the name beside the directory, can run jobs."""
 
     class Narrow(Lacking):
         def head(self, bucket: str, key: str) -> ObjectInfo:
@@ -309,14 +309,14 @@ def test_rights_below_the_destination_are_enough() -> None:
 
 
 def test_what_cannot_be_tried_is_skipped() -> None:
-    """Without the bucket there is nothing else to try; the checks say so instead of failing one by one."""
+    """Without the bucket nothing else can be tried, and the checks say so instead of failing one by one."""
     diagnosis = examine(MemoryStore(("other",)), FLIGHTS)
     assert _check(diagnosis, "bucket").verdict == "failed"
     assert {check.verdict for check in diagnosis.checks[1:]} == {"skipped"}
 
 
 def test_a_destination_that_is_an_object_is_refused() -> None:
-    """Data goes into a directory, not into the file of that name."""
+    """Data goes into a directory, not into a file of that name."""
     store = Lacking()
     store.put("lake", "flights", b"a file")
     assert _check(_examined(store), "directory").verdict == "failed"
@@ -324,8 +324,8 @@ def test_a_destination_that_is_an_object_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("apart", "verdict"), [(10.0, "ok"), (90.0, "warning"), (-1000.0, "failed")])
-def test_clocks_that_differ_are_told_of(apart: float, verdict: str) -> None:
-    """A minute is worth a word; a quarter of an hour makes stores refuse every request."""
+def test_clocks_that_differ_are_reported(apart: float, verdict: str) -> None:
+    """A minute is mentioned; a quarter of an hour makes stores refuse every request."""
     store = Lacking()
     diagnosis = examine(store, FLIGHTS, clock=ManualClock(store.clock.time() + apart))
     assert _check(diagnosis, "clock").verdict == verdict
@@ -333,7 +333,7 @@ def test_clocks_that_differ_are_told_of(apart: float, verdict: str) -> None:
 
 @pytest.mark.parametrize(("days", "verdict"), [(None, "warning"), (1, "warning"), (7, "ok")])
 def test_a_lifecycle_rule_should_be_there_and_not_too_short(days: int | None, verdict: str) -> None:
-    """Without a rule orphans are billed for ever; a rule of one day aborts uploads that jobs need."""
+    """Without a rule orphans are billed forever; a rule of one day aborts uploads that jobs need."""
     store = MemoryStore(stale_upload_days=days)
     assert _check(examine(store, FLIGHTS), "lifecycle rule").verdict == verdict
 
@@ -347,11 +347,11 @@ def test_a_lifecycle_rule_should_be_there_and_not_too_short(days: int | None, ve
         pytest.param("refuse", 1, marks=pytest.mark.all),
     ],
 )
-def test_no_fault_at_any_call_is_raised_or_leaves_something_unsaid(
+def test_a_fault_at_any_call_is_reported_and_not_raised(
     fault: Any, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever call fails or loses its answer: a diagnosis comes, and what is left behind is admitted."""
-    # Small parts are the same calls, and most of the time goes into the sums of large ones.
+    """Whichever call fails or loses its answer, a diagnosis comes and names what is left behind."""
+    # Small parts make the same calls, and most of the time goes into checksums of large ones.
     monkeypatch.setattr(probes, "MIN_PART_BYTES", 1)
     calls = FaultyStore(Lacking(min_part_bytes=1))
     examine(calls, FLIGHTS, STAGING, clock=ManualClock())
@@ -411,7 +411,7 @@ def _asked(store: Lacking) -> dict[str, Check]:
 
 
 def test_each_object_option_is_tried_and_removed() -> None:
-    """A line for each option that is asked for, and nothing of it is left."""
+    """Each requested option gets its own line, and nothing of it is left."""
     store = Lacking()
     checks = _asked(store)
     assert [name.rpartition(" ")[2] for name in checks] == ["sse", "storage_class", "acl", "tags", "headers"]
@@ -431,10 +431,10 @@ def test_each_object_option_is_tried_and_removed() -> None:
         ("headers", "x-amz-meta-source", "warning", "x-amz-meta-source is None"),
     ],
 )
-def test_an_object_option_that_is_ignored_is_seen_at_the_object(
+def test_an_ignored_object_option_is_found_at_the_object(
     name: str, header: str, verdict: str, says: str
 ) -> None:
-    """What the store takes and does not keep is said of that option alone; lost encryption is a failure."""
+    """What the store drops is reported for that option alone; lost encryption is a failure."""
     checks = _asked(Careless(header))
     found = checks.pop(f"object option {name}")
     assert (found.verdict, says in found.says, bool(found.remedy)) == (verdict, True, True)
@@ -449,8 +449,8 @@ def test_an_object_option_that_is_ignored_is_seen_at_the_object(
         ("tags", "x-amz-tagging", "s3:PutObjectTagging"),
     ],
 )
-def test_an_object_option_that_is_denied_has_its_cure(name: str, header: str, cure: str) -> None:
-    """The remedy names the permission that is missing."""
+def test_a_denied_object_option_has_a_remedy(name: str, header: str, cure: str) -> None:
+    """The remedy names the missing permission."""
     asked = msgspec.structs.replace(ASKED, acl="public-read")
     store = Careless(refused=header)
     diagnosis = examine(store, FLIGHTS, object_options=asked, clock=store.clock)
@@ -459,8 +459,8 @@ def test_an_object_option_that_is_denied_has_its_cure(name: str, header: str, cu
     assert cure in (found.remedy or "")
 
 
-def test_a_denied_key_has_its_cure() -> None:
-    """Where the key may not be used, what the key's policy must allow is said."""
+def test_a_denied_key_has_a_remedy() -> None:
+    """If the key may not be used, the remedy says what the key's policy must allow."""
 
     class Keyless(Lacking):
         def create_upload(self, bucket: str, key: str, **arguments: Any) -> str:

@@ -177,14 +177,14 @@ class DeadJob:
         return self.put(UPLOADS_DIR + task_id(number), self.pendingset(commits, job=""))
 
     def leave_staging_attempt(self, number: int, files: dict[str, tuple[bytes, ...]]) -> None:
-        """Leave the pendingset of a task attempt that died before its rename, and the noise around it."""
+        """Leave the pendingset of a task attempt that died before its rename, and stray files around it."""
         commits = [self.pending(path, parts) for path, parts in files.items()]
         self.put(f"{UPLOADS_DIR}_temporary/{attempt_id(number, 1)}", self.pendingset(commits, job=""))
         self.put(f"{UPLOADS_DIR}.{task_id(number)}.crc", b"\x00\x01crc")
 
     @classmethod
     def magic(cls, **settings: Any) -> DeadJob:
-        """Return a job whose three tasks committed; one more attempt had a file ready, and died."""
+        """Return a job with three committed tasks, and another attempt that died with a file ready."""
         dead = cls(**settings)
         for number, files in TASKS.items():
             dead.commit_magic_task(number, files)
@@ -194,7 +194,7 @@ class DeadJob:
 
     @classmethod
     def staging(cls, **settings: Any) -> DeadJob:
-        """Return the same job, as a staging committer leaves it."""
+        """Return the same job as a staging committer leaves it."""
         dead = cls(**settings)
         for number, files in TASKS.items():
             dead.commit_staging_task(number, files)

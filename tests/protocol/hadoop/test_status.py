@@ -1,4 +1,4 @@
-"""What a Hadoop job is taken for follows from facts, and nothing that may end such a job goes without it."""
+"""The verdict on a Hadoop job follows from facts, and nothing ends such a job without it."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def one_of_three(dead: DeadJob) -> None:
 
 
 def lose_tasks(dead: DeadJob) -> None:
-    """Remove what two of three tasks committed, as if they had not."""
+    """Remove what two of three tasks committed, as if they never had."""
     for number in (0, 1):
         dead.store.delete(BUCKET, f"{MAGIC}job-{UUID}/00/{task_id(number)}.pendingset")
 
 
 def succeed_before_another(dead: DeadJob) -> None:
-    """Let the job succeed, and another one after it."""
+    """Let the job succeed, and then another one."""
     dead.succeed()
     dead.mark("another")
 
@@ -93,7 +93,7 @@ LIVES: dict[str, tuple[Callable[[DeadJob], None], str]] = {
 
 @pytest.fixture(params=LIVES)
 def life(request: pytest.FixtureRequest) -> tuple[DeadJob, str]:
-    """Return a job of the magic committer after each way to end, and what it is to be taken for."""
+    """Return a job of the magic committer after each way to end, and its expected verdict."""
     live, status = LIVES[request.param]
     dead = DeadJob.magic()
     live(dead)
@@ -101,7 +101,7 @@ def life(request: pytest.FixtureRequest) -> tuple[DeadJob, str]:
 
 
 def status(dead: DeadJob) -> str:
-    """Return what the job is taken for."""
+    """Return the verdict on the job."""
     [found] = find_hadoop_jobs(dead.store, dead.destination)
     return classify(found).status
 
@@ -126,8 +126,8 @@ def ordinary_abort(dead: DeadJob) -> None:
     Job.at(dead.store, reference).abort()
 
 
-def test_a_job_is_taken_for_what_it_is(life: tuple[DeadJob, str]) -> None:
-    """In the list of Hadoop's jobs and in that of all jobs, which says why; looking changes nothing."""
+def test_a_job_gets_its_verdict(life: tuple[DeadJob, str]) -> None:
+    """The list of Hadoop's jobs and that of all jobs agree and give the reason; looking changes nothing."""
     dead, expected = life
     before = dead.everything()
     assert status(dead) == expected
@@ -157,7 +157,7 @@ def test_a_dry_run_decides_as_the_real_run_does(
 
 
 @pytest.mark.parametrize("live", [DeadJob.succeed, succeed_before_another])
-def test_nothing_of_a_successful_job_is_ever_taken_back(live: Callable[[DeadJob], None]) -> None:
+def test_nothing_of_a_successful_job_is_taken_back(live: Callable[[DeadJob], None]) -> None:
     """Neither an abort, forced or not, nor a commit, nor a sweep touches what readers see."""
     dead = DeadJob.magic()
     live(dead)
@@ -174,7 +174,7 @@ def test_nothing_of_a_successful_job_is_ever_taken_back(live: Callable[[DeadJob]
 
 
 def test_what_a_successful_job_left_is_cleaned_up() -> None:
-    """Its directory and the uploads of attempts that did not count go; everything else stays."""
+    """Its directory and the uploads of attempts that did not count are removed; everything else stays."""
     dead = DeadJob.magic()
     dead.succeed()
     other = dead.store.create_upload(BUCKET, f"{ROOT}day=17/other", metadata={}, content_type="x")
@@ -197,7 +197,7 @@ def test_only_what_a_successful_job_left_is_cleaned_up(live: Callable[[DeadJob],
 
 
 @pytest.mark.parametrize("adopted", [None, "open", "sealed"])
-def test_a_half_published_job_is_not_cut_in_two(adopted: str | None) -> None:
+def test_a_half_published_job_is_not_split(adopted: str | None) -> None:
     """A sweep leaves it and says what helps, an abort is refused; adopting finishes it or takes it back.
 
     That is so too where an adoption of it died before its commit.
@@ -240,7 +240,7 @@ def stop_adoption(dead: DeadJob, state: str) -> None:
 
 
 def test_missing_tasks_are_named_and_accepted_only_on_request() -> None:
-    """One of three tasks is no job: the others' numbers are named, and nothing is changed."""
+    """One of three tasks is not a job: the missing numbers are named, and nothing changes."""
     dead = DeadJob.magic()
     lose_tasks(dead)
     dead.commit_magic_task(4, {"part-4": (b"4",)})
@@ -254,8 +254,8 @@ def test_missing_tasks_are_named_and_accepted_only_on_request() -> None:
     assert dead.visible() == {f"{ROOT}part-4": b"4"}
 
 
-def test_maps_and_reduces_are_counted_apart_and_numbers_are_named_in_part() -> None:
-    """Each kind of task begins with number 0; of a million missing numbers the first are named."""
+def test_maps_and_reduces_are_counted_separately() -> None:
+    """Each kind of task begins with number 0; of a million missing numbers only the first are named."""
     dead = DeadJob()
     for name in ("m_000000", "m_000001", "r_000000", "r_999999"):
         key = f"{MAGIC}job-{UUID}/00/task_202502170001_0003_{name}.pendingset"
@@ -266,8 +266,8 @@ def test_maps_and_reduces_are_counted_apart_and_numbers_are_named_in_part() -> N
     assert found.missing_words.endswith("20, …")
 
 
-def test_what_may_be_alive_is_left_alone_unless_forced() -> None:
-    """A sign of life within the time that the caller names is enough, for a sweep too."""
+def test_a_job_that_may_be_alive_is_left_alone_unless_forced() -> None:
+    """One sign of life within the time that the caller names is enough, for a sweep too."""
     for commit in (True, False):
         dead = DeadJob.magic()
         before = dead.everything()
@@ -278,7 +278,7 @@ def test_what_may_be_alive_is_left_alone_unless_forced() -> None:
 
 
 def test_a_marker_of_an_earlier_job_with_the_same_id_proves_nothing() -> None:
-    """Where ids are given by hand, a job's marker is only its own if it is as new as its pendingsets."""
+    """If ids are given by hand, a job's marker is its own only if it is as new as its pendingsets."""
     clock = iter(range(10**6))
     dead = DeadJob()
     dead.store._now = lambda: float(next(clock) * 10)
@@ -291,7 +291,7 @@ def test_a_marker_of_an_earlier_job_with_the_same_id_proves_nothing() -> None:
 
 @pytest.mark.parametrize("published", [0, 1, 3])
 def test_a_store_that_lists_no_uploads_gets_the_same_verdict(published: int) -> None:
-    """MinIO lists uploads by exact key only: then each upload is asked about."""
+    """MinIO lists uploads by exact key only, so each upload is asked about."""
     dead = DeadJob.magic()
     for key in list(dead.contents)[:published]:
         dead.complete(key)
@@ -306,7 +306,7 @@ def test_a_store_that_lists_no_uploads_gets_the_same_verdict(published: int) -> 
 
 
 def test_a_store_whose_etags_prove_nothing_has_its_jobs_left_alone() -> None:
-    """Under SSE-KMS no ETag follows from the parts: an object of the upload's size may be it."""
+    """Under SSE-KMS no ETag follows from the parts, so any object of the upload's size may be the job's."""
     dead = DeadJob()
     dead.commit_magic_task(0, {"a": (b"abc",), "b": (b"x",)})
     dead.complete(f"{ROOT}a")
@@ -320,7 +320,7 @@ def test_a_store_whose_etags_prove_nothing_has_its_jobs_left_alone() -> None:
 
 
 def test_looking_is_bounded() -> None:
-    """An unpublished job is known by one listing; of others no more uploads are asked about than wished."""
+    """An unpublished job takes one listing; for others no more uploads are asked about than requested."""
     dead = DeadJob()
     dead.commit_magic_task(0, {f"part-{n}": (b"x",) for n in range(50)})
     asked: list[str] = []
@@ -342,7 +342,7 @@ def test_looking_is_bounded() -> None:
 
 
 def test_uploads_of_others_say_nothing_of_a_job() -> None:
-    """Only uploads that a job's files name are its signs of life, and its own."""
+    """Only uploads that a job's files name belong to it and show that it is alive."""
     dead = DeadJob.magic()
     uploads = dead.store.list_uploads
     later = Upload(f"{ROOT}other", "u", 4e9)

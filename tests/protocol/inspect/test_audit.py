@@ -89,19 +89,19 @@ def passes(rules: dict[str, Any], sealed: SealReference | None = None, **known: 
         ({"min_rows": 1, "max_rows": 50}, False),
     ],
 )
-def test_every_rule_is_held_against_the_seal(rules: dict[str, Any], passed: bool) -> None:
-    """What keeps a rule passes, bounds included; what breaks one, or is not known, fails."""
+def test_every_rule_is_checked_against_the_seal(rules: dict[str, Any], passed: bool) -> None:
+    """A value that meets a rule passes, bounds included; one that breaks it, or is not known, fails."""
     assert passes(rules) == passed
 
 
 @pytest.mark.parametrize("rule", [{"min_rows": 1}, {"max_rows": 1_000}, {"max_drift": 9}])
-def test_rows_that_nobody_counted_fail(rule: dict[str, Any]) -> None:
+def test_uncounted_rows_fail(rule: dict[str, Any]) -> None:
     """A gate that cannot see does not open."""
     assert not passes(rule, seal(rows=None), before=before(100))
 
 
 @pytest.mark.parametrize("rule", [{"max_null_ratio": {"day": 1}}, {"ranges": {"day": [None, "9"]}}])
-def test_columns_that_nobody_looked_at_fail(rule: dict[str, Any]) -> None:
+def test_columns_without_statistics_fail(rule: dict[str, Any]) -> None:
     """The same holds for columns, unless there are no files and so no values."""
     assert not passes(rule, seal(columns=None))
     assert passes(rule, seal(columns=None, rows=0, files=0))
@@ -111,12 +111,12 @@ def test_columns_that_nobody_looked_at_fail(rule: dict[str, Any]) -> None:
     ("earlier", "passed"), [(100, True), (80, True), (134, True), (79, False), (135, False), (0, False)]
 )
 def test_drift_is_measured_by_the_commit_before(earlier: int, passed: bool) -> None:
-    """A quarter more or less than last time is let through, not more."""
+    """A change of up to a quarter since the last commit passes, and no more."""
     assert passes({"max_drift": 0.25 if earlier <= 100 else 0.254}, before=before(earlier)) == passed
 
 
 def test_a_commit_under_way_does_not_hide_the_one_before() -> None:
-    """Drift is measured against the last commit while another one, dead or alive, has removed _SUCCESS."""
+    """Drift is measured against the last commit while another, dead or alive, has removed ``_SUCCESS``."""
     lake = Lake()
     first = lake.sealed({"dt=1/a.parquet": b"1"}).commit()
     second = lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS)
@@ -156,7 +156,7 @@ def test_drift_is_measured_by_the_same_partitions() -> None:
     ids=["gone", "damaged", "marker"],
 )
 def test_a_commit_that_cannot_be_read_fails_drift(key: str, body: bytes | None) -> None:
-    """There was a commit, so drift is not known, and what is not known does not pass."""
+    """Drift is unknown if the earlier commit cannot be read, and what is unknown does not pass."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}).commit()
     key = key if key.startswith(lake.prefix) else lake.prefix + key
@@ -190,12 +190,12 @@ def test_the_first_commit_has_nothing_to_drift_from() -> None:
     "rules", [{}, {"min_row": 1}, {"min_rows": -1}, {"min_rows": "many"}, {"ranges": {"delay": [1]}}], ids=str
 )
 def test_rules_that_make_no_sense_are_refused(rules: dict[str, Any]) -> None:
-    """A slip of the pen is an error, not a gate that is always open."""
+    """A typo is an error, not a gate that is always open."""
     with pytest.raises(ValueError, match="audit"):
         AuditRules.from_dict(rules)
 
 
-def test_a_failed_audit_says_what_failed() -> None:
+def test_a_failed_audit_names_what_failed() -> None:
     """The error names the job, each failed check, what was expected and what was found."""
     report = audit("j-1", seal(), AuditRules.from_dict({"min_rows": 500, "min_files": 1}))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""One job from close by: in every state it shows what is there, and changes nothing."""
+"""The details of one job: in every state they show what exists, and change nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _details(lake: Lake, job_id: str = OURS) -> JobDetails:
 
 
 def test_an_open_job_shows_its_stages_and_uploads() -> None:
-    """An unsealed stage is counted by its pendingsets, and whether it counts is unknown."""
+    """An unsealed stage is counted by its pendingsets, and it is unknown whether it counts."""
     lake = Lake()
     job = lake.set_up()
     lake.run_task(job, FILES)
@@ -74,8 +74,8 @@ def test_a_sealed_job_shows_which_stage_attempt_counts() -> None:
     assert (details.preview.replaced, details.preview.replaced_bytes) == (1, 3)
 
 
-def test_a_job_left_in_its_commit_shows_how_far_it_came() -> None:
-    """Half of it complete, and its begin in the log: nobody can abort it."""
+def test_a_job_left_in_its_commit_shows_its_progress() -> None:
+    """Half of it is complete and its begin is in the log, so it cannot be aborted."""
     lake = Lake()
     lake.sealed(FILES, unique_filenames=False)
     lake.store.die("complete_upload", after=True)
@@ -91,7 +91,7 @@ def test_a_job_left_in_its_commit_shows_how_far_it_came() -> None:
 
 
 def test_a_committed_job_is_known_by_its_manifest() -> None:
-    """Cleaned up, only the manifest is left, and it says enough."""
+    """After the clean-up only the manifest is left, and it is enough."""
     lake = Lake()
     lake.sealed(FILES).commit()
     details = _details(lake)
@@ -101,8 +101,8 @@ def test_a_committed_job_is_known_by_its_manifest() -> None:
     assert details.to_dict()["uploads"] is None
 
 
-def test_a_damaged_record_is_a_problem_and_no_error() -> None:
-    """What can be read is shown all the same."""
+def test_a_damaged_record_is_a_problem_not_an_error() -> None:
+    """Whatever can be read is still shown."""
     lake = Lake()
     lake.sealed(FILES)
     lake.tamper(lake.context().layout.seal, cut=20)
@@ -113,7 +113,7 @@ def test_a_damaged_record_is_a_problem_and_no_error() -> None:
 
 
 def test_a_damaged_pendingset_is_found() -> None:
-    """A seal that is whole does not hide a pendingset that is not."""
+    """An intact seal does not hide a damaged pendingset."""
     lake = Lake()
     lake.sealed(FILES)
     lake.tamper(lake.pendingset_key(), cut=20)
@@ -122,8 +122,8 @@ def test_a_damaged_pendingset_is_found() -> None:
     assert not details.uploads.sound
 
 
-def test_a_job_that_is_not_there_is_refused() -> None:
-    """For an unknown job without leftovers the error says so."""
+def test_a_missing_job_is_refused() -> None:
+    """The error for an unknown job without leftovers says so."""
     lake = Lake()
     lake.set_up(THEIRS)
     with pytest.raises(NoSuchJob, match=OURS):
@@ -134,7 +134,7 @@ def test_a_job_that_is_not_there_is_refused() -> None:
     ("committer", "mode", "unique"),
     list(product(("directory", "partitioned", "magic"), ("fail", "append", "replace"), (True, False))),
 )
-def test_a_preview_says_what_the_plan_will(committer: str, mode: str, unique: bool) -> None:
+def test_a_preview_agrees_with_the_plan(committer: str, mode: str, unique: bool) -> None:
     """For every committer and conflict mode the preview has the plan's counts, or names its obstacle."""
     lake = Lake()
     job = lake.sealed(REPLACING, committer=committer, conflict_mode=mode, unique_filenames=unique)

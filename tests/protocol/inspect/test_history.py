@@ -13,7 +13,7 @@ from tests.protocol.metadata.test_log import HERE, entry, write
 
 
 def test_commits_are_listed_newest_first() -> None:
-    """Each with its manifest, down to the baseline; numbers of aborted jobs are missing."""
+    """Each has its manifest, down to the baseline; numbers of aborted jobs are missing."""
     lake = Lake()
     write(lake, entry(1, an_id("copied"), "dt=1", uri="s3://lake/trains/"))
     first = lake.sealed({"dt=1/a": b"a"}).commit()
@@ -25,11 +25,11 @@ def test_commits_are_listed_newest_first() -> None:
 
 
 def test_a_place_without_commits_has_no_history() -> None:
-    """Nothing was committed here, and that is no error."""
+    """A place without commits has an empty history, not an error."""
     assert list(history(Lake().store, HERE)) == []
 
 
-def test_only_what_is_asked_for_is_read() -> None:
+def test_only_what_is_requested_is_read() -> None:
     """The last commits of a long log take a few requests; a caller that wants more gets all of them."""
     lake = Lake()
     for number in range(1, 201):
@@ -41,7 +41,7 @@ def test_only_what_is_asked_for_is_read() -> None:
 
 
 def test_a_missing_entry_is_an_error() -> None:
-    """A history with a hole is not passed off as whole."""
+    """A history with a gap is not presented as whole."""
     lake = Lake()
     for number in range(1, 4):
         write(lake, entry(number, an_id(str(number)), "dt=1"))
@@ -52,7 +52,7 @@ def test_a_missing_entry_is_an_error() -> None:
 
 
 def test_a_store_that_is_unavailable_is_asked_again() -> None:
-    """The commits come with the next look, each once."""
+    """After an outage the next look yields each commit once."""
     lake = Lake()
     for number in (1, 2):
         lake.sealed({"dt=1/a": b"a"}, job_id=an_id(str(number))).commit()

@@ -1,4 +1,4 @@
-"""What lies at a destination: jobs, pending uploads, and the jobs that ended last."""
+"""What exists at a destination: jobs, pending uploads, and the jobs that ended last."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_sealed_job_shows_what_its_seal_counts() -> None:
 
 
 def test_jobs_of_other_destinations_are_not_listed() -> None:
-    """Neither a destination whose name goes on, nor one below, nor one whose staging is here, is mixed in."""
+    """Destinations below this one, with a longer name, or with their staging here, are not mixed in."""
     lake = Lake()
     lake.set_up()
     for uri in ("s3://lake/flights10/", "s3://lake/flights/dt=1/"):
@@ -91,7 +91,7 @@ def test_jobs_with_their_staging_elsewhere_are_listed() -> None:
     assert [(job.job_id, job.staging) for job in found] == [(OURS, f"s3://other/staging/__magic_job-{OURS}/")]
 
 
-def test_committed_jobs_are_listed_when_asked_for() -> None:
+def test_committed_jobs_are_listed_on_request() -> None:
     """A job that is committed and cleaned up is listed from its manifest, with what it committed."""
     lake = Lake()
     lake.sealed(FILES).commit()
@@ -105,7 +105,7 @@ def test_committed_jobs_are_listed_when_asked_for() -> None:
 
 
 def test_a_committed_job_that_is_not_cleaned_up_is_listed_once() -> None:
-    """A job that has both a staging and a manifest is one job."""
+    """A job with both staging and a manifest is listed as one job."""
     lake = Lake()
     job = lake.sealed(FILES)
     lake.store.after = once("put", f"{OURS}.json", Crash())
@@ -133,7 +133,7 @@ def test_damaged_records_are_a_problem_of_their_job_alone() -> None:
 
 
 def test_staging_without_records_is_listed() -> None:
-    """Remains that belong to no job that is known are listed, with their age and without a state."""
+    """Leftovers of no known job are listed, with their age and without a state."""
     lake = Lake()
     lake.put({"__magic_job-remains/stages/x": b"", "__magic_job-no slash": b"", "__magic_job-/x": b""})
     lake.set_up()
@@ -161,7 +161,7 @@ def test_uploads_are_listed_with_their_size_age_and_job() -> None:
     assert {upload.bytes for upload in _uploads(lake).values()} == {None}
 
 
-def test_uploads_under_fixed_names_belong_to_whoever_intends_or_records_them() -> None:
+def test_uploads_under_fixed_names_are_found_by_their_records() -> None:
     """Without an id in the key an upload's job is found by its intent, or by Hadoop's .pending file."""
     lake = Lake()
     job = lake.set_up(unique_filenames=False)
@@ -179,8 +179,8 @@ def test_uploads_under_fixed_names_belong_to_whoever_intends_or_records_them() -
     assert owners == {f"{ROOT}dt=1/part-0.parquet": OURS, hadoops: "hadoop"}
 
 
-def test_uploads_of_jobs_above_and_below_are_told() -> None:
-    """An upload below the destination can be of a job on a directory above it or on a partition."""
+def test_uploads_of_jobs_above_and_below_are_recognised() -> None:
+    """An upload below the destination may belong to a job on a directory above it or on a partition."""
     lake = Lake(prefix="")
     above = lake.set_up()
     inside = Job.setup(
@@ -254,8 +254,8 @@ def _half_committed(store: MemoryStore, *, unique: bool = True) -> Job:
     return job
 
 
-def test_the_last_endings_come_first_and_no_more_are_read_than_asked(store: MemoryStore) -> None:
-    """Committed and aborted jobs alike, by the store's time of their ending."""
+def test_the_last_endings_come_first_and_the_rest_is_not_read(store: MemoryStore) -> None:
+    """Committed and aborted jobs share one order, by the store's time of their end."""
     jobs = [_written(store) for _ in range(4)]
     for number, job in enumerate(jobs):
         job.abort(reason="why not") if number == 2 else job.commit()
@@ -269,7 +269,7 @@ def test_the_last_endings_come_first_and_no_more_are_read_than_asked(store: Memo
     assert found.complete
 
 
-def test_a_damaged_ending_is_told_of(store: MemoryStore) -> None:
+def test_a_damaged_ending_is_reported(store: MemoryStore) -> None:
     """It does not hide the others."""
     good = _written(store)
     good.commit()
@@ -282,14 +282,14 @@ def test_a_damaged_ending_is_told_of(store: MemoryStore) -> None:
 
 
 def test_an_empty_destination_has_no_endings(store: MemoryStore) -> None:
-    """And that is no error."""
+    """An empty destination is not an error."""
     assert latest_endings(store, LAKE, 10).jobs == []
 
 
 def test_a_store_that_cannot_be_asked_is_an_error(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer that is missing is not taken for an ending that is not there."""
+    """A missing answer is not taken for a missing ending."""
     _written(store).commit()
     monkeypatch.setattr(
         store, "perform", lambda calls: ((tag, Unavailable("busy")) for tag, _ in calls), raising=True
@@ -299,7 +299,7 @@ def test_a_store_that_cannot_be_asked_is_an_error(
 
 
 def test_a_timeline_comes_from_records_while_they_exist(store: MemoryStore) -> None:
-    """Earliest first, and of a cleaned-up job only what its manifest says."""
+    """Times are in order, and those of a cleaned-up job are the ones in its manifest."""
     job = _written(store, unique=False)
     job.plan()
     context = JobContext(store, Layout.of(LAKE, job.reference.job_id))
@@ -317,8 +317,8 @@ def test_a_timeline_comes_from_records_while_they_exist(store: MemoryStore) -> N
     ]
 
 
-def test_a_running_commit_is_as_far_as_its_uploads_are_gone(store: MemoryStore) -> None:
-    """Each completion was one request, and the rate is that since it began."""
+def test_the_progress_of_a_commit_is_the_uploads_that_are_gone(store: MemoryStore) -> None:
+    """Each completion was one request, and the rate counts from when it began."""
     job = _half_committed(store)
     _written(store)
     summary = _summary(store, job)
@@ -332,7 +332,7 @@ def test_a_running_commit_is_as_far_as_its_uploads_are_gone(store: MemoryStore) 
     assert found.left == pytest.approx(1 / found.rate)
 
 
-def test_progress_is_not_guessed_where_keys_do_not_tell(store: MemoryStore) -> None:
-    """With file names as they are, a listing does not show whose uploads are whose."""
+def test_progress_is_not_guessed_where_keys_have_no_job_id(store: MemoryStore) -> None:
+    """With file names as written, a listing does not show which uploads are the job's."""
     _half_committed(store, unique=False)
     assert commit_progress(store, LAKE, list_jobs(store, LAKE)) == {}

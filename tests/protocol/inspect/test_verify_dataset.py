@@ -26,7 +26,7 @@ def _report(lake: Lake, manifest: ManifestRecord) -> verify_dataset.VerifyReport
 
 
 def test_a_dataset_as_it_was_committed_is_complete() -> None:
-    """Every file is found intact by listings alone, one for each partition."""
+    """Listings alone, one for each partition, find every file intact."""
     lake = Lake()
     lake.put({"dt=9/old.parquet": b"beside", "dt=1/_hidden": b"", "dt=1/deeper/x.parquet": b"below"})
     with apart():
@@ -40,14 +40,14 @@ def test_a_dataset_as_it_was_committed_is_complete() -> None:
     # The log is listed to tell whether a later job has committed.
     listed = [call.key.removeprefix(ROOT) for call in lake.store.calls if call.verb == "list_objects"]
     assert sorted(listed) == ["_s3commit/log/", "dt=1/", "dt=2/"]
-    # The list of files is looked at once, for its size; no file is.
+    # The list of files is looked at once, for its size; the files are not.
     assert [call.key.rpartition("/")[2] for call in lake.store.calls if call.verb == "head"] == [
         f"{manifest.job_id}.jsonl"
     ]
 
 
 def test_missing_changed_and_unlisted_objects_are_named() -> None:
-    """A deleted, an overwritten and a foreign object are each found, also one of the same size."""
+    """A deleted, an overwritten and a foreign object are each found, even one of the same size."""
     lake = Lake()
     manifest = _committed(lake)
     gone, other, longer = (ROOT + named(path) for path in FILES)
@@ -68,8 +68,8 @@ def test_missing_changed_and_unlisted_objects_are_named() -> None:
     assert report.to_dict()["missing_count"] == 1
 
 
-def test_what_an_append_found_is_not_foreign() -> None:
-    """Data that was in a partition before an append is counted, and is no problem."""
+def test_what_was_there_before_an_append_is_not_foreign() -> None:
+    """Data that was in a partition before an append is counted, and is not a problem."""
     lake = Lake()
     lake.put({"dt=1/old.parquet": b"old"})
     report = _report(lake, _committed(lake, conflict_mode="append"))
@@ -77,7 +77,7 @@ def test_what_an_append_found_is_not_foreign() -> None:
     assert report.exclusive
 
 
-def test_a_later_job_is_told_of() -> None:
+def test_a_later_job_is_reported() -> None:
     """After another job replaced the partitions, the old manifest's report says that it is superseded."""
     lake = Lake()
     manifest = _committed(lake)
@@ -100,8 +100,8 @@ class _Encrypting(MemoryStore):
             yield ObjectInfo(info.key, info.size, "0" * 32 + "-1", info.modified) if self.opaque else info
 
 
-def test_an_opaque_etag_is_settled_by_the_uploads_id() -> None:
-    """If ETags are not MD5 sums, the upload id in the metadata separates committed from foreign objects."""
+def test_an_opaque_etag_is_settled_by_the_upload_id() -> None:
+    """If ETags are not MD5 sums, the upload id in the metadata tells committed objects from foreign ones."""
     lake = Lake()
     store = _Encrypting((BUCKET,), min_part_bytes=1)
     lake.store = store  # type: ignore[assignment]
@@ -114,7 +114,7 @@ def test_an_opaque_etag_is_settled_by_the_uploads_id() -> None:
 
 
 def test_a_changed_list_of_files_is_refused() -> None:
-    """A list that is not the one the manifest names, or a manifest that counts otherwise, is no measure."""
+    """A list that the manifest does not name, or a manifest with other counts, is not compared."""
     lake = Lake()
     with apart():
         manifest = _committed(lake)
@@ -127,7 +127,7 @@ def test_a_changed_list_of_files_is_refused() -> None:
 
 
 def test_large_manifests_are_compared_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for one file at a time, every partition is still compared, once."""
+    """With room for only one file at a time, every partition is still compared exactly once."""
     monkeypatch.setattr(verify_dataset, "_FILES_AT_ONCE", 1)
     monkeypatch.setattr(verify_dataset, "MAX_NAMED", 1)
     lake = Lake()
@@ -171,8 +171,8 @@ def test_an_upload_that_was_aborted_is_missing(*, deep: bool) -> None:
     assert "another writer" in verify_pending(lake.context(), deep=deep).missing[0].problem
 
 
-def test_uploads_that_are_complete_already_are_told() -> None:
-    """Of a half-committed job some uploads are complete, by their id, and the others pending."""
+def test_uploads_that_are_already_complete_are_recognised() -> None:
+    """In a half-committed job complete uploads are known by their id, and the others are pending."""
     lake = Lake()
     job = lake.sealed(FILES)
     lake.store.after = once("complete_upload", ".parquet", Crash(), nth=2)
@@ -183,8 +183,8 @@ def test_uploads_that_are_complete_already_are_told() -> None:
     assert (report.state, report.completed, report.pending, report.sound) == ("committing", 2, 1, True)
 
 
-def test_parts_that_differ_are_found_when_looked_for() -> None:
-    """Another part, another ETag and one part too many are found deep, and not without."""
+def test_parts_that_differ_are_found_by_a_deep_check() -> None:
+    """A different part and an extra part are found by a deep check only."""
     lake = Lake()
     lake.sealed(FILES)
     changed, longer, _ = (ROOT + named(path) for path in FILES)
@@ -200,7 +200,7 @@ def test_parts_that_differ_are_found_when_looked_for() -> None:
 
 
 def test_a_damaged_pendingset_does_not_hide_the_others() -> None:
-    """A pendingset that was changed after its seal is reported, and the rest is compared all the same."""
+    """A pendingset that was changed after its seal is reported, and the rest is still compared."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"a"}, {"dt=1/b.parquet": b"b"}, {"dt=1/c.parquet": b"c"})
     lake.tamper(lake.pendingset_key("00001"), old=b'"length":1', new=b'"length":2')
@@ -211,7 +211,7 @@ def test_a_damaged_pendingset_does_not_hide_the_others() -> None:
     assert report.unrecorded == 1
 
 
-def test_a_damaged_seal_is_told_of() -> None:
+def test_a_damaged_seal_is_reported() -> None:
     """If the seal itself was changed nothing can be compared, and the report says so."""
     lake = Lake()
     lake.sealed(FILES)
@@ -219,7 +219,7 @@ def test_a_damaged_seal_is_told_of() -> None:
     assert len(verify_pending(lake.context()).damaged) == 1
 
 
-def test_uploads_of_attempts_that_do_not_count_are_counted_apart() -> None:
+def test_uploads_of_attempts_that_do_not_count_are_counted_separately() -> None:
     """Uploads of a twin and of a running task count as unrecorded; another job's do not count."""
     lake = Lake()
     job = lake.set_up()
@@ -252,7 +252,7 @@ def test_a_listing_that_shows_nothing_proves_nothing() -> None:
 
 
 def test_an_ended_job_has_nothing_pending_to_verify() -> None:
-    """A committed, an aborting and an unknown job are each refused with their own error."""
+    """Committed, aborting and unknown jobs are each refused with their own error."""
     lake = Lake()
     lake.sealed(FILES).commit()
     with pytest.raises(AlreadyCommitted):

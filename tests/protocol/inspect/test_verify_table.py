@@ -40,7 +40,7 @@ def committed(lake: Lake, name: str, files: dict[str, bytes], **options: object)
 
 
 def test_a_table_of_several_commits_is_sound() -> None:
-    """Every file of every commit that was not replaced is found by one listing of the destination."""
+    """One listing of the destination finds every file of every commit that was not replaced."""
     lake = Lake()
     committed(lake, "first", FILES)
     committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
@@ -55,8 +55,8 @@ def test_a_table_of_several_commits_is_sound() -> None:
     assert not any(call.verb == "head" and call.key.endswith(".parquet") for call in lake.store.calls)
 
 
-def test_what_somebody_did_to_the_files_is_named() -> None:
-    """Deleted and overwritten files, and foreign ones in any partition, are found by their keys."""
+def test_changes_to_the_files_are_named() -> None:
+    """Deleted, overwritten and foreign files in any partition are named by their keys."""
     lake = Lake()
     lake.sealed(FILES).commit()
     gone, other, longer = (ROOT + named(path) for path in FILES)
@@ -72,8 +72,8 @@ def test_what_somebody_did_to_the_files_is_named() -> None:
     ]
 
 
-def test_objects_of_jobs_are_told_by_their_end() -> None:
-    """Those of an unfinished job are no problem; those of jobs that ended are left over."""
+def test_objects_of_jobs_are_judged_by_their_end() -> None:
+    """Those of an unfinished job are not a problem; those of jobs that ended are leftovers."""
     lake = Lake()
     committed(lake, "first", FILES)
     lake.set_up(THEIRS).abort()
@@ -92,7 +92,7 @@ def test_objects_of_jobs_are_told_by_their_end() -> None:
 
 
 def test_a_job_with_fixed_names_is_known_by_its_objects_metadata() -> None:
-    """An object without an id in its name is not taken for foreign while its job publishes."""
+    """A file without an id in its name is not taken for foreign while its job publishes."""
     lake = Lake()
     committed(lake, "first", FILES)
     unfinished = lake.sealed({"dt=3/part-0.parquet": b"new"}, unique_filenames=False)
@@ -104,8 +104,8 @@ def test_a_job_with_fixed_names_is_known_by_its_objects_metadata() -> None:
     assert (report.unfinished_count, report.foreign_count) == (1, 0)
 
 
-def test_an_older_generation_is_compared_with_what_came_after() -> None:
-    """Its files that later commits replaced, and theirs, are counted apart; damage to the others is found."""
+def test_an_older_generation_is_compared_despite_later_commits() -> None:
+    """Files that later commits replaced or added are counted separately; damage to the others is found."""
     lake = Lake()
     committed(lake, "first", FILES)
     committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
@@ -120,8 +120,8 @@ def test_an_older_generation_is_compared_with_what_came_after() -> None:
         verify(lake.store, lake.destination, generation=1, job_id=OURS)  # type: ignore[call-overload]
 
 
-def test_commits_that_come_meanwhile_are_no_damage() -> None:
-    """A replace that ends while the destination is listed explains what it removed and added."""
+def test_commits_meanwhile_are_not_damage() -> None:
+    """A replace that ends while the destination is listed accounts for what it removed and added."""
     lake = Lake()
     committed(lake, "first", FILES)
     log = LogCheck(lake.store, HERE).read()
@@ -131,8 +131,8 @@ def test_commits_that_come_meanwhile_are_no_damage() -> None:
     assert report.sound
 
 
-def test_retained_files_are_no_leftovers() -> None:
-    """What a commit replaced and retains is counted, and an older generation is whole."""
+def test_retained_files_are_not_leftovers() -> None:
+    """What a commit replaced and retains is counted, and an older generation is complete."""
     lake = Lake()
     committed(lake, "first", FILES)
     committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"}, retain="1h")
@@ -142,7 +142,7 @@ def test_retained_files_are_no_leftovers() -> None:
 
 
 def test_data_older_than_the_log_is_part_of_the_table() -> None:
-    """What a baseline stands for is counted; in a partition that was replaced since, it is foreign."""
+    """Files that a baseline covers are counted; in a partition that was replaced since, they are foreign."""
     lake = Lake()
     lake.put({"dt=1/old.parquet": b"old", "dt=2/old.parquet": b"old"})
     committed(lake, "first", {"dt=2/part-0.parquet": b"new"})
@@ -153,7 +153,7 @@ def test_data_older_than_the_log_is_part_of_the_table() -> None:
 
 
 def test_of_two_files_with_one_key_the_later_counts() -> None:
-    """A fixed name that a later commit wrote again has its bytes."""
+    """If a later commit wrote the same fixed name again, its bytes count."""
     lake = Lake()
     for name in ("first", "second"):
         committed(
@@ -164,7 +164,7 @@ def test_of_two_files_with_one_key_the_later_counts() -> None:
 
 
 def test_memory_does_not_hold_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings are counted beyond those that are named, and objects without a job's id looked at."""
+    """Findings beyond the named ones are only counted, and few objects without a job's id are looked at."""
     monkeypatch.setattr(module, "MAX_NAMED", 2)
     monkeypatch.setattr(module, "_LOOKED_AT", 3)
     lake = Lake()
@@ -177,7 +177,7 @@ def test_memory_does_not_hold_every_name(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_place_without_a_log_is_verified_by_its_last_job() -> None:
-    """A dataset of versions without a log has no table to compare; without a commit there is nothing."""
+    """Versions without a log leave no table to compare; without a commit there is nothing."""
     lake = Lake()
     with pytest.raises(NoSuchKey):
         verify(lake.store, lake.destination)
@@ -219,7 +219,7 @@ def three_commits(lake: Lake) -> None:
     ],
 )
 def test_a_record_that_does_not_agree_with_the_log_is_named(key: str, damage: str, problem: str) -> None:
-    """Damaged, missing and forged entries, lists and manifests are findings that make the table unsound."""
+    """Damaged, missing and forged entries, lists and manifests make the table unsound."""
     lake = Lake()
     with apart(key.endswith(".jsonl")):
         three_commits(lake)
@@ -249,8 +249,8 @@ def test_a_list_that_the_table_no_longer_needs_is_compared_too() -> None:
 
 
 @each("is_live", [True, False])
-def test_a_list_within_an_entry_that_was_changed_is_named(is_live: bool) -> None:
-    """The entry is named once, not the manifest that still has the list; the files are compared by that."""
+def test_a_changed_list_within_an_entry_is_named(is_live: bool) -> None:
+    """The entry is named once; the manifest, which still has the list, is used to compare the files."""
     lake = Lake()
     committed(lake, "first", FILES)
     committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"} if is_live else FILES)
@@ -266,7 +266,7 @@ def test_a_list_within_an_entry_that_was_changed_is_named(is_live: bool) -> None
 
 
 def test_the_newest_commit_may_lack_its_manifest() -> None:
-    """The process that creates the next entry writes it; nothing depends on it before."""
+    """The process that creates the next entry writes it, and nothing depends on it earlier."""
     lake = Lake()
     three_commits(lake)
     key = f"manifests/{an_id('third')}.json"
@@ -277,7 +277,7 @@ def test_the_newest_commit_may_lack_its_manifest() -> None:
 
 @each("damage", ["stale", "gone", "foreign"])
 def test_the_marker_names_the_newest_generation(damage: str) -> None:
-    """At rest ``_SUCCESS`` is there and names it; while a job publishes, it may be missing."""
+    """At rest ``_SUCCESS`` names it; while a job publishes, the marker may be missing."""
     lake = Lake()
     committed(lake, "first", FILES)
     old = lake.get(f"{ROOT}_SUCCESS")
@@ -298,7 +298,7 @@ def test_the_marker_names_the_newest_generation(damage: str) -> None:
 
 
 def test_a_checkpoint_equals_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged one is harmless, as readers pass it over; one that says something else is not."""
+    """A damaged checkpoint is harmless, as readers skip it; one that disagrees is not."""
     monkeypatch.setattr(snapshots, "CHECKPOINT_EVERY", 2)
     lake = Lake()
     three_commits(lake)
@@ -318,7 +318,7 @@ def test_a_checkpoint_equals_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_damaged_log_is_read_from_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entries before a checkpoint are named, and the files are compared all the same."""
+    """Entries before a checkpoint are named, and the files are still compared."""
     monkeypatch.setattr(snapshots, "CHECKPOINT_EVERY", 2)
     lake = Lake()
     three_commits(lake)
@@ -329,8 +329,8 @@ def test_a_damaged_log_is_read_from_its_checkpoint(monkeypatch: pytest.MonkeyPat
     assert report_on(lake).generation is None
 
 
-def test_the_log_of_a_copy_is_no_history() -> None:
-    """Entries that name the original are not compared with what is here."""
+def test_the_log_of_a_copy_is_not_a_history() -> None:
+    """Entries that name the original are not compared with the copy."""
     lake = Lake()
     write(lake, entry(1, an_id("copied"), "dt=1", uri="s3://lake/trains/"))
     committed(lake, "first", FILES)
@@ -339,7 +339,7 @@ def test_the_log_of_a_copy_is_no_history() -> None:
 
 
 def test_signatures_are_checked_where_there_is_a_signer() -> None:
-    """An entry that nobody with the key signed is a finding."""
+    """An entry without a valid signature is a finding."""
     lake = Lake()
     committed(lake, "first", FILES)
     report = verify(lake.store, lake.destination, signer=HmacSigner(b"k" * 32))
@@ -348,8 +348,8 @@ def test_signatures_are_checked_where_there_is_a_signer() -> None:
     assert not report.sound
 
 
-def test_a_commit_while_markers_of_partitions_are_compared_is_no_damage() -> None:
-    """What it removed is explained by its entry, though that was read for another comparison."""
+def test_a_commit_while_partition_markers_are_compared_is_not_damage() -> None:
+    """Its entry accounts for what it removed, though it was read for another comparison."""
     lake = Lake()
     committed(lake, "first", FILES, partition_success=True)
 
@@ -363,8 +363,8 @@ def test_a_commit_while_markers_of_partitions_are_compared_is_no_damage() -> Non
     assert report.sound
 
 
-def test_a_job_that_ends_while_the_marker_is_compared_is_no_damage() -> None:
-    """A marker that was missing, and that its job has written since, is not named."""
+def test_a_job_that_ends_while_the_marker_is_compared_is_not_damage() -> None:
+    """A missing marker that its job has written since is not named."""
     lake = Lake()
     job = lake.sealed(FILES)
     lake.store.die("put", f"{ROOT}_SUCCESS")

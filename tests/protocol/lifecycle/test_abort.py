@@ -1,4 +1,4 @@
-"""An aborted job's output never appears, nothing of it stays pending, and other jobs are not touched."""
+"""An aborted job's output never appears, nothing of it stays pending, and other jobs are unharmed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lake_at(state: str, **options: Any) -> Lake:
 
 
 def check_untouched(lake: Lake) -> None:
-    """Check that it is as if the job had never been, and that the other job is unharmed."""
+    """Check that the job left no trace, and that the other job is unharmed."""
     assert lake.data() == OLD
     assert lake.get(SUCCESS) == b"marker"
     assert [key for key in lake.pending() if THEIRS not in key] == []
@@ -69,7 +69,7 @@ STATES = ["empty", "open", "sealed", "committing"]
 @each("unique", [True, False])
 @each("state", STATES)
 def test_an_abort_leaves_no_trace(state: str, unique: bool, committer: str) -> None:
-    """In whatever state a job is aborted, the destination is as it was and nothing of it is pending."""
+    """Whatever state a job is aborted in, the destination is unchanged and nothing of the job is pending."""
     lake = lake_at(state, unique_filenames=unique, committer=committer)
     if state == "committing" and not unique:
         with pytest.raises(NotReversible, match="as entry 2 of the log"):
@@ -82,8 +82,8 @@ def test_an_abort_leaves_no_trace(state: str, unique: bool, committer: str) -> N
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_an_abort_again_finds_nothing(state: str) -> None:
-    """Aborting again, by another process, is no error and changes nothing."""
+def test_a_second_abort_finds_nothing(state: str) -> None:
+    """A second abort, by another process, is not an error and changes nothing."""
     lake = lake_at(state)
     lake.job().abort()
     for _ in range(2):
@@ -92,8 +92,8 @@ def test_an_abort_again_finds_nothing(state: str) -> None:
         check_untouched(lake)
 
 
-def test_an_abort_of_an_unknown_job_is_no_error() -> None:
-    """A job that never was, or whose setup died, is aborted without an error."""
+def test_an_abort_of_an_unknown_job_is_not_an_error() -> None:
+    """An unknown job, or one whose setup died, is aborted without an error."""
     lake = Lake()
     report = lake.job().abort()
     assert report == AbortReport(uploads=0, objects=0, state=report.state)
@@ -107,12 +107,12 @@ def test_an_abort_of_an_unknown_job_is_no_error() -> None:
 
 
 def aborted_record(lake: Lake) -> AbortedRecord:
-    """Return what is left of an aborted job."""
+    """Return the record of the abort."""
     return decode(AbortedRecord, lake.get(f"{HOME}aborted/{OURS}.json"), "the record of the abort")
 
 
-def test_it_is_remembered_whose_job_it_was() -> None:
-    """What the orchestrator said of a job outlives its abort, and is kept by a second one."""
+def test_an_abort_remembers_the_context_of_its_job() -> None:
+    """The context from the orchestrator outlives the job's abort, and a second abort keeps it."""
     lake = lake_at("sealed", said=SAID)
     lake.job(OURS).abort(reason="first")
     assert (aborted_record(lake).context, aborted_record(lake).reason) == (SAID, "first")
@@ -120,7 +120,7 @@ def test_it_is_remembered_whose_job_it_was() -> None:
     assert aborted_record(lake).context == SAID
 
 
-def test_whose_job_it_was_is_known_without_a_state() -> None:
+def test_the_context_is_known_without_a_state() -> None:
     """A job whose setup died before it had a state is aborted under its DAG's name."""
     lake = lake_at("empty", said=SAID)
     lake.store.delete(BUCKET, f"{ROOT}__magic_job-{OURS}/state.json")
@@ -129,8 +129,8 @@ def test_whose_job_it_was_is_known_without_a_state() -> None:
 
 
 @pytest.mark.parametrize("body", [None, b"{"], ids=["gone", "damaged"])
-def test_whose_job_it_was_may_be_unknown(body: bytes | None) -> None:
-    """A job whose record is unreadable is aborted all the same; its abort record has no context."""
+def test_the_context_may_be_unknown(body: bytes | None) -> None:
+    """A job whose record is unreadable is still aborted; its abort record has no context."""
     lake = lake_at("open", said=SAID)
     key = f"{ROOT}__magic_job-{OURS}/job.json"
     lake.store.delete(BUCKET, key) if body is None else lake.store.put(BUCKET, key, body)
@@ -140,7 +140,7 @@ def test_whose_job_it_was_may_be_unknown(body: bytes | None) -> None:
 
 
 def test_an_aborted_job_is_over() -> None:
-    """After an abort the job takes no task, no seal and no commit, and its id cannot be used again."""
+    """After an abort the job accepts no task, seal or commit, and its id cannot be used again."""
     lake = lake_at("open")
     lake.job().abort()
     before = lake.visible()
@@ -157,8 +157,8 @@ def test_an_aborted_job_is_over() -> None:
     check_untouched(lake)
 
 
-def test_a_write_for_an_aborted_job_says_that_it_was_aborted_and_why() -> None:
-    """The error of a late write names the abort and its reason, and what to do; an unknown job's does not."""
+def test_a_late_write_names_the_abort_and_its_reason() -> None:
+    """The error of a late write names abort, reason and next action; that of an unknown job does not."""
     lake = lake_at("open")
     lake.job().abort(reason="the run was cancelled")
     for step in (lake.job().record, lake.job().seal):
@@ -216,7 +216,7 @@ def test_what_cannot_be_put_back_needs_force() -> None:
 @each("unique", [True, False])
 @each("state", ["open", "sealed", "committing"])
 def test_an_abort_needs_no_readable_pendingset(state: str, unique: bool, damage: str) -> None:
-    """With pendingsets damaged or gone, uploads and objects of the job are still found and taken back."""
+    """With damaged or missing pendingsets, the job's uploads and objects are still found and taken back."""
     lake = lake_at(state, unique_filenames=unique)
     for task in ("00000", "00001"):
         key = lake.pendingset_key(task)
@@ -225,7 +225,7 @@ def test_an_abort_needs_no_readable_pendingset(state: str, unique: bool, damage:
         else:
             lake.tamper(key, cut=10 if damage == "cut" else 1 << 20)
     if state == "committing" and not unique:
-        # Its commit has begun: it ends with what is published.
+        # Its commit has begun, so it ends with what is published.
         with pytest.raises(JobClosed, match="is lost"):
             lake.job().abort(force=True)
         assert (lake.pending(), lake.staging()) == ([ROOT + named("dt=1/a", THEIRS)], [])
@@ -237,8 +237,8 @@ def test_an_abort_needs_no_readable_pendingset(state: str, unique: bool, damage:
 @pytest.mark.parametrize(
     "record", ["sealed.json", "stages/spark-1/sealed.json", "plan/*/summary.json", "job.json"]
 )
-def test_an_abort_needs_no_other_record(record: str) -> None:
-    """An abort needs the state and what names uploads; any other record may be damaged or gone."""
+def test_an_abort_needs_few_records(record: str) -> None:
+    """An abort needs the state and what names uploads; any other record may be damaged or missing."""
     for cut in (10, None):
         lake = lake_at("committing")
         (found,) = (name for name in lake.staging() if fnmatch(name, record))
@@ -252,7 +252,7 @@ def test_an_abort_needs_no_other_record(record: str) -> None:
 
 
 def test_a_forged_pendingset_reaches_no_other_key() -> None:
-    """A pendingset that names uploads and objects elsewhere leads an abort to none of them."""
+    """An abort touches no upload or object that a pendingset names elsewhere."""
     lake = lake_at("committing")
     for key in ("flights10/x", f"{ROOT}../x"):
         lake.store.put(BUCKET, key, b"not ours")
@@ -274,7 +274,7 @@ def test_a_forged_pendingset_reaches_no_other_key() -> None:
      ("complete_upload", "_SUCCESS"), ("delete", "commit-lock.json"), ("delete", "job.json"),
      ("delete", "state.json")],
 )  # fmt: skip
-def test_an_abort_that_stopped_is_taken_up(verb: str, ending: str, moment: str) -> None:
+def test_an_abort_that_stopped_is_resumed(verb: str, ending: str, moment: str) -> None:
     """An abort that died, or whose answer was lost, at any of these calls is finished by the next one."""
     for kind in (Crash, OutcomeUnknown, Unavailable):
         lake = lake_at("committing")
@@ -289,8 +289,8 @@ def test_an_abort_that_stopped_is_taken_up(verb: str, ending: str, moment: str) 
         check_untouched(lake)
 
 
-def test_an_abort_that_cannot_abort_all_uploads_is_not_over() -> None:
-    """If an upload cannot be aborted the job stays aborting, with its records, until it can."""
+def test_an_abort_that_cannot_abort_all_uploads_is_not_finished() -> None:
+    """A job whose upload cannot be aborted stays aborting, with its records, until it can."""
     lake = lake_at("open")
     lake.store.before = once("abort_upload", named("b"), Unavailable("slow"))
     with pytest.raises(Unavailable):
@@ -303,7 +303,7 @@ def test_an_abort_that_cannot_abort_all_uploads_is_not_over() -> None:
     check_untouched(lake)
 
 
-def test_the_reason_is_kept_while_it_lasts() -> None:
+def test_the_reason_is_kept_during_the_abort() -> None:
     """The reason of an abort is in the job's state."""
     lake = lake_at("open")
     lake.store.die("abort_upload")
@@ -316,7 +316,7 @@ def test_the_reason_is_kept_while_it_lasts() -> None:
 
 
 def test_an_abort_at_the_root_of_a_bucket_spares_others() -> None:
-    """At a bucket's root an abort takes only its own uploads."""
+    """At a bucket's root an abort affects only its own uploads."""
     lake = Lake(prefix="")
     lake.run_task(lake.set_up(THEIRS), {"a": b"theirs"})
     stranger = lake.store.create_upload(BUCKET, "stranger", metadata={}, content_type="x")
@@ -338,7 +338,7 @@ def test_a_neighbour_s_uploads_are_spared() -> None:
 
 
 def test_one_stage_attempt_can_be_aborted() -> None:
-    """Aborting a stage attempt discards its uploads, and the job goes on with another attempt."""
+    """Aborting a stage attempt discards its uploads, and the job continues with another attempt."""
     lake = Lake()
     job = lake.set_up()
     lake.run_task(job, {"dt=1/a": b"first", "dt=1/b": b"first"}, stage_attempt="1")
@@ -352,8 +352,8 @@ def test_one_stage_attempt_can_be_aborted() -> None:
 
 
 @pytest.mark.parametrize("unique", [True, False])
-def test_what_a_late_attempt_uploads_can_be_aborted_after_the_commit(unique: bool) -> None:
-    """After the commit, uploads of a job's attempts that still run go, with their records; its files stay."""
+def test_late_uploads_can_be_aborted_after_the_commit(unique: bool) -> None:
+    """After the commit, uploads of attempts that still run go, with their records; the job's files stay."""
     lake = lake_at("open", committer="magic", unique_filenames=unique)
     job = lake.job()
     late = job.task_attempt("spark", "1", "00009", "9", threads=0)
@@ -382,8 +382,8 @@ def test_nothing_of_a_job_that_is_not_committed_is_late(state: str) -> None:
     assert lake.pending() == before
 
 
-def test_an_abort_gives_back_the_marker_of_a_commit_that_has_yet_to_clean_up() -> None:
-    """A job that took the newest commit's marker writes it again, though that commit's job has its record."""
+def test_an_abort_restores_the_marker_of_a_commit_before_its_clean_up() -> None:
+    """A job that removed the newest commit's marker writes it again, though that job still has its record."""
     lake = Lake()
     lake.sealed({"dt=1/theirs": b"1"}, job_id=THEIRS, conflict_mode="append")
     lake.store.die("delete", f"__magic_job-{THEIRS}/job.json")
@@ -404,8 +404,8 @@ def test_an_abort_gives_back_the_marker_of_a_commit_that_has_yet_to_clean_up() -
     assert lake.staging(THEIRS) == []
 
 
-def test_an_abort_that_slept_takes_back_what_was_published_meanwhile() -> None:
-    """A job that was set up, written and half committed after an abort had found no state of it is undone."""
+def test_an_abort_that_slept_undoes_what_was_published_meanwhile() -> None:
+    """A job is undone that was set up, written and half committed after an abort found no state of it."""
     lake = Lake()
 
     def meanwhile() -> None:
@@ -423,7 +423,7 @@ def test_an_abort_that_slept_takes_back_what_was_published_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("end", ["committed", "aborted"])
-def test_a_job_that_a_late_setup_writes_again_ends_once(end: str) -> None:
+def test_a_job_whose_id_is_set_up_again_ends_once(end: str) -> None:
     """An abort between the records of a setup of a spent id and its look adds no second end to the log."""
     lake = Lake()
     options = lake.sealed(NEW).record().options
@@ -449,7 +449,7 @@ def test_a_job_that_a_late_setup_writes_again_ends_once(end: str) -> None:
 
 @pytest.mark.parametrize("is_object", [True, False])
 def test_a_committed_job_without_its_manifest_is_not_aborted(*, is_object: bool) -> None:
-    """Its entry in the log refuses, and its list of files, which nothing may rebuild, stays."""
+    """Its entry in the log refuses the abort, and its list of files, which cannot be rebuilt, stays."""
     lake = Lake()
     with apart() if is_object else nullcontext():
         lake.sealed(NEW).commit()

@@ -1,4 +1,4 @@
-"""A dataset's history begins with what is there; versions without a log beside it break nothing."""
+"""A dataset's history begins with its existing data; versions without a log can run beside it unharmed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def older_append(lake: Lake, path: str = "dt=1/x", *, job_id: str = OLDER, marke
 
 
 def begun(mode: str = "append") -> Lake:
-    """Return a lake whose history has begun with a commit, and whose store's clock has gone on since."""
+    """Return a lake whose history has begun with a commit; the store's clock has advanced since."""
     lake = Lake()
     lake.sealed({"dt=0/first": b"1"}, job_id=an_id("first"), conflict_mode=mode).commit()
     lake.store_clock.advance(10)
@@ -78,7 +78,7 @@ def begun(mode: str = "append") -> Lake:
 
 @each("mode", MODES)
 def test_the_history_of_an_empty_destination_begins_with_its_first_commit(mode: str) -> None:
-    """There is nothing to tell of before it, and every entry names it as the beginning."""
+    """Nothing comes before it, and every entry names it as the beginning."""
     lake = Lake()
     lake.set_up(an_id("given up")).abort()
     lake.sealed({"dt=1/a": b"1"}, conflict_mode=mode).commit()
@@ -92,8 +92,8 @@ def test_the_history_of_an_empty_destination_begins_with_its_first_commit(mode: 
 
 @each("mode", ["append", "replace"])
 @each("reason", ["data", "manifests"])
-def test_data_that_is_older_gets_a_baseline_once(reason: str, mode: str) -> None:
-    """The first commit to a dataset without a history says so before its own entry; the next one does not."""
+def test_older_data_gets_one_baseline(reason: str, mode: str) -> None:
+    """The first commit to a dataset without a history records it before its own entry; the next does not."""
     lake = Lake()
     lake.put(OLD)
     if reason == "manifests":
@@ -109,7 +109,7 @@ def test_data_that_is_older_gets_a_baseline_once(reason: str, mode: str) -> None
 
 
 def test_an_abort_begins_no_history() -> None:
-    """A job that is given up says nothing of the data, and bars nobody."""
+    """An aborted job records nothing about the data, and blocks no other job."""
     lake = Lake()
     lake.put(OLD)
     lake.set_up().abort()
@@ -119,8 +119,8 @@ def test_an_abort_begins_no_history() -> None:
     assert kinds(lake)[1:] == [(THEIRS, "baseline"), (THEIRS, "commit")]
 
 
-def test_files_of_unfinished_jobs_are_no_data() -> None:
-    """Jobs that begin a table together do not see each other's files as older than it."""
+def test_files_of_unfinished_jobs_are_not_data() -> None:
+    """Jobs that begin a table together do not take each other's files for older data."""
     lake = Lake()
     jobs = [lake.sealed({f"dt={n}/a": b"1"}, job_id=an_id(f"{n}"), conflict_mode="append") for n in range(3)]
     for job in jobs:
@@ -134,7 +134,7 @@ def test_files_of_unfinished_jobs_are_no_data() -> None:
 
 @each("nth", range(1, 60))
 def test_two_first_commits_make_one_baseline(nth: int) -> None:
-    """Wherever one first commit is when another one runs, the history begins once."""
+    """Wherever one first commit is when another one runs, there is one baseline."""
     lake = Lake()
     lake.put(OLD)
     ours = lake.sealed({"dt=1/a": b"1"}, conflict_mode="append")
@@ -180,7 +180,7 @@ def test_a_first_commit_that_died_is_finished_with_one_baseline(nth: int) -> Non
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
-def test_an_append_does_not_list_a_table_that_is_older() -> None:
+def test_an_append_does_not_list_an_older_table() -> None:
     """One page of a listing shows that there is data; no commit reads more of it."""
     made = []
     for files in (1, 2_500):
@@ -205,7 +205,7 @@ def older_lock(lake: Lake, **changes: Any) -> LockRecord:
 
 
 def barrier(lake: Lake) -> LockRecord:
-    """Return the lock of older versions."""
+    """Return the lock that bars older versions."""
     key = f"{lake.prefix}_s3commit/lock.json"
     stored = records.find(lake.store, BUCKET, key, LockRecord)
     assert stored is not None
@@ -214,7 +214,7 @@ def barrier(lake: Lake) -> LockRecord:
 
 @each("mode", MODES)
 def test_a_living_job_of_an_older_version_is_waited_for(mode: str) -> None:
-    """While it holds its lock it may delete what it finds: nothing is published beside it."""
+    """While it holds its lock it may delete what it finds, so nothing is published beside it."""
     lake = Lake()
     lock = older_lock(lake)
     lake.sealed({"dt=1/a": b"1"}, conflict_mode=mode)
@@ -227,7 +227,7 @@ def test_a_living_job_of_an_older_version_is_waited_for(mode: str) -> None:
 
 
 def test_a_dead_job_of_an_older_version_is_settled_first() -> None:
-    """A half-published job whose lock lapsed is finished before the history's first own commit."""
+    """A half-published job with a lapsed lock is finished before the history's first own commit."""
     lake = Lake()
     theirs = lake.sealed({"dt=1/t": b"t", "dt=1/u": b"u"}, job_id=THEIRS)
     lake.store.die("complete_upload", named("dt=1/u", THEIRS))
@@ -241,8 +241,8 @@ def test_a_dead_job_of_an_older_version_is_settled_first() -> None:
     assert lake.data() == {named("dt=1/a"): b"1"}
 
 
-def test_a_job_of_an_older_version_that_has_not_begun_is_fenced_off() -> None:
-    """Its process finds that its state has changed, and checks anew what it has planned."""
+def test_a_job_of_an_older_version_that_has_not_begun_is_fenced() -> None:
+    """Its process finds that its state has changed, and checks its plan again."""
     lake = Lake()
     lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS)
     key = lake.context(THEIRS).layout.state
@@ -257,16 +257,16 @@ def test_a_job_of_an_older_version_that_has_not_begun_is_fenced_off() -> None:
     )
 
 
-def test_a_job_of_an_older_version_that_holds_its_lock_itself_goes_on() -> None:
-    """A job that an older version began, and this one finishes, does not wait for its own lock."""
+def test_a_job_of_an_older_version_does_not_wait_for_its_own_lock() -> None:
+    """A job that an older version began, and this one finishes, passes its own lock."""
     lake = Lake()
     older_lock(lake, job_id=OURS, staging=f"{lake.destination}__magic_job-{OURS}/")
     lake.sealed({"dt=1/a": b"1"}).commit()
     assert barrier(lake).job_id not in (OURS, THEIRS)
 
 
-def test_a_lock_that_an_older_version_takes_meanwhile_is_waited_for() -> None:
-    """The lock of a dead job is taken over only as it was read: a living holder keeps it."""
+def test_a_lock_that_an_older_version_takes_meanwhile_is_respected() -> None:
+    """A dead job's lock is taken over only if it is unchanged: a living holder keeps it."""
     lake = Lake()
     older_lock(lake)
     lake.store_clock.advance(DAY)
@@ -296,7 +296,7 @@ def test_the_barrier_stays() -> None:
 
 
 def test_a_damaged_lock_of_an_older_version_stops_the_first_commit() -> None:
-    """What cannot be read may be held: nothing is published, and nothing is written over it."""
+    """A lock that cannot be read may be held, so nothing is published and the lock is not overwritten."""
     lake = Lake()
     lake.store.put(BUCKET, LOCK, b"{")
     job = lake.sealed({"dt=1/a": b"1"}, conflict_mode="append")
@@ -307,7 +307,7 @@ def test_a_damaged_lock_of_an_older_version_stops_the_first_commit() -> None:
 
 @each("appends", [1, 3])
 def test_an_older_versions_appends_are_entered(appends: int) -> None:
-    """The next commit enters all that came since the last one, oldest first, and each only once."""
+    """The next commit enters every append since the last one, oldest first, each only once."""
     lake = begun()
     older = [an_id(f"older {number}") for number in range(appends)]
     for job_id in older:
@@ -327,7 +327,7 @@ def test_an_older_versions_appends_are_entered(appends: int) -> None:
 
 
 def test_an_import_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """It names the job, what is taken over and by which record."""
+    """The warning names the job, the number of files and the record that they come from."""
     lake = begun()
     older_append(lake)
     lake.sealed({"dt=2/a": b"1"}, conflict_mode="append").commit()
@@ -345,7 +345,7 @@ def test_an_import_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
 @each("nth", range(1, 60))
 @each("act", ["die", "other"])
 def test_an_older_versions_append_is_entered_once(act: str, nth: int) -> None:
-    """Wherever the commit that enters it dies, or another one runs, there is one entry of it."""
+    """Wherever the commit that enters it dies, or another one runs, the append has one entry."""
     lake = begun()
     older_append(lake)
     job = lake.sealed({"dt=2/a": b"1"}, conflict_mode="append")
@@ -372,8 +372,8 @@ def test_an_older_versions_append_is_entered_once(act: str, nth: int) -> None:
     assert lake.data().keys() >= {named("dt=1/x", OLDER), named("dt=2/a"), named("dt=2/b", THEIRS)}
 
 
-def test_an_append_that_was_replaced_before_it_is_entered_is_not() -> None:
-    """Its files are gone with the partition: an entry would name files that are not there."""
+def test_an_append_that_was_replaced_before_its_entry_gets_none() -> None:
+    """Its files are gone with the partition, and an entry would name missing files."""
     lake = begun()
     older_append(lake, marker=False)
     lake.store_clock.advance(1)
@@ -390,7 +390,7 @@ def test_an_append_that_was_replaced_before_it_is_entered_is_not() -> None:
 
 @each("options", [{}, {"unique_filenames": False}])
 def test_an_append_that_a_commit_is_about_to_delete_is_not_entered(options: dict[str, Any]) -> None:
-    """A job whose plan names its files is driven to its end first: only then it shows whether they stay."""
+    """A job whose plan names its files is settled first, because it decides whether they stay."""
     lake = begun()
     older_append(lake, marker=False)
     lake.store_clock.advance(1)
@@ -408,8 +408,8 @@ def test_an_append_that_a_commit_is_about_to_delete_is_not_entered(options: dict
 
 
 @each("mode", ["replace", "fail"])
-def test_a_baseline_that_comes_after_the_plan_is_a_conflict(mode: str) -> None:
-    """It stands for an append of an older version that the plan does not name, and that comes before it."""
+def test_a_baseline_after_the_plan_is_a_conflict(mode: str) -> None:
+    """It covers an append of an older version that the plan does not name, and that comes before it."""
     lake = Lake()
     ours = lake.sealed({"dt=1/a": b"1"}, conflict_mode=mode)
     theirs = lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS, conflict_mode="append")
@@ -430,7 +430,7 @@ def test_a_baseline_that_comes_after_the_plan_is_a_conflict(mode: str) -> None:
 
 
 def test_a_baseline_is_no_conflict_where_it_has_nothing() -> None:
-    """A job that fails on data goes on if what is older than the log is in other partitions."""
+    """A job that fails on data continues if the data older than the log is in other partitions."""
     lake = Lake()
     ours = lake.sealed({"dt=1/a": b"1"}, conflict_mode="fail")
     theirs = lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS, conflict_mode="append")
@@ -446,7 +446,7 @@ def test_a_baseline_is_no_conflict_where_it_has_nothing() -> None:
 
 
 def test_an_append_beside_a_commit_keeps_its_marker_until_it_is_entered() -> None:
-    """A commit that ends after it does not write over the only trace of it."""
+    """A commit that ends after the append does not overwrite the only trace of it."""
     lake = begun()
     job = lake.sealed({"dt=2/a": b"1"}, conflict_mode="append")
     lake.store.before = once("put", f"{OURS}.jsonl", lambda: (lake.store.rest(), older_append(lake))[0])
@@ -460,8 +460,8 @@ def test_an_append_beside_a_commit_keeps_its_marker_until_it_is_entered() -> Non
 
 
 @each("commits", [1, 2])
-def test_appends_whose_markers_nobody_saw_are_entered(commits: int) -> None:
-    """Of several appends beside our commits `_SUCCESS` names the last one; the next commit enters each."""
+def test_appends_whose_markers_were_overwritten_are_entered(commits: int) -> None:
+    """Of several appends beside our commits ``_SUCCESS`` names the last; the next commit enters each."""
     lake = begun()
     names = [f"ours {number}" for number in range(commits)]
     older = [an_id(f"older {number}") for number in range(2)]
@@ -490,8 +490,8 @@ def test_appends_whose_markers_nobody_saw_are_entered(commits: int) -> None:
     assert history.data.keys() == {ROOT + path for path in lake.data()}
 
 
-def test_after_an_abort_the_marker_is_that_of_the_entered_append() -> None:
-    """An append of an older version that was entered is a commit like others: its marker has a generation."""
+def test_an_abort_restores_the_marker_of_an_entered_append() -> None:
+    """An append of an older version is a commit like others once entered: its marker has a generation."""
     lake = begun()
     older_append(lake)
     job = lake.sealed({"dt=2/a": b"1"}, conflict_mode="append")
@@ -508,7 +508,7 @@ def test_after_an_abort_the_marker_is_that_of_the_entered_append() -> None:
 
 
 def test_a_replace_takes_an_append_of_an_older_version() -> None:
-    """It comes before the replace in the log, and its files are replaced."""
+    """The append comes before the replace in the log, and its files are replaced."""
     lake = begun()
     older_append(lake)
     lake.sealed({"dt=1/a": b"1"}).commit()
@@ -518,7 +518,7 @@ def test_a_replace_takes_an_append_of_an_older_version() -> None:
 
 @each("what", ["copied", "damaged", "list", "unsigned", "replace"])
 def test_no_other_manifest_is_entered(what: str) -> None:
-    """Neither a manifest of another place, nor a damaged one, nor one without a key's signature."""
+    """A manifest that is damaged, of another place, or without a key's signature is not entered."""
     lake = begun()
     older_append(lake)
     key = f"{HOME}manifests/{OLDER}.json"
@@ -559,7 +559,7 @@ def copied(lake: Lake, to: str, *, bucket: str = BUCKET, back: str = ROOT) -> No
 
 @each("mode", MODES)
 def test_a_copy_begins_a_history_of_its_own(mode: str) -> None:
-    """Its first commit follows the copied entries, after a baseline, and leaves the original as it was."""
+    """Its first commit follows the copied entries, after a baseline, and leaves the original unchanged."""
     lake = begun()
     copied(lake, "copy/")
     original = {key: lake.get(key) for key in lake.keys(ROOT)}
@@ -589,7 +589,7 @@ def test_a_copy_begins_a_history_of_its_own(mode: str) -> None:
 
 @each("mode", MODES)
 def test_a_copy_in_another_bucket_begins_a_history_of_its_own(mode: str) -> None:
-    """What it holds is its baseline; the original is not touched, byte for byte."""
+    """The copy's content is its baseline; the original stays the same, byte for byte."""
     lake = begun()
     copied(lake, "copy/", bucket="other")
     original = {key: lake.get(key) for key in lake.keys("")}
@@ -606,7 +606,7 @@ def test_a_copy_in_another_bucket_begins_a_history_of_its_own(mode: str) -> None
     assert {key: lake.get(key) for key in lake.keys("")} == original
 
 
-# The real thing.
+# A released version.
 
 RELEASED = "5a8cd8f"
 REPOSITORY = Path(__file__).parents[3]
@@ -677,7 +677,7 @@ def run_older(lake: Lake, mode: str, tmp_path: Path) -> str:
 @pytest.mark.all
 @pytest.mark.parametrize("mode", MODES)
 def test_the_released_version_beside_this_one(mode: str, tmp_path: Path) -> None:
-    """Its replace and its fail are refused after the first commit of this one; its append is entered."""
+    """After this version's first commit the older one's replace and fail are refused, its append entered."""
     lake = begun()
     before = lake.data()
     said = run_older(lake, mode, tmp_path)

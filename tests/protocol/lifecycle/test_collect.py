@@ -26,7 +26,7 @@ def write(
     driver: str = "0000000000001-app",
     **changes: Any,
 ) -> None:
-    """Say, as a driver does, which task attempts of a write count."""
+    """Record, as a driver does, which task attempts of a write count."""
     record = {
         "version": 1,
         "job_id": OURS,
@@ -97,7 +97,7 @@ def test_a_named_conflict_mode_decides_alone() -> None:
 
 @each("second", [{"replaced": ("",)}, {"replaced": ("dt=1",)}, {"dynamic": True}])
 def test_a_later_write_discards_what_it_overwrites(second: dict[str, Any]) -> None:
-    """Files of an earlier write in overwritten directories never become visible, and the others do."""
+    """Files of an earlier write in overwritten directories never become visible; the others do."""
     lake = new_job()
     job = lake.job()
     write(lake, 1, lake.run_task(job, {"dt=1/h=0/a": b"1", "dt=2/h=0/a": b"2"}, task="a"), replaced=("",))
@@ -107,7 +107,7 @@ def test_a_later_write_discards_what_it_overwrites(second: dict[str, Any]) -> No
 
 
 def test_only_the_newest_driver_counts() -> None:
-    """What a driver sealed before another took its place is aborted by the commit."""
+    """A commit aborts what a driver sealed before another took its place."""
     lake = new_job()
     job = lake.job()
     write(lake, 1, lake.run_task(job, {"dt=3/a": b"1"}, task="a"), driver="0000000000009-app")
@@ -131,8 +131,8 @@ def test_rows_are_those_that_spark_counted(dynamic: bool) -> None:
     assert sealed.partitions["dt=1/h=0"].rows is None
 
 
-def test_a_mixture_is_refused_by_name() -> None:
-    """One commit cannot both add to partitions and overwrite others: it is refused, and nothing is sealed."""
+def test_a_mixture_is_refused() -> None:
+    """One commit cannot both add to partitions and overwrite others, and nothing is sealed."""
     lake = new_job()
     job = lake.job()
     write(lake, 1, lake.run_task(job, {"dt=1/h=0/a": b"1"}, task="a"))
@@ -143,7 +143,7 @@ def test_a_mixture_is_refused_by_name() -> None:
 
 
 def test_stages_that_contradict_each_other_are_refused() -> None:
-    """A stage that overwrites and one that adds to other partitions cannot be sealed in one job."""
+    """A stage that overwrites and one that adds to other partitions cannot share a job."""
     lake = new_job()
     job = lake.job()
     write(lake, 1, lake.run_task(job, {"dt=1/h=0/a": b"1"}), dynamic=True)
@@ -153,15 +153,15 @@ def test_stages_that_contradict_each_other_are_refused() -> None:
         job.seal()
 
 
-def test_an_application_that_wrote_nothing_is_named() -> None:
-    """Without a driver's seal there is nothing to collect: the error says what the application must do."""
+def test_an_application_that_wrote_nothing_is_reported() -> None:
+    """Without a driver's seal there is nothing to collect, and the error says what the application lacks."""
     with pytest.raises(JobClosed, match="no Spark application has written for stage spark-1"):
         new_job().job().seal_stage(*STAGE)
 
 
 @each("harm", ["changed", "missing", "foreign"])
 def test_damaged_records_are_refused(harm: str) -> None:
-    """A pendingset that is not the one the driver names, or a driver's seal of another job, is refused."""
+    """A pendingset that the driver does not name, or a driver's seal of another job, is refused."""
     lake = new_job()
     task = lake.run_task(lake.job(), {"dt=1/h=0/a": b"1"})
     write(lake, 1, task, **({"job_id": "another"} if harm == "foreign" else {}))
@@ -174,7 +174,7 @@ def test_damaged_records_are_refused(harm: str) -> None:
 
 
 def test_records_of_s3a_beside_a_pendingset_do_not_abort_its_uploads() -> None:
-    """A commit takes the uploads of a pendingset for sealed, although S3A recorded each below __base too."""
+    """A commit treats a pendingset's uploads as sealed, although S3A recorded each below ``__base`` too."""
     lake = new_job()
     task = lake.run_task(lake.job(), {"dt=1/h=0/a": b"1"})
     upload = json.loads(lake.get(lake.pendingset_key()))["commits"][0]

@@ -1,4 +1,4 @@
-"""A commit happens whole or not at all, goes on where it was left, and undoes only what is its own."""
+"""A commit happens completely or not at all, resumes where it stopped, and undoes only its own work."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_a_commit_makes_the_output_visible() -> None:
     assert lake.job().manifest() == manifest
 
 
-def test_a_commit_again_returns_the_manifest() -> None:
-    """Committed again, by any process, a job returns the same manifest and changes nothing."""
+def test_a_second_commit_returns_the_manifest() -> None:
+    """A job that is committed again, by any process, returns the same manifest and changes nothing."""
     lake = sealed_lake()
     manifest = lake.job().commit()
     before = lake.everything()
@@ -101,7 +101,7 @@ def test_a_commit_again_returns_the_manifest() -> None:
 
 
 def test_a_later_job_is_not_disturbed_by_an_earlier_one() -> None:
-    """Committing an old job again, after another one, changes nothing of the newer data."""
+    """An old job that is committed again, after another one, changes nothing of the newer data."""
     lake = sealed_lake()
     manifest = lake.job().commit()
     lake.sealed({"dt=1/x": b"x"}, job_id=THEIRS).commit()
@@ -120,7 +120,7 @@ def test_progress_is_reported() -> None:
 
 @pytest.mark.parametrize("setup", ["none", "open", "aborted"])
 def test_only_a_sealed_job_is_committed(setup: str) -> None:
-    """A job that is not known, not sealed, or aborted, is refused."""
+    """A job that is unknown, not sealed or aborted is refused."""
     lake = Lake()
     if setup != "none":
         lake.set_up()
@@ -132,7 +132,7 @@ def test_only_a_sealed_job_is_committed(setup: str) -> None:
 
 
 def test_seal_and_plan_that_were_handed_over_are_required() -> None:
-    """The ETags that the caller expects, quoted or not, must be those of the stored records."""
+    """The caller's expected ETags, quoted or not, must match the stored records."""
     lake = sealed_lake()
     plan = lake.job().plan()
     seal_etag = lake.store.head(BUCKET, lake.context().layout.seal).etag
@@ -170,7 +170,7 @@ def test_a_stale_marker_is_gone_while_the_commit_runs() -> None:
 
 @pytest.mark.parametrize("parts", [0, 1, 2], ids=["put", "one part", "two parts"])
 def test_a_rollback_restores_the_marker_under_another_etag(parts: int) -> None:
-    """The old marker is back byte for byte, and a sleeping delete of the old one does not match it."""
+    """The old marker is back byte for byte, and a delayed delete of the old one does not match it."""
     lake = sealed_lake(marker=None)
     if parts:
         upload = lake.store.create_upload(BUCKET, SUCCESS, metadata={}, content_type="x")
@@ -203,8 +203,8 @@ def test_without_a_marker_none_is_restored() -> None:
     assert SUCCESS not in lake.keys("")
 
 
-def test_a_sleeping_delete_of_the_marker_does_no_harm() -> None:
-    """A committer that sleeps before it removes the marker does not remove the one a rollback put back."""
+def test_a_delayed_delete_of_the_marker_does_no_harm() -> None:
+    """A committer that sleeps before it removes the marker does not remove the one a rollback restored."""
     lake = sealed_lake()
 
     def sleep() -> None:
@@ -222,7 +222,7 @@ def test_a_sleeping_delete_of_the_marker_does_no_harm() -> None:
 
 @pytest.mark.parametrize("lost", ["a", "b", "c"])
 def test_a_lost_upload_rolls_everything_back(lost: str) -> None:
-    """If an upload is gone the job fails, and the destination is as it was."""
+    """If an upload is gone the job fails, and the destination is unchanged."""
     lake = sealed_lake()
     lose_upload(lake, named(f"dt=1/{lost}"))
     with pytest.raises(JobFailed, match="lifecycle rule"):
@@ -235,7 +235,7 @@ def test_a_lost_upload_rolls_everything_back(lost: str) -> None:
 @pytest.mark.parametrize("change", ["cut", "fewer", "gone"])
 @pytest.mark.parametrize("task", ["00000", "00001"])
 def test_a_pendingset_that_changes_during_the_commit_rolls_everything_back(change: str, task: str) -> None:
-    """What was published from a pendingset that was changed or removed afterwards is taken back too."""
+    """Output of a pendingset that was changed or removed afterwards is taken back too."""
     lake = stopped(sealed_lake(), "complete_upload", named("c"))
     key = lake.pendingset_key(task)
     if change == "gone":
@@ -265,7 +265,7 @@ def test_a_record_that_changes_during_the_commit_rolls_everything_back(what: str
 
 @pytest.mark.parametrize("order", ["publish-then-delete", "delete-then-publish"])
 @pytest.mark.parametrize("unique", [True, False])
-def test_what_cannot_be_put_back_is_not_rolled_back(order: str, unique: bool) -> None:
+def test_what_cannot_be_restored_is_not_rolled_back(order: str, unique: bool) -> None:
     """If old data may be deleted or overwritten, a job whose upload is gone ends as lost, and says so."""
     reversible = unique and order == "publish-then-delete"
     lake = Lake()
@@ -303,7 +303,7 @@ def test_what_cannot_be_put_back_is_not_rolled_back(order: str, unique: bool) ->
 )  # fmt: skip
 @each("kind", [OutcomeUnknown, Unavailable, AccessDenied])
 def test_an_unknown_outcome_rolls_nothing_back(verb: str, ending: str, moment: str, kind: Any) -> None:
-    """An error that is no verdict on the job takes nothing back; committing again finishes."""
+    """An error that does not condemn the job takes nothing back; a second commit finishes."""
     lake = sealed_lake()
     setattr(lake.store, moment, once(verb, ending, kind("no verdict")))
     lake.store.calls.clear()
@@ -319,8 +319,8 @@ def test_an_unknown_outcome_rolls_nothing_back(verb: str, ending: str, moment: s
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_lost_answer_to_a_state_is_found_out(moment: str) -> None:
-    """Whether a state was written whose answer was lost is found out, now or when it is run again."""
+def test_a_lost_answer_to_a_state_is_resolved(moment: str) -> None:
+    """The commit, or the next one, finds out whether a state was written whose answer was lost."""
     lake = sealed_lake()
     setattr(lake.store, moment, once("put", f"{OURS}/state.json", OutcomeUnknown("lost")))
     if moment == "before":
@@ -344,7 +344,7 @@ POINTS = [
 
 
 def meanwhile(lake: Lake, act: Callable[[], object]) -> Callable[[], None]:
-    """Return what lets another process act once."""
+    """Return what makes another process act once."""
 
     def run() -> None:
         lake.store.rest()
@@ -376,7 +376,7 @@ def test_two_processes_that_commit_one_job_agree(verb: str, ending: str, unique:
 
 @each(("verb", "ending"), POINTS)
 def test_an_abort_during_the_commit_wins_or_is_refused(verb: str, ending: str) -> None:
-    """Whenever another process aborts the job, it is either committed whole or as if it had never been."""
+    """Whenever another process aborts the job, it is either committed completely or leaves no trace."""
     lake = sealed_lake()
     outcome: list[str] = []
 
@@ -404,8 +404,8 @@ def test_an_abort_during_the_commit_wins_or_is_refused(verb: str, ending: str) -
 
 @pytest.mark.parametrize("committer", ["directory", "partitioned", "magic"])
 @pytest.mark.parametrize("mode", ["fail", "append", "replace"])
-def test_best_effort_works_from_end_to_end(committer: str, mode: str) -> None:
-    """On a store without conditional writes a job that asked for best effort does all steps, twice each."""
+def test_best_effort_works_throughout(committer: str, mode: str) -> None:
+    """On a store without conditional writes a job with best effort does all steps, twice each."""
     lake = Lake(conditions=False)
     if mode != "fail":
         lake.put(OLD)
@@ -430,7 +430,7 @@ def test_best_effort_works_from_end_to_end(committer: str, mode: str) -> None:
 
 
 def test_best_effort_rolls_back_too() -> None:
-    """On such a store a failed job leaves the destination as it was."""
+    """On such a store a failed job leaves the destination unchanged."""
     lake = Lake(conditions=False)
     lake.put({**OLD, "_SUCCESS": b"marker"})
     lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"}, fencing="best-effort")
@@ -471,7 +471,7 @@ def test_a_whole_job_sends_an_exact_number_of_requests(mode: Any) -> None:
 
 
 def test_shards_together_are_the_job() -> None:
-    """Completed shard by shard, in any order and by any worker, the job is committed as in one piece."""
+    """Completed shard by shard, in any order and by any worker, the job is committed as a whole."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed(*({f"dt=1/{n}": b"x"} for n in range(7)))
@@ -489,7 +489,7 @@ def test_shards_together_are_the_job() -> None:
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
-def test_a_job_is_not_finished_before_its_shards() -> None:
+def test_a_job_is_not_finished_without_all_shards() -> None:
     """While a shard is missing the job is not finished, and the message names it; a plain commit does all."""
     lake = sealed_lake()
     lake.job().begin(2)
@@ -502,8 +502,8 @@ def test_a_job_is_not_finished_before_its_shards() -> None:
 
 
 @each("field", ["seal_etag", "job_id"])
-def test_the_record_of_a_shard_counts_for_its_own_seal(field: str) -> None:
-    """What a worker says of another seal, or another job, completes no shard of this one."""
+def test_the_record_of_a_shard_counts_only_for_its_seal(field: str) -> None:
+    """A worker's record for another seal, or another job, completes no shard of this one."""
     lake = sealed_lake()
     for shard in lake.job().begin(2):
         lake.job().complete(shard)
@@ -518,14 +518,14 @@ def test_the_record_of_a_shard_counts_for_its_own_seal(field: str) -> None:
 
 @pytest.mark.parametrize("shard", [-1, 2, 99])
 def test_a_shard_that_does_not_exist_is_refused(shard: int) -> None:
-    """Only the shards that the commit was cut into can be completed."""
+    """Only the shards that the commit was divided into can be completed."""
     lake = sealed_lake()
     lake.job().begin(2)
     with pytest.raises(JobClosed, match="has no shard"):
         lake.job().complete(shard)
 
 
-def test_more_shards_than_tasks_are_fine() -> None:
+def test_there_may_be_more_shards_than_tasks() -> None:
     """Shards without a task are complete at once."""
     lake = sealed_lake()
     for shard in lake.job().begin(10):

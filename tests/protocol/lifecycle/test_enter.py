@@ -1,4 +1,4 @@
-"""The log decides: whether a job is committed, in which order jobs are, and who must plan again."""
+"""The log decides whether a job is committed, in which order, and which jobs must plan again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def marker(lake: Lake) -> tuple[str, str]:
 
 
 def interposed(lake: Lake, act: Callable[[], object]) -> Callable[[], None]:
-    """Return a step of another process, to be taken once."""
+    """Return a step of another process, which is taken once."""
 
     def run() -> None:
         lake.store.rest()
@@ -58,7 +58,7 @@ def crash(lake: Lake, step: Callable[[], object], verb: str, ending: str, *, aft
 
 
 def test_a_commit_is_its_entry() -> None:
-    """The entry, the manifest and the marker have one generation; the next job has the next one."""
+    """Entry, manifest and marker have one generation, and the next job has the next one."""
     lake = Lake()
     first = lake.sealed({"dt=1/a": b"a"}).commit()
     second = lake.sealed({"dt=1/b": b"b"}, job_id=THEIRS, conflict_mode="append").commit()
@@ -103,7 +103,7 @@ def test_an_append_beside_a_replace_loses_nothing(moment: tuple[str, str]) -> No
 
 @each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY), ("put", SECOND)])
 def test_a_replace_leaves_the_files_of_a_running_append(moment: tuple[str, str]) -> None:
-    """Files of a job that has not committed yet are no part of what a replace replaces."""
+    """Files of a job that has not committed yet are not among those that a replace removes."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     append = lake.sealed({"dt=1/a0": b"a", "dt=1/a1": b"a"}, job_id=THEIRS, conflict_mode="append")
@@ -117,7 +117,7 @@ def test_a_replace_leaves_the_files_of_a_running_append(moment: tuple[str, str])
 
 
 def test_a_replace_of_everything_takes_an_append_to_another_partition() -> None:
-    """It removes what came before it in the log, also where it has no files itself."""
+    """It removes everything before it in the log, even where it has no files itself."""
     lake = Lake()
     replace = lake.sealed({"dt=1/r": b"r"}, committer="directory")
     append = lake.sealed({"dt=2/a": b"a"}, job_id=THEIRS, conflict_mode="append")
@@ -127,8 +127,8 @@ def test_a_replace_of_everything_takes_an_append_to_another_partition() -> None:
     assert lake.data() == {named("dt=1/r"): b"r"}
 
 
-def test_replaces_of_one_partition_are_in_the_order_of_the_log() -> None:
-    """Of two replaces at once the one with the later entry wins, whichever published first."""
+def test_replaces_of_one_partition_follow_the_log() -> None:
+    """Of two concurrent replaces the one with the later entry wins, whichever published first."""
     for first, last in ((OURS, THEIRS), (THEIRS, OURS)):
         lake = Lake()
         lake.put({"dt=1/old": b"old"})
@@ -140,7 +140,7 @@ def test_replaces_of_one_partition_are_in_the_order_of_the_log() -> None:
 
 
 def test_fail_is_refused_when_another_job_was_first() -> None:
-    """Of two jobs that need an empty partition one commits, and the other one takes everything back."""
+    """Of two jobs that need an empty partition one commits, and the other takes everything back."""
     lake = Lake()
     theirs = lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS, conflict_mode="fail")
     ours = lake.sealed({"dt=1/o": b"o"}, conflict_mode="fail")
@@ -153,8 +153,8 @@ def test_fail_is_refused_when_another_job_was_first() -> None:
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
-def test_a_plan_that_the_caller_names_is_checked_when_the_commit_begins() -> None:
-    """What comes before the begin refuses a job whose plan was named; what comes after it is replaced too."""
+def test_a_named_plan_is_checked_when_the_commit_begins() -> None:
+    """A job with a named plan is refused for what comes before its begin; later data is replaced too."""
     for verb, ending in (("get", "summary.json"), ("put", SECOND)):
         lake = Lake()
         lake.put({"dt=1/old": b"old"})
@@ -192,8 +192,8 @@ def test_two_committers_of_an_unplanned_job_agree() -> None:
         assert (lake.pending(), lake.staging()) == ([], [])
 
 
-def test_a_commit_that_died_behind_its_entry_is_committed() -> None:
-    """After the entry there is only forward, although the state does not say so yet."""
+def test_a_commit_that_died_after_its_entry_is_committed() -> None:
+    """After the entry the job only goes forward, even if the state does not say so yet."""
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"a"})
     crash(lake, job.commit, "put", ENTRY, after=True)
@@ -208,8 +208,8 @@ def test_a_commit_that_died_behind_its_entry_is_committed() -> None:
     assert lake.job().manifest() == manifest
 
 
-def test_an_abort_that_died_behind_its_entry_is_aborted() -> None:
-    """After the abandon entry no process commits the job, although the state does not say aborted yet."""
+def test_an_abort_that_died_after_its_entry_is_aborted() -> None:
+    """After the abandon entry no process commits the job, even if the state is not aborted yet."""
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"a"})
     crash(lake, job.abort, "put", ENTRY, after=True)
@@ -221,7 +221,7 @@ def test_an_abort_that_died_behind_its_entry_is_aborted() -> None:
 
 
 def test_the_marker_never_goes_back() -> None:
-    """A commit that is finished after a later one leaves the later marker, and no deleted file is named."""
+    """A commit that is finished after a later one leaves the later marker, which names no deleted file."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     first = lake.sealed({"dt=1/a": b"a"})
@@ -233,8 +233,8 @@ def test_the_marker_never_goes_back() -> None:
     assert lake.data() == {named("dt=1/b", THEIRS): b"b"}
 
 
-def test_an_abort_gives_the_marker_of_the_newest_commit_back() -> None:
-    """An aborted commit leaves the marker of the last one that committed, not of the last one it saw."""
+def test_an_abort_restores_the_marker_of_the_newest_commit() -> None:
+    """An aborted commit leaves the marker of the last commit, not of the last one that it saw."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"a"}).commit()
     dead, other = "33333333-aaaa-4bbb-8ccc-000000000003", "44444444-aaaa-4bbb-8ccc-000000000004"
@@ -252,7 +252,7 @@ def test_an_abort_gives_the_marker_of_the_newest_commit_back() -> None:
 
 
 def test_another_programs_marker_comes_back_byte_for_byte() -> None:
-    """Where no job has committed by the log, an abort puts back the marker that was there."""
+    """If the log has no commit, an abort restores the marker that was there."""
     lake = Lake()
     lake.store.put(BUCKET, SUCCESS, b'{"of":"another program"}')
     job = lake.sealed({"dt=1/a": b"a"})
@@ -261,8 +261,8 @@ def test_another_programs_marker_comes_back_byte_for_byte() -> None:
     assert lake.get(SUCCESS) == b'{"of":"another program"}'
 
 
-def test_a_copied_log_is_no_history() -> None:
-    """In a copy of a dataset the entries of the original count for nothing; a baseline follows them."""
+def test_a_copied_log_is_not_a_history() -> None:
+    """In a copy of a dataset the original's entries do not count, and a baseline follows them."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"a"}).commit()
     copied = Lake(prefix="copy/")
@@ -275,7 +275,7 @@ def test_a_copied_log_is_no_history() -> None:
     assert json.loads(copied.get("copy/_SUCCESS"))["jobId"] == THEIRS
 
 
-def test_a_stream_of_appends_delays_a_replace_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_of_appends_delays_a_replace_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replace that other jobs keep adding to gives up after a bounded number of plans, and says why."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.enter._PLANS", 3)
     lake = Lake()
@@ -300,10 +300,10 @@ def test_a_stream_of_appends_delays_a_replace_only_so_often(monkeypatch: pytest.
 
 @each("order", [("fixed", "unique"), ("unique", "fixed")])
 @each("mode", ["append", "replace"])
-def test_a_replace_drives_a_job_with_fixed_names_that_is_publishing(
+def test_a_replace_settles_a_job_with_fixed_names_that_is_publishing(
     order: tuple[str, str], mode: str
 ) -> None:
-    """Files without a job's id may be of a job that is publishing: a replace takes them only by the log."""
+    """Files without a job's id may belong to a publishing job: a replace takes them only by the log."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     fixed = lake.sealed({"dt=1/f": b"f"}, conflict_mode=mode, unique_filenames=False)
@@ -323,7 +323,7 @@ def test_a_replace_drives_a_job_with_fixed_names_that_is_publishing(
 
 @each("step", ["commit", "recover"])
 def test_an_abandoned_job_is_undone_whatever_its_state_says(step: str) -> None:
-    """A state that was put back to an older one does not commit a job that the log says is abandoned."""
+    """A state that was reset to an older one does not commit a job that the log says is abandoned."""
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"a"})
     crash(lake, job.commit, "complete_upload", named("dt=1/a"), after=True)
@@ -341,7 +341,7 @@ def test_an_abandoned_job_is_undone_whatever_its_state_says(step: str) -> None:
 
 
 def test_a_marker_that_other_commits_followed_does_not_come_back() -> None:
-    """An abort puts another program's marker back only where no job has committed since."""
+    """An abort restores another program's marker only if no job has committed since."""
     lake = Lake()
     lake.store.put(BUCKET, SUCCESS, b'{"of":"another program"}')
     last = "33333333-aaaa-4bbb-8ccc-000000000003"
@@ -357,7 +357,7 @@ def test_a_marker_that_other_commits_followed_does_not_come_back() -> None:
 
 @each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY)])
 def test_a_committer_that_slept_through_an_abort_leaves_nothing(moment: tuple[str, str]) -> None:
-    """What a committer does after its job was aborted and cleaned up is undone by itself."""
+    """A committer undoes what it does after its job was aborted and cleaned up."""
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"a"})
     lake.store.before = once(*moment, interposed(lake, lake.job().abort))
@@ -375,7 +375,7 @@ def test_an_abort_takes_back_the_list_of_a_commit_that_died(slept: bool) -> None
     with apart():
         crash(lake, job.commit, "put", ".jsonl", after=True)
     if slept:
-        # The list comes again when the job has ended: as of a committer that slept.
+        # The list returns after the end of the job, as from a committer that slept.
         body = lake.get(lake.context().layout.manifest_files)
         lake.job().abort()
         lake.store.put(BUCKET, lake.context().layout.manifest_files, body)
@@ -386,10 +386,10 @@ def test_an_abort_takes_back_the_list_of_a_commit_that_died(slept: bool) -> None
 
 @each("act", ["abort", "commit"])
 @apart()
-def test_a_committer_whose_list_another_process_ended_goes_by_the_log(
+def test_a_committer_goes_by_the_log_if_another_process_ended_its_job(
     act: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who ends a job aborts the upload of a long list that a slow committer of it still writes."""
+    """Ending a job aborts the upload of a long list that a slow committer of it is still writing."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest._PART_BYTES", 1)
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"a", "dt=1/b": b"b"})
@@ -405,7 +405,7 @@ def test_a_committer_whose_list_another_process_ended_goes_by_the_log(
 
 
 def test_an_abort_gives_up_among_the_entries_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It undoes nothing before its entry is there, says so, and is finished by the next try."""
+    """It undoes nothing before its entry exists, says so, and the next try finishes it."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.enter._ABANDONS", 3)
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"a"})
@@ -430,7 +430,7 @@ def test_an_abort_gives_up_among_the_entries_of_others(monkeypatch: pytest.Monke
 
 
 def test_a_job_that_the_log_knows_is_replaced_without_its_manifest() -> None:
-    """A committed job whose manifest somebody deleted is no unfinished one, if its entry was read."""
+    """A committed job whose manifest was deleted does not pass for unfinished, if its entry was read."""
     lake = Lake()
     ours = lake.sealed({"dt=1/a": b"a"})
     lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS, conflict_mode="append").commit()

@@ -1,4 +1,4 @@
-"""After the point of no return every process finishes the job, and none undoes it."""
+"""After the point of no return any process can finish the job, and none undoes it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lost_lake() -> Lake:
      ("delete", "sealed.json"), ("delete", "state.json"), ("delete", "job.json")],
 )  # fmt: skip
 @each("after", [False, True])
-def test_what_a_dead_process_left_another_one_finishes(verb: str, ending: str, *, after: bool) -> None:
+def test_another_process_finishes_what_a_dead_one_left(verb: str, ending: str, *, after: bool) -> None:
     """Wherever it dies, the next commit leaves the output, a marker, and nothing else of the job."""
     lake = sealed_lake()
     lake.store.die(verb, ending, after=after)
@@ -63,7 +63,7 @@ def test_what_a_dead_process_left_another_one_finishes(verb: str, ending: str, *
 
 
 def test_uploads_of_attempts_that_do_not_count_are_aborted() -> None:
-    """What another attempt of a task has written never becomes visible, and does not stay pending."""
+    """What another attempt of a task wrote never becomes visible, and does not stay pending."""
     lake = sealed_lake()
     assert len(lake.pending()) == 2
     lake.job().commit()
@@ -90,7 +90,7 @@ def test_uploads_that_only_a_record_names_go_before_the_record(
 
 
 def test_a_job_that_another_process_finishes_meanwhile_has_its_manifest() -> None:
-    """A process whose records go while it finishes takes the manifest of the one that removed them."""
+    """A process whose records vanish while it finishes takes the manifest of the one that removed them."""
     lake = sealed_lake()
     lake.store.die("delete", "dt=1/old")
     with pytest.raises(Crash):
@@ -109,10 +109,8 @@ def test_a_job_that_another_process_finishes_meanwhile_has_its_manifest() -> Non
 
 @each("ending", [MANIFEST, "_SUCCESS"])
 @each("holds", [True, False])
-def test_a_commit_of_which_an_earlier_version_moved_the_state_is_finished(
-    ending: str, *, holds: bool
-) -> None:
-    """The state may follow the entry, as earlier versions had it, and may hold the job's record or not."""
+def test_a_commit_whose_state_an_earlier_version_moved_is_finished(ending: str, *, holds: bool) -> None:
+    """The state may follow the entry, as in earlier versions, and may hold the job's record or not."""
     lake = sealed_lake()
     lake.store.die("put", ending)
     with pytest.raises(Crash):
@@ -134,7 +132,7 @@ def test_a_commit_of_which_an_earlier_version_moved_the_state_is_finished(
 
 @each("ending", [MANIFEST, "dt=1/old", "_SUCCESS"])
 def test_a_state_without_the_record_follows_the_entry(ending: str) -> None:
-    """A state that cannot tell where to read the log says itself that the job is committed."""
+    """A state that cannot say where to read the log says itself that the job is committed."""
     lake = sealed_lake()
     context = lake.context()
     current = read_state(context)
@@ -154,7 +152,7 @@ def test_a_state_without_the_record_follows_the_entry(ending: str) -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_state_that_outlived_its_job_s_record_ends_with_the_manifest(kept: bool) -> None:
-    """If a clean-up died, the log proves the commit: a manifest that was deleted is written again."""
+    """After a clean-up that died, the log proves the commit: a manifest that was deleted is written again."""
     lake = sealed_lake()
     lake.store.die("delete", lake.context().layout.state)
     with pytest.raises(Crash):
@@ -171,7 +169,7 @@ def test_a_state_that_outlived_its_job_s_record_ends_with_the_manifest(kept: boo
 
 
 @each("verb", ["abort_upload", "delete"])
-def test_a_lost_job_that_was_not_cleaned_up_is_cleaned_up_by_the_next_process(verb: str) -> None:
+def test_the_next_process_cleans_up_a_lost_job(verb: str) -> None:
     """Its error names the loss each time, its records go, and no marker vouches for what is left of it."""
     lake = lost_lake()
     lake.stray("dt=1/late")
@@ -189,7 +187,7 @@ def test_a_lost_job_that_was_not_cleaned_up_is_cleaned_up_by_the_next_process(ve
 
 @each("last", ["a file", "no file", "an aborted stage attempt"])
 def test_an_own_job_leaves_nothing_of_attempts_that_do_not_count(last: str) -> None:
-    """Whatever another attempt left in the staging, with pending uploads or without, is gone afterwards."""
+    """Whatever another attempt left in the staging, with or without pending uploads, is gone afterwards."""
     lake = Lake()
     options = JobOptions(committer="magic", conflict_mode="append")
     job = Job.setup(
@@ -210,10 +208,10 @@ def test_an_own_job_leaves_nothing_of_attempts_that_do_not_count(last: str) -> N
 
 @each("mode", ["append", "replace", "fail"])
 @each("within", [100, 0])
-def test_the_staging_of_an_own_job_is_not_listed_where_all_of_it_is_known(
+def test_the_staging_of_an_own_job_is_not_listed_if_it_is_known(
     mode: Any, within: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where each task that counts has files and no upload is left, the clean-up deletes by known keys."""
+    """If each task that counts has files and no upload is left, the clean-up deletes by known keys."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.plan._WITHIN_OBJECTS", within)
     lake = Lake()
     lake.put({"dt=3/old" if mode == "fail" else "dt=1/old": b"old"})

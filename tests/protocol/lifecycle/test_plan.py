@@ -1,4 +1,4 @@
-"""What a commit replaces is decided before anything changes, and is exactly what the modes promise."""
+"""A commit decides what it replaces before anything changes, exactly as its mode promises."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, named, once
 from tests.protocol.lifecycle.test_seal import refused
 
-#: A dataset with data at its root, in partitions, below a partition, and things that are no data.
+#: A dataset with data at its root, in partitions, below a partition, and things that are not data.
 OLD = {
     "root.parquet": b"r",
     "dt=1/old.parquet": b"1",
@@ -44,7 +44,7 @@ NO_DATA = {
     "__magic_job-33333333/x.parquet": b"h",
     "_SUCCESS": b"marker",
 }
-#: What the job writes: into partition dt=1, into one that is new, and in one case at the root.
+#: What the job writes: into partition dt=1, into a new one, and in one case at the root.
 NEW = {"dt=1/same.parquet": b"new 1", "dt=9/new.parquet": b"new 9"}
 NEW_AT_ROOT = {"new.parquet": b"new root"}
 
@@ -62,7 +62,7 @@ ORDERS = ("publish-then-delete", "delete-then-publish")
 
 
 def lake_with(old: dict[str, bytes]) -> Lake:
-    """Return a lake with old data, things that are no data, and neighbours."""
+    """Return a lake with old data, things that are not data, and neighbours."""
     lake = Lake()
     lake.put({**old, **NO_DATA})
     for key in ("flights10/dt=1/x", "flights", "fligh/x"):
@@ -71,7 +71,7 @@ def lake_with(old: dict[str, bytes]) -> Lake:
 
 
 def others(lake: Lake) -> dict[str, bytes]:
-    """Return what no commit may ever change."""
+    """Return what no commit may change."""
     return {
         key: body
         for key, body in lake.visible().items()
@@ -181,7 +181,7 @@ def test_fail(committer: str, path: str, unique: bool) -> None:
 
 @pytest.mark.parametrize("committer", COMMITTERS)
 def test_fail_into_nothing(committer: str) -> None:
-    """Hidden objects and neighbours are no data: ``fail`` takes the destination for empty."""
+    """Hidden objects and neighbours are not data, so ``fail`` takes the destination for empty."""
     lake = lake_with({})
     destination_without_object(lake)
     lake.sealed(NEW, committer=committer, conflict_mode="fail").commit()
@@ -205,7 +205,7 @@ def test_fail_notices_data_that_came_later(committer: str) -> None:
 @each("mode", ["fail", "append", "replace"])
 @each("tasks", [[], [{}], [{}, {}]])
 def test_a_job_without_output(committer: str, mode: str, tasks: list[dict[str, bytes]]) -> None:
-    """An empty job commits: only ``replace`` of a whole directory then removes anything, namely all data."""
+    """An empty job commits, and only ``replace`` of a whole directory then removes data, namely all of it."""
     lake = lake_with({} if mode == "fail" else OLD)
     destination_without_object(lake)
     unchanged = others(lake)
@@ -232,7 +232,7 @@ def test_a_neighbour_is_never_planned() -> None:
 
 @each("committer", COMMITTERS)
 def test_another_dataset_below_is_never_replaced(committer: str) -> None:
-    """To replace all that is above another dataset is refused, by plan and preview; partitions are not."""
+    """Plan and preview refuse to replace everything above another dataset, but not partitions."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     lake.prefix = f"{ROOT}archive/"
@@ -255,7 +255,7 @@ def test_another_dataset_below_is_never_replaced(committer: str) -> None:
 
 
 def test_the_root_of_a_bucket_is_a_destination() -> None:
-    """At a bucket's root all modes work, and staging, manifests and markers are never data."""
+    """At a bucket's root all modes work, and staging, manifests and markers are not data."""
     for committer, left in (("directory", set()), ("partitioned", {"x/y", "x.y/z"})):
         lake = Lake(prefix="")
         lake.put({"a": b"1", "x/y": b"2", "x.y/z": b"3", "_hidden/a": b"4"})
@@ -288,8 +288,8 @@ def test_a_partition_that_changed_is_planned_again(change: str, committer: str) 
     assert lake.data() == new_names(NEW, True)
 
 
-def test_a_change_elsewhere_is_nobody_s_business() -> None:
-    """Changes in other partitions, and of hidden objects, don't make a plan stale."""
+def test_a_change_elsewhere_does_not_matter() -> None:
+    """Changes in other partitions, and of hidden objects, do not make a plan stale."""
     lake = Lake()
     lake.put({"dt=1/a": b"a", "dt=2/a": b"a"})
     job = lake.sealed(NEW)
@@ -299,8 +299,8 @@ def test_a_change_elsewhere_is_nobody_s_business() -> None:
     assert set(lake.data()) == {"dt=2/a", "dt=2/b", "dt=1/_hidden", "dt=1/deeper/x", *new_names(NEW, True)}
 
 
-def test_an_object_rewritten_after_the_last_look_is_left() -> None:
-    """What another writer changes while the commit runs is not deleted: a plan pins ETags."""
+def test_an_object_rewritten_after_the_last_look_is_kept() -> None:
+    """What another writer changes during the commit is not deleted, because a plan pins ETags."""
     lake = Lake()
     lake.put({"dt=1/a": b"a"})
     job = lake.sealed({"dt=1/n": b"n"})
@@ -345,8 +345,8 @@ def test_a_plan_lists_what_it_will_replace() -> None:
     assert (plan.objects, plan.bytes, plan.overwritten) == (2, 5, 1)
 
 
-def test_a_plan_may_be_made_again() -> None:
-    """The last plan counts; its digest is that of what is there, whatever the order."""
+def test_a_job_can_be_planned_again() -> None:
+    """The last plan counts, and its digest depends only on the objects, not on their order."""
     lake = Lake()
     lake.put({"dt=1/a": b"a"})
     job = lake.sealed(NEW)
@@ -361,7 +361,7 @@ def test_a_plan_may_be_made_again() -> None:
     assert lake.data() == new_names(NEW, True)
 
 
-def test_a_plan_with_many_objects_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_with_many_objects_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long plan is written in parts, and every part is read back."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.plan._PART_OBJECTS", 3)
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.plan._WITHIN_OBJECTS", 2)
@@ -393,7 +393,7 @@ def test_a_short_plan_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_version_that_knows_no_short_plans_refuses_one() -> None:
-    """Without the field such a plan names an object that is not there, so nothing is left undeleted."""
+    """Without the field such a plan names an object that does not exist, so nothing is left undeleted."""
     lake = Lake()
     lake.put({"dt=1/a": b"a"})
     lake.sealed(NEW).plan()
@@ -405,7 +405,7 @@ def test_a_version_that_knows_no_short_plans_refuses_one() -> None:
 
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write short plans in parts too."""
+    """Write even short plans in parts."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.plan._WITHIN_OBJECTS", 0)
 
 
@@ -434,7 +434,7 @@ def plan_keys(lake: Lake) -> tuple[str, str]:
 )
 @pytest.mark.usefixtures("in_parts")
 def test_a_plan_that_changed_is_refused(part: bool, old: bytes, new: bytes, cut: int) -> None:
-    """A plan that is not the one handed over, or has other parts, stops the commit; nothing is lost."""
+    """A plan that is not the expected one, or has other parts, stops the commit, and nothing is lost."""
     lake = Lake()
     lake.put({"dt=1/a": b"a", "dt=1/b": b"b", "dt=2/a": b"c"})
     job = lake.sealed(NEW)
@@ -460,7 +460,7 @@ def test_a_plan_that_changed_is_refused(part: bool, old: bytes, new: bytes, cut:
     ids=["size", "key", "elsewhere", "no list"],
 )
 def test_a_short_plan_that_changed_is_refused(old: bytes, new: bytes) -> None:
-    """A changed list within a plan stops the commit, also where the state names the changed record."""
+    """A changed list within a plan stops the commit, even where the state names the changed record."""
     lake = Lake()
     lake.put({"dt=1/a": b"a", "dt=1/b": b"b", "dt=2/a": b"c"})
     job = lake.sealed(NEW)
@@ -479,7 +479,7 @@ def test_a_short_plan_that_changed_is_refused(old: bytes, new: bytes) -> None:
 
 @pytest.mark.usefixtures("in_parts")
 def test_a_forged_plan_deletes_nothing() -> None:
-    """A plan and a part that were changed to agree with each other are not the plan that the state names."""
+    """A plan and a part that were changed to match each other are not the plan that the state names."""
     lake = Lake()
     lake.put({"dt=1/a": b"a", "dt=7/innocent": b"i"})
     job = lake.sealed(NEW)
@@ -498,7 +498,7 @@ def test_a_forged_plan_deletes_nothing() -> None:
 @pytest.mark.parametrize("part", [False, True], ids=["summary", "part"])
 @pytest.mark.usefixtures("in_parts")
 def test_a_plan_that_is_gone_is_refused(part: bool) -> None:
-    """A plan that was handed over and is not there any more stops the commit; nothing is lost."""
+    """A missing plan that the caller expects stops the commit, and nothing is lost."""
     lake = Lake()
     lake.put({"dt=1/a": b"a"})
     job = lake.sealed(NEW)
@@ -512,7 +512,7 @@ def test_a_plan_that_is_gone_is_refused(part: bool) -> None:
 
 @pytest.mark.usefixtures("in_parts")
 def test_a_refused_plan_does_not_keep_the_lock() -> None:
-    """A job whose plan is refused does not keep others from committing."""
+    """A job whose plan is refused does not prevent others from committing."""
     lake = Lake()
     lake.put({"dt=1/a": b"a"})
     job = lake.sealed(NEW)
@@ -540,7 +540,7 @@ def test_a_plan_for_another_seal_is_made_anew() -> None:
 
 @pytest.mark.parametrize("threads", [0, 4])
 def test_data_objects_are_found_in_any_number_of_directories(threads: int) -> None:
-    """Directories are listed without those below them, from several threads or none."""
+    """Directories are listed without those below them, with or without threads."""
     lake = Lake()
     lake.put({f"dt={n}/{name}": b"x" for n in range(40) for name in ("a", "b", "sub/c", "_h")})
     context = lake.context(threads=threads)
@@ -551,8 +551,8 @@ def test_data_objects_are_found_in_any_number_of_directories(threads: int) -> No
     assert list(data_objects(context, [])) == []
 
 
-def test_a_directory_of_many_pages_is_listed_whole() -> None:
-    """What comes after the page that was fetched ahead is listed too, in its place."""
+def test_a_directory_of_many_pages_is_fully_listed() -> None:
+    """What follows the prefetched page is listed too, in its place."""
     lake = Lake()
     lake.put({f"dt=1/{n:06d}": b"" for n in range(5_000)})
     found = data_objects(lake.context(), ["dt=1"])

@@ -59,7 +59,7 @@ def _is_untouched(lake: Lake) -> bool:
     return {**lake.data(), "_SUCCESS": lake.get(f"{ROOT}_SUCCESS")} == OLD and not lake.pending()
 
 
-def test_a_commit_that_stopped_half_way_goes_on(lake: Lake) -> None:
+def test_a_commit_that_stopped_halfway_continues(lake: Lake) -> None:
     """A job left committing is committed by recover, and its staging is gone."""
     manifest = _half_committed(lake).recover()
     assert isinstance(manifest, ManifestRecord)
@@ -69,7 +69,7 @@ def test_a_commit_that_stopped_half_way_goes_on(lake: Lake) -> None:
 
 
 def test_a_state_is_rebuilt_with_the_newest_plan(lake: Lake) -> None:
-    """What was planned anew is what the commit replaces."""
+    """A recovered commit replaces what its newest plan names."""
     lake.job().plan()
     lake.put({"dt=1/late.parquet": b"late"})
     lake.store_clock.advance(1)
@@ -80,8 +80,8 @@ def test_a_state_is_rebuilt_with_the_newest_plan(lake: Lake) -> None:
     assert _is_committed(lake)
 
 
-def test_a_commit_that_stopped_half_way_is_rolled_back_when_asked(lake: Lake) -> None:
-    """With rollback a job left committing leaves the destination as it was, its marker included."""
+def test_a_commit_that_stopped_halfway_is_rolled_back_on_request(lake: Lake) -> None:
+    """With rollback a job left committing leaves the destination unchanged, its marker included."""
     report = _half_committed(lake).recover(rollback=True, reason="the data is wrong")
     assert report == AbortReport(uploads=2, objects=1, state="aborted")
     assert _is_untouched(lake)
@@ -107,7 +107,7 @@ def test_a_committed_job_is_not_rolled_back(lake: Lake) -> None:
     assert _is_committed(lake)
 
 
-def test_a_cleaned_up_job_has_its_manifest_still(lake: Lake) -> None:
+def test_a_cleaned_up_job_still_has_its_manifest(lake: Lake) -> None:
     """Recovering a committed job again returns the same manifest and changes nothing."""
     manifest = lake.job().commit()
     before = lake.everything()
@@ -116,7 +116,7 @@ def test_a_cleaned_up_job_has_its_manifest_still(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(("verb", "ending"), [("abort_upload", ".parquet"), ("delete", "job.json")])
-def test_an_abort_that_stopped_goes_on(lake: Lake, verb: str, ending: str) -> None:
+def test_an_abort_that_stopped_continues(lake: Lake, verb: str, ending: str) -> None:
     """A job left aborting, or aborted and not cleaned up, leaves nothing after recover."""
     _stop(lake, verb, ending, lake.job().abort)
     report = lake.job().recover()
@@ -127,8 +127,8 @@ def test_an_abort_that_stopped_goes_on(lake: Lake, verb: str, ending: str) -> No
 
 
 @pytest.mark.parametrize("rollback", [False, True])
-def test_a_job_whose_commit_was_not_begun_needs_no_recovery(lake: Lake, *, rollback: bool) -> None:
-    """An open or sealed job is refused with what to do instead, and left as it is."""
+def test_a_job_whose_commit_has_not_begun_needs_no_recovery(lake: Lake, *, rollback: bool) -> None:
+    """An open or sealed job is refused with the right action, and left unchanged."""
     lake.set_up(an_id("a-second-job"))
     before = lake.everything()
     with pytest.raises(JobClosed, match=r"is sealed.*s3commit commit.*s3commit abort"):
@@ -138,7 +138,7 @@ def test_a_job_whose_commit_was_not_begun_needs_no_recovery(lake: Lake, *, rollb
     assert lake.everything() == before
 
 
-def test_a_setup_that_stopped_is_to_be_set_up_again(lake: Lake) -> None:
+def test_a_setup_that_stopped_is_told_from_an_unknown_job(lake: Lake) -> None:
     """A job with a record and no state is distinguished from an unknown one."""
     _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("a-second-job")))
     with pytest.raises(JobClosed, match="Set it up again"):
@@ -146,7 +146,7 @@ def test_a_setup_that_stopped_is_to_be_set_up_again(lake: Lake) -> None:
 
 
 def test_an_unknown_job_cannot_be_recovered(lake: Lake) -> None:
-    """Recovering a job that never was is NoSuchJob."""
+    """Recovering an unknown job raises NoSuchJob."""
     with pytest.raises(NoSuchJob):
         lake.job("never-was").recover()
 
@@ -158,7 +158,7 @@ def test_an_aborted_job_stays_aborted(lake: Lake) -> None:
 
 
 def test_old_data_that_is_gone_cannot_be_rolled_back_without_force() -> None:
-    """With delete-then-publish a begun commit only goes forward; given up, it keeps what is published."""
+    """With delete-then-publish a begun commit only goes forward; forced, it keeps what is published."""
     for force in (False, True):
         lake = Lake()
         lake.put(OLD)
@@ -188,7 +188,7 @@ def test_an_upload_that_is_gone_rolls_the_job_back(lake: Lake) -> None:
 
 
 def test_a_job_that_another_process_committed_meanwhile_is_committed(lake: Lake) -> None:
-    """A recovery that read committing, and then finds the job gone, returns the manifest of the other."""
+    """A recovery that read committing, and then finds the job gone, returns the other process's manifest."""
     job = _half_committed(lake)
     other = lake.job(owner="another process")
 
@@ -201,7 +201,7 @@ def test_a_job_that_another_process_committed_meanwhile_is_committed(lake: Lake)
     assert _is_committed(lake)
 
 
-def test_a_rollback_that_another_process_forestalled_is_refused(lake: Lake) -> None:
+def test_a_rollback_after_another_process_committed_is_refused(lake: Lake) -> None:
     """A rollback that read committing, while another process committed, says that the job is committed."""
     job = _half_committed(lake)
     other = lake.job(owner="another process")
@@ -217,7 +217,7 @@ def test_a_rollback_that_another_process_forestalled_is_refused(lake: Lake) -> N
 
 
 def test_an_abort_that_another_process_began_meanwhile_is_finished(lake: Lake) -> None:
-    """A recovery that read committing, while another process began to abort, goes on with the abort."""
+    """A recovery that read committing, while another process began to abort, continues the abort."""
     job = _half_committed(lake)
     other = lake.job(owner="another process")
 
@@ -233,7 +233,7 @@ def test_an_abort_that_another_process_began_meanwhile_is_finished(lake: Lake) -
 @pytest.mark.parametrize("rollback", [False, True])
 @pytest.mark.parametrize("died", ["before", "after", "lost"])
 def test_a_recovery_that_stops_anywhere_is_recovered(died: str, *, rollback: bool) -> None:
-    """Stopped at any write or read of its own, a recovery is taken up again by the next one."""
+    """If a recovery stops at any of its own reads or writes, the next one resumes it."""
     for stop in count(1):
         lake = Lake()
         lake.put(OLD)

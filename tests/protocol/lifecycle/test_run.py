@@ -1,4 +1,4 @@
-"""Progress is logged at intervals; jobs that destroy before their last entry are driven to their ends."""
+"""Progress is logged at intervals; jobs that destroy before their last entry are settled first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.protocol.lifecycle.test_enter import crash
 
 
 def test_a_line_every_few_seconds() -> None:
-    """However often it changes, the log gets a line every five seconds, and one at the end."""
+    """However often the progress changes, the log gets a line every five seconds, and one at the end."""
     clock, lines = ManualClock(), []
     log = logging.Logger("progress")
     log.addFilter(lambda record: lines.append(record.getMessage()) or False)
@@ -45,7 +45,7 @@ def test_a_line_every_few_seconds() -> None:
 
 
 def test_the_words() -> None:
-    """A line has the files, bytes, files a second, requests at once and requests sent again."""
+    """A line has the files, bytes, files a second, concurrent requests and resent requests."""
     words = str(Progress(12_000, 40_000, 3 << 30, 4.0, 512, 17))
     assert words == "12,000 of 40,000 files, 3.0 GiB, 3,000 files/s, 512 requests at once, 17 sent again"
 
@@ -55,16 +55,16 @@ def test_the_words() -> None:
     [(0, "0 B"), (1023, "1,023 B"), (1536, "1.5 KiB"), (1 << 40, "1.0 TiB"), (1 << 52, "4,096.0 TiB")],
 )
 def test_sizes(count: int, words: str) -> None:
-    """Bytes have the unit that fits them."""
+    """Bytes are shown in the unit that fits them."""
     assert str(Progress(1, 1, count, 1.0)).split(", ")[1] == words
 
 
 def test_before_any_time_has_passed() -> None:
-    """Without any time there is no speed yet, and no error."""
+    """Without any elapsed time there is no speed yet, and no error."""
     assert Progress(1, 2, 3, 0.0).files_per_second == 0.0
 
 
-def test_the_manifest_remembers() -> None:
+def test_the_manifest_keeps_the_metrics() -> None:
     """The last figures of the progress are in the manifest's metrics."""
     told: list[Progress] = []
     manifest = Lake().sealed({"a": b"1", "b": b"22", "c": b"333"}).commit(progress=told.append)
@@ -124,7 +124,7 @@ def table(lake: Lake) -> dict[str, bytes]:
 
 @each("options", [FIXED, DELETE_FIRST])
 def test_the_begin_precedes_everything_that_destroys(options: dict[str, Any]) -> None:
-    """Before the entry the destination is as it was, and an abort only aborts uploads."""
+    """Before the begin entry the destination is unchanged, and an abort only aborts uploads."""
     lake = Lake()
     lake.put({**OLD, "_SUCCESS": b"marker"})
     before = lake.visible()
@@ -153,7 +153,7 @@ def test_the_begin_says_what_a_helper_needs(options: dict[str, Any]) -> None:
 
 
 def test_jobs_with_unique_names_do_not_begin() -> None:
-    """The log has nothing of them before their last entry."""
+    """The log has nothing about them before their last entry."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed({"dt=1/a": b"1"}).commit()
@@ -163,8 +163,8 @@ def test_jobs_with_unique_names_do_not_begin() -> None:
 @each("after", ["", "the commit entry", "the move to aborting"])
 @each("mode", ["append", "replace", "fail"])
 @each("theirs", [{}, FIXED])
-def test_a_dead_begun_job_is_driven_to_its_end(after: str, mode: str, theirs: dict[str, Any]) -> None:
-    """Whatever it died at, a job on its partitions finishes it before its own entry."""
+def test_a_dead_begun_job_is_finished(after: str, mode: str, theirs: dict[str, Any]) -> None:
+    """Wherever it died, a job on its partitions finishes it before its own entry."""
     lake = half_published()
     if after == "the commit entry":
         crash(lake, lake.job().commit, "put", "log/00000000000000000003.json", after=True)
@@ -191,7 +191,7 @@ def test_a_dead_begun_job_is_driven_to_its_end(after: str, mode: str, theirs: di
 
 
 def test_a_begun_job_that_has_its_last_entry_deletes_before_another_publishes() -> None:
-    """It may not have deleted yet what it replaces, and the next job writes the same bytes under that key."""
+    """It may still have to delete what it replaces, and the next job writes the same bytes under that key."""
     lake = Lake()
     again = {"job_id": THEIRS, "conflict_mode": "append", **FIXED}
     lake.sealed({"dt=1/k": b"the same"}, job_id=an_id("first"), conflict_mode="append", **FIXED).commit()
@@ -205,7 +205,7 @@ def test_a_begun_job_that_has_its_last_entry_deletes_before_another_publishes() 
 
 @each("options", [FIXED, FIXED | DELETE_FIRST])
 def test_a_file_that_is_written_again_with_the_same_bytes_stays(options: dict[str, Any]) -> None:
-    """The job overwrites it, and its ETag is the one in the plan: it is not deleted as what was replaced."""
+    """A file that the job overwrites with the same ETag is not deleted as something it replaced."""
     lake = Lake()
     for job_id in (THEIRS, OURS):
         lake.sealed({"dt=1/k": b"the same"}, job_id=job_id, **options).commit()
@@ -213,7 +213,7 @@ def test_a_file_that_is_written_again_with_the_same_bytes_stays(options: dict[st
 
 
 def test_jobs_on_other_partitions_pass_a_begun_job() -> None:
-    """Another partition's job commits, begins and ends, and the begun job is as it was."""
+    """Another partition's job commits, begins and ends, and the begun job is unchanged."""
     lake = half_published()
     before = lake.job().state()
     lake.sealed({"dt=2/t": b"t"}, job_id=THEIRS, **FIXED).commit()
@@ -224,7 +224,7 @@ def test_jobs_on_other_partitions_pass_a_begun_job() -> None:
     assert table(lake) == lake.data()
 
 
-def test_a_job_on_the_whole_destination_drives_every_begun_job() -> None:
+def test_a_job_on_the_whole_destination_settles_every_begun_job() -> None:
     """A directory replace removes the files of all partitions."""
     lake = half_published()
     lake.sealed({"dt=2/t": b"t"}, job_id=THEIRS, committer="directory").commit()
@@ -233,8 +233,8 @@ def test_a_job_on_the_whole_destination_drives_every_begun_job() -> None:
 
 
 @each("damage", ["sealed.json", "stages/spark-1/sealed.json"])
-def test_a_begun_job_that_cannot_be_driven_stops_others_until_it_is_given_up(damage: str) -> None:
-    """The error names the job, its state is kept, and with force it ends with what is there."""
+def test_a_begun_job_that_cannot_be_settled_stops_others_until_it_is_forced(damage: str) -> None:
+    """The error names the job, its state is kept, and with force it ends with what has been published."""
     lake = half_published()
     key = f"{ROOT}__magic_job-{OURS}/{damage}"
     lake.tamper(key, cut=10)
@@ -250,7 +250,7 @@ def test_a_begun_job_that_cannot_be_driven_stops_others_until_it_is_given_up(dam
 
 
 def test_a_begun_job_whose_staging_is_gone_is_named() -> None:
-    """Another job refuses with what ends it: an abort, which has nothing left to undo."""
+    """The refusal names the remedy: an abort, which has nothing left to undo."""
     lake = half_published()
     for key in lake.keys(f"{ROOT}__magic_job-{OURS}/"):
         lake.store.delete(BUCKET, key)
@@ -263,8 +263,8 @@ def test_a_begun_job_whose_staging_is_gone_is_named() -> None:
 
 
 @each("lacks", [1, 2, 3])
-def test_a_listing_that_lags_does_not_hide_the_end_of_a_driven_job(lacks: int) -> None:
-    """The job that drove it finds its last entry by its key, and does not take its records for gone."""
+def test_a_lagging_listing_does_not_hide_the_end_of_a_settled_job(lacks: int) -> None:
+    """The job that settled it finds its last entry by its key, and does not take its records for gone."""
     lake = half_published()
     lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS, conflict_mode="append")
     lagging = LaggingLog(lake.store, 9, lacks)
@@ -275,7 +275,7 @@ def test_a_listing_that_lags_does_not_hide_the_end_of_a_driven_job(lacks: int) -
 
 @each("rollback", [True, False])
 def test_a_damaged_state_of_a_begun_job_is_rebuilt(rollback: bool) -> None:
-    """Its begin says which seal and plan it keeps to."""
+    """Its begin names its seal and plan."""
     lake = half_published()
     lake.tamper(lake.context().layout.state, cut=10)
     if rollback:
@@ -285,7 +285,7 @@ def test_a_damaged_state_of_a_begun_job_is_rebuilt(rollback: bool) -> None:
     assert lake.data() == {"dt=1/a": b"new a", "dt=1/b": b"new b"}
 
 
-def test_a_damaged_state_of_a_begun_job_is_given_up_with_force() -> None:
+def test_a_damaged_state_of_a_begun_job_is_ended_by_force() -> None:
     """An abort with force of a job with a damaged state does not undo what the log says has begun."""
     lake = half_published()
     lake.tamper(lake.context().layout.state, cut=10)
@@ -296,7 +296,7 @@ def test_a_damaged_state_of_a_begun_job_is_given_up_with_force() -> None:
 
 @each("options", [FIXED, DELETE_FIRST])
 def test_a_lost_job_leaves_a_table_that_the_log_describes(options: dict[str, Any]) -> None:
-    """The entry names the missing key; what a reader finds by the log is what is there."""
+    """The entry names the missing key, and the log describes exactly what a reader finds."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"old a", "dt=1/b": b"old b", "dt=1/c": b"c"}, job_id=THEIRS, **FIXED).commit()
     job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **options)
@@ -324,7 +324,7 @@ def test_a_lost_job_leaves_a_table_that_the_log_describes(options: dict[str, Any
 @each("ending", ["commit", "recover", "another job"])
 @each("at", range(1, 40))
 def test_losing_a_job_can_stop_anywhere(at: int, ending: str) -> None:
-    """Wherever the process that finds an upload gone dies, the next one ends the job as lost."""
+    """Wherever the process that finds an upload missing dies, the next one ends the job as lost."""
     lake = half_published()
     lose_uploads(lake)
     lake.store.die("", nth=at)
@@ -342,7 +342,7 @@ def test_losing_a_job_can_stop_anywhere(at: int, ending: str) -> None:
 
 
 @each("options", [FIXED, DELETE_FIRST])
-def test_uploads_that_are_gone_are_found_before_the_begin(options: dict[str, Any]) -> None:
+def test_missing_uploads_are_found_before_the_begin(options: dict[str, Any]) -> None:
     """Nothing is overwritten, deleted or lost: the job is rolled back, and its message names the key."""
     lake = Lake()
     lake.put({**OLD, "_SUCCESS": b"marker"})
@@ -358,7 +358,7 @@ def test_uploads_that_are_gone_are_found_before_the_begin(options: dict[str, Any
 
 
 def test_another_process_may_have_completed_what_is_not_pending() -> None:
-    """A process that finds an upload gone reads the log again: the job has begun, and is ended."""
+    """A process that finds an upload gone reads the log again and finishes the job, which has begun."""
     lake = Lake()
     lake.put(OLD)
     job, other = lake.sealed({"dt=1/a": b"new a"}, **FIXED), lake.job()
@@ -374,7 +374,7 @@ def test_another_process_may_have_completed_what_is_not_pending() -> None:
 
 
 def test_a_lost_job_is_shown_and_its_record_stays() -> None:
-    """Its id is spent, and the record that says which files are lost outlives every sweep."""
+    """Its id is spent, and the record that names the lost files outlives every sweep."""
     lake = half_published()
     lose_uploads(lake)
     with pytest.raises(JobClosed):
@@ -398,7 +398,7 @@ def test_an_open_begin_is_shown() -> None:
 
 
 def test_a_shard_with_a_lost_upload_ends_the_job_as_lost() -> None:
-    """Whichever shard has the upload, the worker that finds it gone completes the rest."""
+    """Whichever shard has the upload, the worker that finds it missing completes the rest."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed({"dt=1/a": b"new a"}, {"dt=1/b": b"new b"}, **FIXED)
@@ -417,7 +417,7 @@ def test_a_shard_with_a_lost_upload_ends_the_job_as_lost() -> None:
 
 @each("options", [FIXED, DELETE_FIRST])
 def test_a_table_that_is_being_overwritten_is_not_read(options: dict[str, Any]) -> None:
-    """A reader would mix generations: it is refused until the begun job has ended."""
+    """A reader would mix generations, so it is refused until the begun job has ended."""
     lake = half_published(**options)
     home = Destination.parse(lake.destination)
     lake.sealed({"dt=2/t": b"t"}, job_id=THEIRS, conflict_mode="append").commit()

@@ -1,4 +1,4 @@
-"""Only what was sealed can become visible, and what was sealed is exactly what was committed."""
+"""Only sealed output can become visible, and a commit publishes exactly that."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ A, B = {"dt=1/a": b"1"}, {"dt=2/b": b"22", "c": b"333"}
 
 
 def committed(lake: Lake, *tasks: dict[str, bytes]) -> list[CommittedTask]:
-    """Commit one task for each of these."""
+    """Commit one task for each set of files."""
     return [lake.run_task(lake.job(), files, task=f"{n:05d}") for n, files in enumerate(tasks)]
 
 
 def state(lake: Lake) -> StateRecord:
-    """Return where the job is."""
+    """Return the state of the job."""
     standing = lake.job().state()
     assert standing is not None
     return standing
 
 
 def refused(lake: Lake, error: type[Exception], step: Callable[[], object], match: str | None = None) -> None:
-    """Check that a step is refused by this type of error and changes nothing."""
+    """Check that a step is refused with this type of error and changes nothing."""
     before = lake.everything()
     with pytest.raises(error, match=match):
         step()
@@ -68,7 +68,7 @@ def test_a_stage_seal_lists_what_counts() -> None:
     assert lake.visible() == {}
 
 
-def test_sealing_a_stage_again_is_the_same() -> None:
+def test_sealing_a_stage_again_returns_the_same_seal() -> None:
     """With the same tasks, in any order, the same seal is returned and nothing is written."""
     lake = Lake()
     job = lake.set_up()
@@ -158,7 +158,7 @@ def test_a_key_outside_the_destination_is_refused(key: str, bucket: str) -> None
     ids=["tampered", "truncated", "half", "empty", "version"],
 )  # fmt: skip
 def test_a_pendingset_that_changed_is_refused(old: bytes, new: bytes, cut: int) -> None:
-    """A pendingset that is not, byte for byte, the one that its task committed is refused."""
+    """A pendingset that differs from the one its task committed, even by one byte, is refused."""
     lake = Lake()
     job = lake.set_up()
     (task,) = committed(lake, A)
@@ -167,8 +167,8 @@ def test_a_pendingset_that_changed_is_refused(old: bytes, new: bytes, cut: int) 
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"PAR1", b'{"version":3,"commits":[]}'])
-def test_what_is_no_pendingset_is_refused(body: bytes) -> None:
-    """Something else in a pendingset's place is refused even if its ETag is the one handed over."""
+def test_something_else_is_not_taken_for_a_pendingset(body: bytes) -> None:
+    """Another object in a pendingset's place is refused, even with the expected ETag."""
     lake = Lake()
     job = lake.set_up()
     task = lake.place_task(body, 0)
@@ -185,7 +185,7 @@ def test_a_missing_pendingset_is_refused() -> None:
 
 
 def test_another_job_s_pendingset_is_refused() -> None:
-    """A pendingset of another job is refused, at its own place and in this job's."""
+    """A pendingset of another job is refused, in either job's place."""
     lake = Lake()
     job, theirs = lake.set_up(), lake.set_up(THEIRS)
     task = lake.run_task(theirs, A)
@@ -198,7 +198,7 @@ def test_another_job_s_pendingset_is_refused() -> None:
 
 
 def test_another_task_s_pendingset_is_refused() -> None:
-    """A pendingset that was copied to another task's place is refused, so its uploads don't count twice."""
+    """A pendingset that was copied to another task's place is refused, so its uploads do not count twice."""
     lake = Lake()
     job = lake.set_up()
     (task,) = committed(lake, A)
@@ -220,8 +220,8 @@ def test_another_task_s_pendingset_is_refused() -> None:
         {"task": "../00000"}, {"files": 2}, {"bytes": 2}, {"rows": None}, {"etag": "0" * 32},
     ],
 )  # fmt: skip
-def test_a_task_that_is_not_what_it_says_is_refused(fields: dict[str, Any]) -> None:
-    """What a task claims of itself must agree with where its pendingset is and what is in it."""
+def test_a_task_with_false_claims_is_refused(fields: dict[str, Any]) -> None:
+    """A task's claims must agree with where its pendingset is and what is in it."""
     lake = Lake()
     job = lake.set_up()
     (task,) = committed(lake, A)
@@ -230,8 +230,8 @@ def test_a_task_that_is_not_what_it_says_is_refused(fields: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("end", ["seal", "commit", "abort"])
-def test_a_job_that_ended_takes_no_stage(end: str) -> None:
-    """A stage that is late is refused, and nothing of it becomes visible."""
+def test_a_job_that_ended_accepts_no_stage(end: str) -> None:
+    """A late stage is refused, and nothing of it becomes visible."""
     lake = Lake()
     job = lake.set_up()
     lake.run_stage(job, A)
@@ -248,7 +248,7 @@ def test_a_job_that_ended_takes_no_stage(end: str) -> None:
 
 @pytest.mark.parametrize("tasks", [[], [{}], [{}, {}]], ids=str)
 def test_a_stage_without_output_is_sealed(tasks: list[dict[str, bytes]]) -> None:
-    """A stage whose tasks wrote nothing, or that had no tasks, has a seal too."""
+    """A stage whose tasks wrote nothing, or that had no tasks, gets a seal too."""
     lake = Lake()
     job = lake.set_up()
     seal = job.seal_stage("spark", "1", committed(lake, *tasks))
@@ -256,7 +256,7 @@ def test_a_stage_without_output_is_sealed(tasks: list[dict[str, bytes]]) -> None
 
 
 def test_a_job_s_seal_lists_its_stages() -> None:
-    """The job's seal pins every stage's seal and adds them up; the job is closed with it."""
+    """The job's seal pins every stage's seal and adds them up, and closes the job."""
     lake = Lake()
     job = lake.set_up()
     lake.run_stage(job, A, stage="one")
@@ -333,8 +333,8 @@ def test_another_s_stage_seal_is_refused() -> None:
 
 
 @pytest.mark.parametrize("verb", ["put", "get"])
-def test_a_seal_that_stopped_halfway_is_taken_up(verb: str) -> None:
-    """After a crash at any record the same seal again closes the job with the same output."""
+def test_a_seal_that_stopped_halfway_is_resumed(verb: str) -> None:
+    """After a crash at any record a second seal closes the job with the same output."""
     for nth in range(1, 6):
         for after in (False, True):
             lake = Lake()
@@ -352,7 +352,7 @@ def test_a_seal_that_stopped_halfway_is_taken_up(verb: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["stages/spark-1/sealed.json", f"{OURS}/sealed.json", "state.json"])
-def test_lost_answers_while_sealing_are_settled(ending: str) -> None:
+def test_lost_answers_while_sealing_are_resolved(ending: str) -> None:
     """After a lost response to any write of a seal, the seal is found and kept."""
     lake = Lake()
     job = lake.set_up()
@@ -379,8 +379,8 @@ def test_an_abort_during_the_seal_wins() -> None:
     assert (lake.left(), lake.pending()) == ([], [])
 
 
-def test_a_seal_that_was_written_anew_is_not_committed() -> None:
-    """Not even where the caller names the new one: the job was closed with another."""
+def test_a_rewritten_seal_is_not_committed() -> None:
+    """It is refused even if the caller names it, because another seal closed the job."""
     lake = Lake()
     lake.sealed(A)
     key = lake.context().layout.seal
@@ -391,8 +391,8 @@ def test_a_seal_that_was_written_anew_is_not_committed() -> None:
     assert lake.data() == {}
 
 
-def test_two_seals_that_differ_close_no_job() -> None:
-    """A process whose seal is not the one that another one closed the job with says so."""
+def test_two_different_seals_close_no_job() -> None:
+    """A process whose seal differs from the one that closed the job says so."""
     lake = Lake()
     lake.run_stage(lake.set_up(), A)
     key = lake.context().layout.seal
@@ -409,7 +409,7 @@ def test_two_seals_that_differ_close_no_job() -> None:
 
 
 def test_two_that_seal_at_once_agree() -> None:
-    """Two processes that seal one job at once end with one seal."""
+    """Two processes that seal one job at once end with the same seal."""
     lake = Lake()
     lake.run_stage(lake.set_up(), A)
     seals: list[Any] = []
@@ -425,7 +425,7 @@ def test_two_that_seal_at_once_agree() -> None:
 
 
 def test_stage_attempts_are_found() -> None:
-    """Everything that left something in the staging is listed, sealed or not, whatever dashes it has."""
+    """Every attempt with anything in the staging is listed, sealed or not, whatever dashes its name has."""
     lake = Lake()
     job = lake.set_up()
     lake.run_stage(job, A, stage="a-b", stage_attempt="1")
@@ -444,7 +444,7 @@ def test_sealing_reads_every_pendingset_once() -> None:
     assert len(read) == len(set(read)) == 70
 
 
-def test_a_pendingset_stays_as_it_was_written() -> None:
+def test_a_pendingset_does_not_change() -> None:
     """Sealing changes no pendingset."""
     lake = Lake()
     job = lake.set_up()
@@ -466,7 +466,7 @@ def own(lake: Lake) -> Job:
 
 
 def test_the_seal_of_an_own_job_holds_those_of_its_stages() -> None:
-    """Its stage's seal is no object, and any process commits the job by the seal that holds it."""
+    """Its stage's seal is not an object, and any process commits the job by the seal that holds it."""
     lake = Lake()
     job = own(lake)
     lake.run_stage(job, A, B)
@@ -482,7 +482,7 @@ def test_the_seal_of_an_own_job_holds_those_of_its_stages() -> None:
     assert (lake.staging(), lake.pending()) == ([], [])
 
 
-def test_what_an_own_job_has_sealed_cannot_be_sealed_otherwise() -> None:
+def test_an_own_job_s_stage_cannot_be_sealed_with_other_tasks() -> None:
     """The same tasks give the same seal; others are refused, and so is an abort of the stage attempt."""
     lake = Lake()
     job = own(lake)
@@ -495,8 +495,8 @@ def test_what_an_own_job_has_sealed_cannot_be_sealed_otherwise() -> None:
     refused(lake, JobClosed, lambda: lake.job().abort_stage("spark", "1"), "is sealed")
 
 
-def test_another_process_goes_on_from_an_own_job_s_seal() -> None:
-    """A process that died after the seal, before the state moved, has sealed the job for others."""
+def test_another_process_continues_from_an_own_job_s_seal() -> None:
+    """A process that died between its seal and the new state has sealed the job for others."""
     lake = Lake()
     job = own(lake)
     lake.run_stage(job, A)
@@ -512,7 +512,7 @@ def test_another_process_goes_on_from_an_own_job_s_seal() -> None:
 
 
 def test_a_long_stage_seal_of_an_own_job_is_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job's seal names it by its digests, as that of any job does."""
+    """The job's seal names it by its digests, as in any other job."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.seal._WITHIN_BYTES", 100)
     lake = Lake()
     job = own(lake)
@@ -524,7 +524,7 @@ def test_a_long_stage_seal_of_an_own_job_is_an_object(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("old", "new"), [(b'"spark"', b'"other"'), (OURS.encode(), THEIRS.encode())])
 def test_another_s_stage_seal_within_a_seal_is_refused(old: bytes, new: bytes) -> None:
-    """A seal that holds one of another stage or job is refused, and nothing is published."""
+    """A seal that holds another job's or stage's seal is refused, and nothing is published."""
     lake = Lake()
     job = own(lake)
     lake.run_stage(job, A)
@@ -541,7 +541,7 @@ def test_another_s_stage_seal_within_a_seal_is_refused(old: bytes, new: bytes) -
 
 
 def test_an_own_job_that_was_ended_and_set_up_again_is_not_committed() -> None:
-    """A process that slept meanwhile is refused, because its job's end is older than the new records."""
+    """A process that slept meanwhile is refused, because its job ended before the new records."""
     lake = Lake()
     job = own(lake)
     lake.run_stage(job, A)

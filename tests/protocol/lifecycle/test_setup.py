@@ -1,4 +1,4 @@
-"""A job begins once: the same id is the same job, and what cannot end well does not begin."""
+"""A job begins once: the same id is the same job, and a job that cannot end well does not begin."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refused(lake: Lake, error: type[Exception], match: str, **options: Any) -> N
     assert lake.everything() == before
 
 
-def test_a_job_is_written_down() -> None:
+def test_a_job_is_recorded() -> None:
     """The store has the job's record and its state ``open``, and nothing else but its profile."""
     lake = Lake()
     job = lake.set_up(said={"dag_id": "nightly"}, committer="directory", conflict_mode="append")
@@ -54,8 +54,8 @@ def test_a_job_is_written_down() -> None:
     assert lake.pending() == []
 
 
-def test_the_same_again_is_the_same_job() -> None:
-    """Set up again with the same id and options, the job is found as it is, in whatever state."""
+def test_a_repeated_setup_returns_the_same_job() -> None:
+    """Set up again with the same id and options, the job is found unchanged, in whatever state."""
     lake = Lake()
     first = lake.set_up().record()
     assert lake.set_up(said={"other": "context"}).record() == first
@@ -67,7 +67,7 @@ def test_the_same_again_is_the_same_job() -> None:
 
 
 def test_a_committed_job_set_up_again_is_still_committed() -> None:
-    """A job that was committed and cleaned up is not begun anew by a setup that is run again."""
+    """A repeated setup does not begin a job again that was committed and cleaned up."""
     lake = Lake()
     manifest = lake.sealed({"a": b"1"}).commit()
     before = lake.everything()
@@ -91,7 +91,7 @@ def test_the_same_id_with_other_options_is_refused(options: dict[str, Any]) -> N
 
 
 def test_the_same_id_elsewhere_is_another_job() -> None:
-    """Jobs on two destinations may have one id; they have nothing to do with each other."""
+    """Jobs on two destinations may share an id and are independent of each other."""
     lake, other = Lake(), Lake(prefix="flights10/")
     other.store = lake.store
     lake.set_up()
@@ -101,7 +101,7 @@ def test_the_same_id_elsewhere_is_another_job() -> None:
 
 
 def test_staging_may_be_in_another_bucket() -> None:
-    """With a staging of its own a job keeps its records there, and commits as any other."""
+    """A job with its own staging keeps its records there, and commits as usual."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     options = JobOptions(committer="magic", conflict_mode="replace", staging="s3://other/private")
@@ -120,15 +120,15 @@ def test_staging_may_be_in_another_bucket() -> None:
 
 
 def test_a_destination_that_is_an_object_is_refused() -> None:
-    """Data goes into a directory: where an object has the destination's name, nothing begins."""
+    """Data goes into a directory: if an object has the destination's name, nothing begins."""
     for prefix, key in ((ROOT, "flights"), ("a/b/", "a/b")):
         lake = Lake(prefix=prefix)
         lake.store.put(BUCKET, key, b"an object")
         refused(lake, InvalidDestination, "is an object")
 
 
-def test_credentials_that_end_at_the_destination_will_do() -> None:
-    """Who may not even ask for the name beside the directory can set a job up in it and commit."""
+def test_credentials_for_the_destination_alone_are_enough() -> None:
+    """Without access to the name beside the directory, a job can be set up and committed."""
     lake = Lake()
     lake.store.before = once("head", ROOT.rstrip("/"), AccessDenied("not below the prefix"))
     lake.sealed({"a": b"1"}).commit()
@@ -136,8 +136,8 @@ def test_credentials_that_end_at_the_destination_will_do() -> None:
     assert lake.data() == {named("a"): b"1"}
 
 
-def test_a_directory_marker_is_no_object() -> None:
-    """The empty object that consoles make for a directory is not data and not in the way."""
+def test_a_directory_marker_is_not_an_object() -> None:
+    """The empty object that consoles make for a directory is not data and does no harm."""
     lake = Lake()
     lake.store.put(BUCKET, ROOT, b"")
     lake.sealed({"a": b"1"}, conflict_mode="fail", committer="directory").commit()
@@ -146,7 +146,7 @@ def test_a_directory_marker_is_no_object() -> None:
 
 @pytest.mark.parametrize("committer", ["directory", "partitioned", "magic"])
 @pytest.mark.parametrize("mode", ["fail", "append", "replace"])
-def test_data_is_refused_only_by_a_failing_directory(committer: str, mode: str) -> None:
+def test_only_a_failing_directory_refuses_data_at_setup(committer: str, mode: str) -> None:
     """Only ``fail`` over the whole destination can tell at once that there is data."""
     lake = Lake()
     lake.put({"dt=9/deep/old": b"old", "_hidden": b"h"})
@@ -157,7 +157,7 @@ def test_data_is_refused_only_by_a_failing_directory(committer: str, mode: str) 
 
 
 def test_a_missing_bucket_is_reported() -> None:
-    """Without the bucket, of the data or of the staging, nothing begins."""
+    """If the bucket of the data or of the staging is missing, nothing begins."""
     lake = Lake()
     with pytest.raises(NoSuchBucket):
         Job.setup(lake.store, "s3://nowhere/x", job_id=OURS)
@@ -167,8 +167,8 @@ def test_a_missing_bucket_is_reported() -> None:
 
 
 @pytest.mark.parametrize("uri", ["flights", "s3://lake/a/../b", "s3://lake/a\x00", "http://lake/x"])
-def test_a_destination_that_is_no_uri_is_refused(uri: str) -> None:
-    """What is no directory on S3 is refused before the store is asked."""
+def test_a_destination_that_is_not_a_uri_is_refused(uri: str) -> None:
+    """A URI that is not a directory on S3 is refused before the store is asked."""
     lake = Lake()
     with pytest.raises(InvalidDestination):
         Job.setup(lake.store, uri, job_id=OURS)
@@ -176,7 +176,7 @@ def test_a_destination_that_is_no_uri_is_refused(uri: str) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["a/b", "..", "a b", "x" * 129, "a\n"])
-def test_a_job_id_that_is_no_uuid_is_refused(job_id: str) -> None:
+def test_a_job_id_that_is_not_a_uuid_is_refused(job_id: str) -> None:
     """An id that cannot be part of a key is refused before the store is asked."""
     lake = Lake()
     with pytest.raises(InvalidRecord):
@@ -185,7 +185,7 @@ def test_a_job_id_that_is_no_uuid_is_refused(job_id: str) -> None:
 
 
 def test_a_store_without_conditions_is_refused() -> None:
-    """Where conditional writes are not honoured, setup says what to ask for, and leaves nothing."""
+    """If conditional writes are not honoured, setup says what to ask for, and leaves nothing."""
     lake = Lake(conditions=False)
     refused(lake, StoreUnsuitable, 'fencing="best-effort"')
     assert not lake.set_up(fencing="best-effort").record().conditional_writes
@@ -193,7 +193,7 @@ def test_a_store_without_conditions_is_refused() -> None:
 
 @pytest.mark.parametrize("fencing", ["required", "best-effort"])
 def test_conditions_are_used_where_they_are_honoured(fencing: str) -> None:
-    """Best effort is no less than the store can do."""
+    """Best effort uses all that the store can do."""
     assert Lake().set_up(fencing=fencing).record().conditional_writes
 
 
@@ -202,8 +202,8 @@ def test_conditions_are_used_where_they_are_honoured(fencing: str) -> None:
     ("verb", "ending"),
     [("put", "job.json"), ("put", "state.json"), ("create_upload", ""), ("abort_upload", "")],
 )  # fmt: skip
-def test_a_setup_that_stopped_is_taken_up(verb: str, ending: str, after: bool) -> None:
-    """Wherever a setup dies, the same setup again makes the job."""
+def test_a_setup_that_stopped_is_resumed(verb: str, ending: str, after: bool) -> None:
+    """Wherever a setup dies, a second one makes the job."""
     lake = Lake()
     lake.store.die(verb, ending, after=after)
     with pytest.raises(Crash):
@@ -217,16 +217,16 @@ def test_a_setup_that_stopped_is_taken_up(verb: str, ending: str, after: bool) -
 
 
 @pytest.mark.parametrize("ending", ["job.json", "state.json"])
-def test_lost_answers_are_found_out(ending: str) -> None:
-    """A record whose answer was lost is found to stand."""
+def test_lost_answers_are_resolved(ending: str) -> None:
+    """A record whose answer was lost is found in the store."""
     lake = Lake()
     lake.store.after = once("put", ending, OutcomeUnknown("lost"))
     lake.set_up()
     assert lake.staging() == ["job.json", "state.json"]
 
 
-def test_two_setups_at_once_make_one_job() -> None:
-    """Of two processes that set one job up at once both have the same job."""
+def test_two_concurrent_setups_make_one_job() -> None:
+    """Two processes that set one job up at once both have the same job."""
     lake = Lake()
     records: list[Any] = []
 
@@ -240,7 +240,7 @@ def test_two_setups_at_once_make_one_job() -> None:
 
 
 def test_one_of_two_setups_with_other_options_is_refused() -> None:
-    """Of two that set one id up with different options at once, the slower one is refused."""
+    """Of two processes that set one id up with different options at once, the slower one is refused."""
     lake = Lake()
 
     def meanwhile() -> None:
@@ -297,7 +297,7 @@ def test_what_a_caller_assumes_of_a_new_id_saves_requests() -> None:
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_a_next_job_is_looked_for_where_the_log_has_moved(end: str) -> None:
+def test_a_next_job_is_looked_up_if_the_log_has_moved(end: str) -> None:
     """A process whose entry is no longer the newest finds a job with its id that has ended since."""
     lake = Lake()
     ours = CountingStore(lake.store)
@@ -334,7 +334,7 @@ def test_a_next_job_asks_only_for_the_next_entry() -> None:
 
 @pytest.mark.parametrize("cut", [1, 100, 1 << 20])
 def test_a_damaged_job_record_stops_every_step(cut: int) -> None:
-    """A record that cannot be read is not taken for an absent one, not even by a setup."""
+    """An unreadable record is not taken for an absent one, not even by a setup."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     lake.sealed({"dt=1/a": b"1"})
@@ -356,7 +356,7 @@ def forget_job_in_state(lake: Lake) -> None:
 
 
 def test_a_running_job_is_known_by_its_state() -> None:
-    """Steps go by the job's record in its state, whatever became of the other; a setup reads that one."""
+    """Steps use the job's record in its state, even if the separate one is damaged; a setup reads that."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     lake.sealed({"dt=1/a": b"1"})
@@ -382,8 +382,8 @@ def test_a_state_of_an_older_version_leaves_the_record_to_its_own_object() -> No
     assert lake.data() == {named("dt=1/a"): b"1"}
 
 
-def test_a_state_holds_a_short_record_alone_and_only_one_that_is_not_signed() -> None:
-    """What is signed, or would make each move of the state large, is read where it was written once."""
+def test_a_state_only_holds_a_short_unsigned_record() -> None:
+    """A record that is signed, or would make each change of the state large, is read from its own object."""
     held = {}
     kinds: dict[str, dict[str, Any]] = {
         "short": {},
@@ -399,7 +399,7 @@ def test_a_state_holds_a_short_record_alone_and_only_one_that_is_not_signed() ->
 
 
 def test_a_record_of_another_job_in_a_state_is_refused() -> None:
-    """A state that was put together from two jobs' records is no proof of either."""
+    """A state that combines two jobs' records proves neither."""
     lake, other = Lake(), Lake(prefix="flights10/")
     other.set_up()
     lake.sealed({"dt=1/a": b"1"})

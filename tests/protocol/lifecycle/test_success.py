@@ -1,4 +1,4 @@
-"""A `_SUCCESS` in each partition is derived from the log, and never names data that is being deleted."""
+"""A ``_SUCCESS`` in each partition follows from the log, and never names data that is being deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST, THIRD = an_id("first"), an_id("third")
 
 
 def marked(**options: Any) -> Lake:
-    """Return a lake whose first commit asked for markers, in two partitions."""
+    """Return a lake whose first commit requested markers, in two partitions."""
     lake = Lake()
     files = {"dt=1/a": b"1", "dt=2/a": b"2", "root": b"r"}
     lake.sealed(files, job_id=FIRST, conflict_mode="append", partition_success=True, **options).commit()
@@ -52,7 +52,7 @@ def markers(lake: Lake) -> dict[str, int | None]:
 
 
 def test_each_partition_gets_a_marker_in_hadoops_format() -> None:
-    """It names the job, the manifest, the generation and the partition's own totals; the root has but one."""
+    """It names job, manifest, generation and the partition's own totals; the root has only one."""
     lake = marked()
     assert markers(lake) == {"dt=1": 1, "dt=2": 1}
     marker = decode(SuccessData, lake.get(f"{ROOT}dt=1/_SUCCESS"), "marker")
@@ -63,15 +63,15 @@ def test_each_partition_gets_a_marker_in_hadoops_format() -> None:
     assert decode(SuccessData, lake.get(f"{ROOT}_SUCCESS"), "marker").generation == 1
 
 
-def test_nobody_gets_them_unasked() -> None:
-    """A table of whose jobs none has asked has the marker of the destination alone."""
+def test_there_are_no_markers_unless_requested() -> None:
+    """A table whose jobs never requested markers has only that of the destination."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1"}).commit()
     assert markers(lake) == {}
 
 
 @each("conflict_mode", ["append", "replace"])
-def test_later_commits_write_them_unasked(conflict_mode: str) -> None:
+def test_later_commits_write_markers_unrequested(conflict_mode: str) -> None:
     """A marker names the newest commit that added files to its partition, whether its job asked or not."""
     lake = marked()
     lake.sealed({"dt=1/a": b"new", "dt=3/a": b"3"}, conflict_mode=conflict_mode).commit()
@@ -79,7 +79,7 @@ def test_later_commits_write_them_unasked(conflict_mode: str) -> None:
 
 
 def test_a_marker_goes_before_the_files_that_it_names() -> None:
-    """While replaced files are deleted their partition has no marker; before the entry it has the old one."""
+    """A partition has no marker while replaced files are deleted; before the entry it has the old one."""
     lake = marked()
     job = lake.sealed({"dt=1/a": b"new"})
     crash(lake, job.commit, "put", "log/00000000000000000002.json")
@@ -91,8 +91,8 @@ def test_a_marker_goes_before_the_files_that_it_names() -> None:
     assert markers(lake) == {"dt=1": 2, "dt=2": 1}
 
 
-def test_an_abort_leaves_them() -> None:
-    """A job that had published, and is aborted, has touched no marker."""
+def test_an_abort_leaves_the_markers() -> None:
+    """An aborted job that had published touches no marker."""
     lake = marked()
     before = lake.get(f"{ROOT}dt=1/_SUCCESS")
     job = lake.sealed({"dt=1/a": b"new"}, partition_success=True)
@@ -120,15 +120,15 @@ def test_a_lost_job_takes_the_markers_of_what_it_overwrites() -> None:
     assert markers(lake) == {"dt=1": 5, "dt=2": 2}
 
 
-def test_a_whole_replace_leaves_none_of_emptied_partitions() -> None:
+def test_a_whole_replace_leaves_no_marker_in_emptied_partitions() -> None:
     """A partition without files has no marker."""
     lake = marked()
     lake.sealed({"dt=1/a": b"new"}, committer="directory").commit()
     assert markers(lake) == {"dt=1": 2}
 
 
-def test_a_slow_commit_removes_its_marker_whatever_a_listing_lacks() -> None:
-    """Later commits, one of which has emptied the partition, are found by their keys."""
+def test_a_slow_commit_removes_its_marker_despite_a_lagging_listing() -> None:
+    """Later commits, one of which emptied the partition, are found by their keys."""
     lake = marked()
     slow = lake.sealed({"dt=3/a": b"3"}, conflict_mode="append")
 
@@ -146,24 +146,24 @@ def test_a_slow_commit_removes_its_marker_whatever_a_listing_lacks() -> None:
     assert markers(lake) == {"dt=1": 4}
 
 
-def test_another_programs_marker_is_replaced_by_a_commit_alone() -> None:
-    """The marker of another program stays through an abort, and gives way to that of a commit."""
+def test_only_a_commit_replaces_another_programs_marker() -> None:
+    """Another program's marker survives an abort, and gives way to that of a commit."""
     lake = marked()
     lake.put({"dt=3/_SUCCESS": b"", "dt=4/_SUCCESS": b""})
     lake.sealed({"dt=3/a": b"3"}).commit()
     assert markers(lake) == {"dt=1": 1, "dt=2": 1, "dt=3": 2, "dt=4": None}
 
 
-def test_a_rollback_renews_them() -> None:
-    """The partitions that a rollback changes get its marker, and none if they are empty then."""
+def test_a_rollback_renews_the_markers() -> None:
+    """Partitions that a rollback changes get its marker, or none if they are then empty."""
     lake = marked()
     lake.sealed({"dt=1/b": b"new", "dt=3/a": b"3"}, conflict_mode="append").commit()
     rollback(lake.store, lake.destination, to=1, clock=lake.clock, threads=0)
     assert markers(lake) == {"dt=1": 3, "dt=2": 1}
 
 
-def test_a_rollback_that_died_is_made_up_for() -> None:
-    """The same rollback again writes its markers; a sweep that deletes files removes theirs."""
+def test_a_rollback_that_died_is_completed() -> None:
+    """A second rollback writes its markers; a sweep that deletes files removes theirs."""
     for again in (True, False):
         lake = marked()
         lake.sealed({"dt=1/b": b"new", "dt=3/a": b"3"}, conflict_mode="append").commit()
@@ -183,7 +183,7 @@ def test_a_rollback_that_died_is_made_up_for() -> None:
 
 
 def problems(lake: Lake) -> dict[str, str]:
-    """Return what a check of the table finds wrong with its log, by record."""
+    """Return what a check of the table says is wrong with its log, by record."""
     report = verify(lake.store, lake.destination, threads=0)
     assert isinstance(report, TableReport)
     return {one.where.removeprefix(f"s3://{BUCKET}/{ROOT}"): one.problem for one in report.log}
@@ -206,8 +206,8 @@ def mend(lake: Lake) -> list[str]:
         ("older", f"names generation 1, of job {FIRST}; the newest commit there is generation 2"),
     ],
 )
-def test_a_wrong_one_is_found_and_mended(harm: bytes | str | None, problem: str) -> None:
-    """A marker that is gone, damaged or of an older commit is named by verify, and written anew by repair."""
+def test_a_wrong_marker_is_found_and_repaired(harm: bytes | str | None, problem: str) -> None:
+    """A missing, damaged or outdated marker is named by verify, and rewritten by repair."""
     lake = marked()
     key = f"{ROOT}dt=1/_SUCCESS"
     older = lake.get(key)
@@ -226,8 +226,8 @@ def test_a_wrong_one_is_found_and_mended(harm: bytes | str | None, problem: str)
     assert (problems(lake), mend(lake)) == ({}, [])
 
 
-def test_one_that_vouches_for_deleted_files_is_found_and_removed() -> None:
-    """A commit's marker in an emptied partition goes; one of another program stays there."""
+def test_a_marker_for_deleted_files_is_found_and_removed() -> None:
+    """A commit's marker in an emptied partition goes; another program's stays there."""
     lake = marked()
     older = lake.get(f"{ROOT}dt=2/_SUCCESS")
     lake.sealed({"dt=1/a": b"new"}, committer="directory").commit()
@@ -239,7 +239,7 @@ def test_one_that_vouches_for_deleted_files_is_found_and_removed() -> None:
     assert (problems(lake), mend(lake)) == ({}, [])
 
 
-def test_they_are_not_judged_beside_a_job_at_work() -> None:
+def test_markers_are_not_judged_beside_a_running_job() -> None:
     """While a commit deletes what it replaces its markers are missing; after its recovery all is well."""
     lake = marked()
     job = lake.sealed({"dt=1/a": b"new"})
@@ -249,8 +249,8 @@ def test_they_are_not_judged_beside_a_job_at_work() -> None:
     assert problems(lake) == {}
 
 
-def test_a_commit_that_ends_meanwhile_is_no_finding() -> None:
-    """Markers that a commit writes while they are compared are right by the log as it is then."""
+def test_a_commit_that_ends_meanwhile_is_not_a_finding() -> None:
+    """Markers that a commit writes while they are compared are right by the log as of then."""
     lake = marked()
     job = lake.sealed({"dt=1/a": b"new"})
 
@@ -272,7 +272,7 @@ def test_a_commit_that_ends_meanwhile_is_no_finding() -> None:
 
 
 def test_a_repair_leaves_what_a_commit_wrote_meanwhile() -> None:
-    """A marker that has changed since the check is the one of a later commit."""
+    """A marker that has changed since the check belongs to a later commit."""
     lake = marked()
     key = f"{ROOT}dt=1/_SUCCESS"
     lake.store.put(BUCKET, key, b"damaged")
@@ -283,7 +283,7 @@ def test_a_repair_leaves_what_a_commit_wrote_meanwhile() -> None:
     assert lake.get(key) == before
 
 
-def test_a_rebase_writes_those_of_the_copy() -> None:
+def test_a_rebase_writes_the_markers_of_the_copy() -> None:
     """The markers of a copied table name manifests of the copy after its rebase, in every partition."""
     copy = copied(marked())
     assert rebased(copy).generation == 2
@@ -294,8 +294,8 @@ def test_a_rebase_writes_those_of_the_copy() -> None:
     assert problems(copy) == {}
 
 
-def test_readers_and_sweeps_pass_them_over() -> None:
-    """A table with markers is sound, its markers are no files of it, and a sweep leaves them."""
+def test_readers_and_sweeps_skip_the_markers() -> None:
+    """A table with markers is sound, its markers are not its files, and a sweep leaves them."""
     lake = marked()
     report = verify(lake.store, lake.destination, threads=0)
     assert isinstance(report, TableReport)
@@ -306,8 +306,8 @@ def test_readers_and_sweeps_pass_them_over() -> None:
     assert markers(lake) == {"dt=1": 2}
 
 
-def test_a_store_without_conditions_gets_them_too() -> None:
-    """On a store that ignores conditional writes a marker is compared right before."""
+def test_a_store_without_conditions_gets_markers_too() -> None:
+    """On a store that ignores conditional writes a marker is compared right before the write."""
     lake = Lake(conditions=False)
     for job_id, mode in ((FIRST, "append"), (OURS, "replace")):
         lake.sealed(
@@ -317,7 +317,7 @@ def test_a_store_without_conditions_gets_them_too() -> None:
 
 
 def test_a_table_has_no_markers_beside_retained_files() -> None:
-    """Whichever of the two comes second is refused before it writes anything."""
+    """Whichever of the two comes second is refused before it writes."""
     lake = marked()
     with pytest.raises(InvalidOption, match=r"retain='7d' is refused, because a commit of s3://"):
         lake.set_up(THIRD, retain="7d")
@@ -340,7 +340,7 @@ def test_a_table_whose_retained_files_are_swept_gets_markers() -> None:
     assert markers(lake) == {"dt=1": 4}
 
 
-def test_they_exclude_retained_files() -> None:
+def test_markers_exclude_retained_files() -> None:
     """A reader that waits for a marker lists the partition, and would see retained files."""
     with pytest.raises(InvalidOption, match=r"retain='7d' and partition_success=True exclude each other"):
         JobOptions(retain="7d", partition_success=True)

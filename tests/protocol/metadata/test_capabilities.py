@@ -1,4 +1,4 @@
-"""Before a job starts, the store is checked for everything that the protocol needs."""
+"""Before a job starts, the store is checked for everything that the protocol requires."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class HalfBlind(MemoryStore):
 
 
 class Careless(MemoryStore):
-    """A store some of whose deletes ignore ETags.
+    """A store where some deletes ignore ETags.
 
     Args:
         lacks: ``delete`` for single deletes, ``many`` for bulk ones.
@@ -92,7 +92,7 @@ class Careless(MemoryStore):
 
 
 class Narrow(MemoryStore):
-    """A store whose credentials reach what is below ``flights/`` and nothing else."""
+    """A store whose credentials only reach what is below ``flights/``."""
 
     def check_bucket(self, bucket: str) -> None:
         """Refuse: a HEAD of a bucket names no prefix."""
@@ -108,8 +108,8 @@ class Narrow(MemoryStore):
 RECORD = "flights/_s3commit/store.json"
 
 
-def test_a_good_store_is_told_by_a_probe() -> None:
-    """Conditions are found to be honoured, and nothing is left but the record of that."""
+def test_a_probe_recognises_a_good_store() -> None:
+    """Conditions are found to be honoured, and only the record of that is left."""
     lake = Lake()
     assert check_store(lake.context(), REQUIRED) == {BUCKET: StoreProfile()}
     assert lake.keys("") == [RECORD]
@@ -119,7 +119,7 @@ def test_a_good_store_is_told_by_a_probe() -> None:
 @pytest.mark.parametrize("blind", ["if_none_match", "if_match"])
 @pytest.mark.parametrize("refuses", [False, True])
 def test_each_condition_is_tried(blind: str, refuses: bool) -> None:
-    """A store that ignores or refuses only one of the two conditions is found out."""
+    """A store that ignores or refuses only one of the two conditions is detected."""
     store = HalfBlind(blind, refuses=refuses)
     found = measure(store, BUCKET, "probe")
     assert (found.create_only, found.compare_and_swap) == (blind != "if_none_match", blind != "if_match")
@@ -130,7 +130,7 @@ def test_each_condition_is_tried(blind: str, refuses: bool) -> None:
 
 @pytest.mark.parametrize(("lacks", "losses"), [("delete", "right before it is deleted"), ("many", "")])
 def test_deletes_are_tried(lacks: str, losses: str) -> None:
-    """A store whose deletes, single or in bulk, ignore ETags is found out, and what that costs is said."""
+    """A store whose deletes, single or in bulk, ignore ETags is detected, and the consequences are named."""
     found = measure(Careless(lacks), BUCKET, "probe")
     assert (found.conditional_delete, found.bulk_etags) == (lacks != "delete", lacks != "many")
     assert found.fences
@@ -139,7 +139,7 @@ def test_deletes_are_tried(lacks: str, losses: str) -> None:
 
 
 def test_a_store_that_ignores_conditions_is_unsuitable() -> None:
-    """Required fencing refuses it, best effort goes on and remembers."""
+    """Required fencing refuses it, best effort continues and remembers."""
     lake = Lake(conditions=False)
     with pytest.raises(StoreUnsuitable, match="cannot be kept apart"):
         check_store(lake.context(), REQUIRED)
@@ -149,7 +149,7 @@ def test_a_store_that_ignores_conditions_is_unsuitable() -> None:
 
 
 def test_the_answer_is_remembered() -> None:
-    """A store is probed once for each bucket, not once for each job."""
+    """A store is probed once for each bucket, not for each job."""
     lake = Lake()
     check_store(lake.context(), REQUIRED)
     lake.store.calls.clear()
@@ -161,7 +161,7 @@ def test_the_answer_is_remembered() -> None:
 
 
 def test_profiles_are_measured_once() -> None:
-    """Another process reads what the first one kept, with one request, and the store follows it."""
+    """Another process reads what the first one stored, with one request, and the store follows it."""
     lake = Lake()
     kept = StoreProfile(bare_etags=True)
     keep_profiles(lake.store, lake.context().layout.destination, {BUCKET: kept})
@@ -174,8 +174,8 @@ def test_profiles_are_measured_once() -> None:
 
 
 @pytest.mark.parametrize("why", ["elsewhere", "old", "from the future", "damaged"])
-def test_a_record_that_is_of_no_use(why: str) -> None:
-    """Profiles of another endpoint or a wrong time, or that cannot be read, are measured anew."""
+def test_a_useless_record_is_replaced(why: str) -> None:
+    """Profiles of another endpoint, with a wrong time, or unreadable, are measured again."""
     lake = Lake()
     home = lake.context().layout.destination
     keep_profiles(lake.store, home, {BUCKET: StoreProfile(bare_etags=True)})
@@ -192,8 +192,8 @@ def test_a_record_that_is_of_no_use(why: str) -> None:
     assert find_profiles(lake.store, home) == {BUCKET: StoreProfile()}
 
 
-def test_a_signed_job_trusts_signed_profiles_alone() -> None:
-    """With a signer, profiles that others could have written are measured anew, and kept signed."""
+def test_a_signed_job_only_trusts_signed_profiles() -> None:
+    """With a signer, profiles that others could have written are measured again, and kept signed."""
     lake, signer = Lake(), HmacSigner.of_text("k" * 32)
     home, forged = lake.context().layout.destination, {BUCKET: StoreProfile(create_only=False)}
     for other in (None, HmacSigner.of_text("o" * 32)):
@@ -204,7 +204,7 @@ def test_a_signed_job_trusts_signed_profiles_alone() -> None:
 
 
 def test_both_buckets_are_probed() -> None:
-    """If the staging is in another bucket, that one's conditions count too."""
+    """If the staging is in another bucket, that bucket's conditions count too."""
     lake = Lake()
     layout = lake.context().layout
     apart = lake.context(layout=replace(layout, staging=Destination("other", f"x/__magic_job-{OURS}/")))
@@ -216,7 +216,7 @@ def test_both_buckets_are_probed() -> None:
 
 
 @pytest.mark.parametrize("verb", ["create_upload", "list_uploads", "abort_upload", "put", "delete"])
-def test_a_right_that_is_missing_shows_at_once(verb: str) -> None:
+def test_a_missing_right_shows_at_once(verb: str) -> None:
     """A role that may not start, list or abort uploads, write or delete is refused before any work."""
     lake = Lake()
     lake.store.before = once(verb, "", AccessDenied("no"))
@@ -225,14 +225,14 @@ def test_a_right_that_is_missing_shows_at_once(verb: str) -> None:
 
 
 def test_rights_below_one_prefix_are_enough() -> None:
-    """Credentials that may list below the destination alone, and are refused a HEAD of it, will do."""
+    """Credentials that may only list below the destination, and are refused a HEAD of the bucket, suffice."""
     check_bucket(Narrow(), BUCKET, "flights/")
     with pytest.raises(AccessDenied, match="below flights/ alone"):
         check_bucket(Narrow(), BUCKET, "elsewhere/")
 
 
 def test_a_probe_that_fails_is_removed() -> None:
-    """If the probe itself is interrupted by an error, its object is removed."""
+    """If an error interrupts the probe, its object is removed."""
     lake = Lake()
     lake.store.after = once("put", "", OutcomeUnknown("lost"))
     with pytest.raises(OutcomeUnknown):
@@ -242,7 +242,7 @@ def test_a_probe_that_fails_is_removed() -> None:
 
 
 def test_a_dead_setups_probe_is_removed() -> None:
-    """The next measurement removes a completed probe of days ago, but not one that another job may need."""
+    """The next measurement removes a completed probe that is days old, but not one that a job may need."""
     lake = Lake()
     old, new = (f"flights/_s3commit/probe-{name}" for name in ("old", "new"))
     lake.store.put(BUCKET, old, b"")
@@ -255,10 +255,10 @@ def test_a_dead_setups_probe_is_removed() -> None:
 @pytest.mark.parametrize(
     ("days", "level"), [(None, logging.INFO), (0, logging.WARNING), (1, logging.WARNING), (7, None)]
 )
-def test_a_short_lifecycle_rule_is_warned_of(
+def test_a_short_lifecycle_rule_gets_a_warning(
     days: int | None, level: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A rule that removes uploads too early is warned of, a missing one is mentioned, a good one is not."""
+    """A rule that removes uploads too early gets a warning, a missing one a mention, a good one neither."""
     caplog.set_level(logging.INFO, "airflow_s3commit.protocol.metadata.capabilities")
     check_store(Lake(stale_upload_days=days).context(), REQUIRED)
     levels = [record.levelno for record in caplog.records if "lifecycle" in record.message]

@@ -1,4 +1,4 @@
-"""What every job relies on is tried, and a store that answers otherwise is refused with the reason."""
+"""Everything that jobs rely on is tried, and a store that fails a check is refused with the reason."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ LIES: dict[str, tuple[Callable[..., Any], str, Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_found_out(lie: str) -> None:
-    """The reason says what is not so, and no upload is left if the store aborts any."""
+def test_a_lie_is_detected(lie: str) -> None:
+    """The reason says what is wrong, and no upload is left if the store aborts any."""
     check, verb, answer, reason = LIES[lie]
     store = Lying(verb, answer)
     with pytest.raises(StoreUnsuitable, match=reason):
@@ -144,7 +144,7 @@ def test_a_lie_is_found_out(lie: str) -> None:
 
 
 def test_a_good_store_passes() -> None:
-    """Every check passes, and what is left is the object that a completion returns."""
+    """Every check passes, and the object that a completion returns is the stored one."""
     store = MemoryStore()
     check_objects(store, BUCKET, KEY)
     check_pages(store, BUCKET, KEY)

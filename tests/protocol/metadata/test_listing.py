@@ -28,24 +28,24 @@ def days(count: int, below: str = "") -> list[str]:
 
 
 class TestChoice:
-    """What is tried."""
+    """Which directories are listed together."""
 
     @pytest.mark.parametrize("count", [0, 1, 63])
-    def test_few_directories_are_listed_each(self, count: int) -> None:
+    def test_few_directories_are_listed_separately(self, count: int) -> None:
         """A handful of directories is listed one by one."""
         assert choose_listing(days(count), 16) is None
 
     def test_many_directories_are_tried_together(self) -> None:
-        """A parent may take as many requests as the directories take rounds of requests."""
+        """A parent may take as many requests as its directories take rounds of requests."""
         assert choose_listing(days(320), 16) == WideListing("", 20_000)
         assert choose_listing(days(320), 64) == WideListing("", 5_000)
 
-    def test_what_is_held_has_a_bound(self) -> None:
-        """However many directories there are, the objects of a parent that are held are bounded."""
+    def test_the_held_objects_are_bounded(self) -> None:
+        """However many directories there are, the objects held for a parent are bounded."""
         assert choose_listing(days(100_000), 1) == WideListing("", 50_000)
 
-    def test_where_a_round_lists_them_all_there_is_nothing_to_gain(self) -> None:
-        """Directories that are all listed in one round are not tried together."""
+    def test_directories_of_one_round_are_not_listed_together(self) -> None:
+        """If one round lists all directories, they are not tried together."""
         assert choose_listing(days(100), 128) is None
 
     @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ class TestChoice:
         ],
     )
     def test_no_more_than_their_parent_is_listed(self, directories: list[str], around: str) -> None:
-        """What is listed is the deepest directory that all of them are, or lie in."""
+        """The listing covers the deepest directory that contains all of them."""
         choice = choose_listing(directories, 1)
         assert choice is not None
         assert choice.directory == around
@@ -106,7 +106,7 @@ def test_small_partitions_are_one_listing() -> None:
 
 
 def test_a_parent_that_is_too_large_is_given_up() -> None:
-    """Where the parent holds more than it may cost, each partition is listed, with the same result."""
+    """If the parent holds more than it may cost, each partition is listed, with the same result."""
     store = lake(100, 2, beside=26_000)
     found = sorted(info.key for info in data_objects(context(store), days(100)))
     assert found == sorted(f"t/{day}/f{number}" for day in days(100) for number in range(2))
@@ -118,13 +118,13 @@ THEIR_FILE = named("dt=1/theirs", THEIRS)
 
 
 def settled(lake: Lake, *directories: str) -> list[str]:
-    """Return the paths of what our job may replace, below the dataset's prefix."""
+    """Return the paths that our job may replace, below the dataset's prefix."""
     found = settled_objects(lake.context(), directories or None)
     return sorted(info.key.removeprefix(lake.prefix) for info in found)
 
 
 def half_published(job_id: str = THEIRS, *, staging: str | None = None) -> Lake:
-    """Return a lake with an old file and one that a job has published, which died before its entry."""
+    """Return a lake with an old file and one that a job published before it died without an entry."""
     lake = Lake()
     lake.put({OLD: b"old"})
     if staging is not None:
@@ -153,13 +153,13 @@ def copied(lake: Lake, *, metadata: bool, to: str = "copy/") -> Lake:
 
 
 class TestSettled:
-    """What a job that replaces may replace."""
+    """Which files a replacing job may replace."""
 
-    def test_files_of_the_job_itself_are_left(self) -> None:
+    def test_files_of_the_job_itself_are_kept(self) -> None:
         """What the job published before its commit began again is not among what it replaces."""
         assert settled(half_published(OURS)) == [OLD]
 
-    def test_files_of_an_unfinished_job_are_left(self) -> None:
+    def test_files_of_an_unfinished_job_are_kept(self) -> None:
         """A job with a record in the default staging has not ended; its uploads' metadata is not needed."""
         lake = half_published()
         assert settled(lake) == [OLD]
@@ -168,7 +168,7 @@ class TestSettled:
 
     @pytest.mark.parametrize("staging", ["s3://lake/elsewhere/", "s3://other/private/"])
     def test_an_unfinished_job_with_another_staging_is_known_by_its_objects(self, staging: str) -> None:
-        """Where its record is nowhere to be found, the object's metadata names the destination."""
+        """If its record cannot be found, the object's metadata names the destination."""
         lake = half_published(staging=staging)
         assert lake.staging(THEIRS) == []
         assert list(lake.data()) == [OLD, THEIR_FILE]
@@ -183,7 +183,7 @@ class TestSettled:
         assert settled(lake, "dt=1") == [THEIR_FILE]
 
     def test_files_of_an_aborted_job_are_settled(self) -> None:
-        """What a late request left of an ended job is no job's any more."""
+        """What a late request left of an ended job no longer belongs to a job."""
         lake = half_published()
         left = lake.store.inner._buckets[BUCKET].objects[ROOT + THEIR_FILE]
         lake.job(THEIRS).abort()
@@ -191,7 +191,7 @@ class TestSettled:
         assert settled(lake) == sorted([OLD, THEIR_FILE])
 
     def test_files_without_a_job_id_are_settled(self) -> None:
-        """Objects of other programs are no job's, and cost no request."""
+        """Objects of other programs belong to no job, and cost no request."""
         lake = Lake()
         lake.put({OLD: b"old", "dt=1/part-00000.parquet": b"spark", "_hidden": b"", "dt=1/.x": b""})
         lake.store.calls.clear()
@@ -199,7 +199,7 @@ class TestSettled:
         assert [call.verb for call in lake.store.calls] == ["list_objects"]
 
     def test_files_named_like_a_job_that_never_was_are_settled(self) -> None:
-        """A name with an id in it is not enough: such files come from other tools, or other tables."""
+        """An id in the name is not enough: such files come from other tools, or other tables."""
         lake = Lake()
         lake.put({THEIR_FILE: b"t"})
         assert settled(lake) == [THEIR_FILE]
@@ -217,7 +217,7 @@ class TestSettled:
         lake.sealed({"dt=1/theirs": b"t"}, job_id=THEIRS, conflict_mode="append").commit()
         assert settled(copied(lake, metadata=metadata)) == [THEIR_FILE]
 
-    def test_objects_of_older_versions_are_of_their_place(self) -> None:
+    def test_objects_of_older_versions_belong_to_their_place(self) -> None:
         """An object that names a job and no destination is an unfinished job's, as it was written here."""
         lake = Lake()
         lake.store.put(BUCKET, ROOT + THEIR_FILE, b"t", headers={"x-amz-meta-s3commit-job": THEIRS})
@@ -225,14 +225,14 @@ class TestSettled:
 
     @pytest.mark.parametrize("body", [b"", b"{", bytes(2 << 20)])
     def test_a_damaged_record_settles_nothing(self, body: bytes) -> None:
-        """A job whose record cannot be read may be under way: its files are left."""
+        """A job whose record cannot be read may be under way, so its files stay."""
         lake = half_published()
         lake.put({THEIR_FILE: b"t"})
         lake.store.put(BUCKET, lake.context(THEIRS).layout.job, body)
         assert settled(lake) == [OLD]
 
-    def test_a_job_is_looked_up_once_on_each_page(self) -> None:
-        """However many files a job has, its records are looked for once."""
+    def test_a_job_is_looked_up_once_for_each_page(self) -> None:
+        """However many files a job has, its records are looked up once."""
         lake = Lake()
         lake.put({named(f"dt=1/{number}", THEIRS): b"t" for number in range(30)})
         lake.store.calls.clear()

@@ -1,4 +1,4 @@
-"""The lock of the versions before ``begin`` entries: its holder's job is settled, and it goes."""
+"""The lock of versions before ``begin`` entries: its holder's job is settled, and then the lock goes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = f"{HOME}commit-lock.json"
 
 
 def never(context: JobContext) -> None:
-    """Settle nothing: nobody may be settled here."""
+    """Fail: no job may be settled here."""
     raise AssertionError(f"{context.name} was settled")
 
 
@@ -39,16 +39,16 @@ def as_before_begin(lake: Lake) -> None:
             lake.store.delete(BUCKET, entry)
 
 
-def test_without_a_lock_nobody_is_settled() -> None:
-    """It costs one request where no former version left anything."""
+def test_without_a_lock_no_job_is_settled() -> None:
+    """The check takes one request if no earlier version left a lock."""
     lake = Lake()
     assert not remove_former_lock(lake.context(), never)
     assert len(lake.store.calls) == 1
 
 
 @each("options", [{"unique_filenames": False}, {"replace_order": "delete-then-publish"}])
-def test_a_job_that_died_half_way_is_finished_first(options: dict[str, object]) -> None:
-    """A job that published with the lock, and without a begin, is driven to its end before another one."""
+def test_a_job_that_died_halfway_is_finished_first(options: dict[str, object]) -> None:
+    """A job that published with the lock, and without a begin, is finished before another one commits."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"}, **options)
@@ -67,7 +67,7 @@ def test_a_job_that_died_half_way_is_finished_first(options: dict[str, object]) 
 
 
 def test_a_replace_of_files_without_an_id_waits_for_such_a_job() -> None:
-    """A job with unique names takes files that such a job was publishing only after its entry."""
+    """A job with unique names removes files that such a job was publishing only after its entry."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"}, unique_filenames=False)
@@ -85,7 +85,7 @@ def test_a_replace_of_files_without_an_id_waits_for_such_a_job() -> None:
 
 @each("state", ["sealed", "gone", "its own"])
 def test_a_lock_of_a_job_that_has_not_begun_goes(state: str) -> None:
-    """A holder that published nothing is left as it is, and the lock goes."""
+    """A holder that published nothing is left unchanged, and the lock goes."""
     lake = Lake()
     if state == "sealed":
         lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS, unique_filenames=False)

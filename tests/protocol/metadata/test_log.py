@@ -1,4 +1,4 @@
-"""The log of commits: entries in one order, each written by a process that has read those before it."""
+"""The log of commits: entries in one order, each written by a process that has read the earlier ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def write(lake: Lake, *entries: LogEntry, conditional: bool = True) -> None:
 
 
 def filled(lake: Lake, count: int) -> None:
-    """Write entries that differ in nothing but their numbers."""
+    """Write entries that differ only in their numbers."""
     first = encode(entry(1, THEIRS, kind="abandon"))
     for number in range(1, count + 1):
         body = first.replace(b'"number":1', b'"number":%d' % number)
@@ -74,7 +74,7 @@ def filled(lake: Lake, count: int) -> None:
 
 
 def of_job(lake: Lake, job_id: str = OURS, *, position: int | None = 0) -> Log:
-    """Return the log as a process of a job begins with it; without a position it has no record of the job."""
+    """Return the log as a job's process begins with it; without a position it has no record of the job."""
     context = lake.context(job_id)
     record = JobRecord(**context.layout.place, options=JobOptions(), created=0, log=position or 0, nonce="n")
     return Log(lake.context(job_id, record=record if position is not None else None))
@@ -94,7 +94,7 @@ def calls(lake: Lake, act: Callable[[], object]) -> list[StoreCall]:
 
 class TestAppend:
     def test_entries_are_numbered_in_their_order(self) -> None:
-        """Each job's entry follows the one before it, and is read back as it was appended."""
+        """Each job's entry follows the one before it, and is read back as appended."""
         lake = Lake()
         jobs = [an_id(str(number)) for number in range(4)]
         appended = [append(of_job(lake, job_id), job_id) for job_id in jobs]
@@ -103,7 +103,7 @@ class TestAppend:
         assert find_head(lake.store, HERE) == 4
 
     def test_a_job_has_one_entry(self) -> None:
-        """A process that finds its job's entry gets that one, whichever kind it wants itself."""
+        """A process that finds its job's entry gets that one, whichever kind it wants to append."""
         lake = Lake()
         first = append(of_job(lake))
         for kind in ("commit", "abandon"):
@@ -111,7 +111,7 @@ class TestAppend:
         assert lake.keys(f"{HOME}log/") == [entry_key(HERE, 1)]
 
     def test_a_lost_race_is_read_and_tried_again(self) -> None:
-        """Where another job was faster nothing is appended, its entry is known, and the next try succeeds."""
+        """If another job was faster nothing is appended, its entry is known, and the next try succeeds."""
         lake = Lake()
         log = of_job(lake)
         log.read()
@@ -124,7 +124,7 @@ class TestAppend:
         assert mine.number == 2
 
     def test_a_race_that_another_process_of_the_job_won(self) -> None:
-        """The entry that another process of the job has just created is the job's, and the only one."""
+        """An entry that another process of the job has just created is the job's, and the only one."""
         lake = Lake()
         log = of_job(lake)
         log.read()
@@ -134,7 +134,7 @@ class TestAppend:
         assert lake.keys(f"{HOME}log/") == [entry_key(HERE, 1)]
 
     def test_the_winner_is_read_by_its_key(self) -> None:
-        """A listing that lags behind does not make a lost race look like a missing entry."""
+        """A listing that lags does not make a lost race look like a missing entry."""
         lake = Lake()
         log = of_job(lake)
         log.read()
@@ -157,7 +157,7 @@ class TestAppend:
         assert lake.keys(f"{HOME}log/") == [entry_key(HERE, 1)]
 
     def test_without_conditional_writes_no_entry_is_overwritten(self) -> None:
-        """On a store without them the entry is looked for first."""
+        """On a store without them a process first looks for the entry."""
         lake = Lake(conditions=False)
         context = lake.context(conditional=False)
         log = Log(context)
@@ -169,7 +169,7 @@ class TestAppend:
 
     @pytest.mark.parametrize("kind", ["commit", "abandon"])
     def test_the_newest_entry_is_recorded_before_the_next_one(self, kind: str) -> None:
-        """The manifest or abort record of an entry is there before another entry follows, as it is in it."""
+        """An entry's manifest or abort record is stored as the entry has it, before another follows."""
         lake = Lake()
         write(lake, entry(1, THEIRS, kind=kind))
         layout, is_commit = Layout.of(HERE, THEIRS), kind == "commit"
@@ -189,8 +189,8 @@ class TestAppend:
         append(log)
         assert Layout.of(HERE, THEIRS).manifest in lake.keys(HOME)
 
-    def test_a_record_that_is_there_is_kept(self) -> None:
-        """What an earlier process recorded is not written anew."""
+    def test_an_existing_record_is_kept(self) -> None:
+        """What an earlier process recorded is not written again."""
         lake = Lake()
         context, newest = lake.context(), entry(1, THEIRS)
         key = Layout.of(HERE, THEIRS).manifest
@@ -201,7 +201,7 @@ class TestAppend:
 
 class TestRead:
     def test_a_job_reads_what_follows_its_setup(self) -> None:
-        """Its own entry is newer than its record: nothing before that is read."""
+        """Its own entry is newer than its record, so nothing before that is read."""
         lake = Lake()
         filled(lake, 20)
         log = of_job(lake, position=18)
@@ -210,7 +210,7 @@ class TestRead:
         assert [call.key for call in made if call.verb == "get"] == [entry_key(HERE, 19), entry_key(HERE, 20)]
 
     def test_a_process_without_the_record_reads_the_newest_entry(self) -> None:
-        """All others have their records; only the newest one may lack it."""
+        """Only the newest entry may lack its record."""
         lake = Lake()
         filled(lake, 20)
         log = of_job(lake, position=None)
@@ -219,7 +219,7 @@ class TestRead:
         assert [call.key for call in made if call.verb == "get"] == [entry_key(HERE, 20)]
 
     def test_reading_again_reads_what_is_new(self) -> None:
-        """A second read goes on where the first one ended."""
+        """A second read continues where the first one ended."""
         lake = Lake()
         log = of_job(lake)
         assert log.read() == 0
@@ -229,7 +229,7 @@ class TestRead:
         assert log.position == 2
 
     def test_whether_others_added_files(self) -> None:
-        """Commits of other jobs count, in the partitions that are asked about and after the given entry."""
+        """Commits of other jobs count, in the requested partitions and after the given entry."""
         lake = Lake()
         write(
             lake, entry(1, an_id("a"), "dt=1"), entry(2, an_id("b"), "dt=2", "dt=3"), entry(3, OURS, "dt=4")
@@ -244,8 +244,8 @@ class TestRead:
         assert log.was_added_to(None, since=1)
         assert not log.was_added_to(None, since=2)
 
-    def test_copied_entries_are_no_history(self) -> None:
-        """Entries of another place count as numbers only: nobody committed here, and no record is written."""
+    def test_copied_entries_are_not_history(self) -> None:
+        """Entries of another place only take numbers: they are not commits, and no record is written."""
         lake = Lake()
         copied = [entry(n, job_id, "dt=1", uri="s3://lake/trains/") for n, job_id in ((1, THEIRS), (2, OURS))]
         write(lake, *copied)
@@ -259,7 +259,7 @@ class TestRead:
         assert newest_commit(lake.store, HERE) == mine
 
     def test_a_missing_entry_is_refused(self) -> None:
-        """A log with a gap is not read past it, and the error names the entry that is missing."""
+        """A log with a gap is not read past it, and the error names the missing entry."""
         lake = Lake()
         write(lake, entry(1, THEIRS), entry(3, an_id("c")))
         with pytest.raises(InvalidRecord, match=r"0002\.json is missing, .*0003\.json is there"):
@@ -269,7 +269,7 @@ class TestRead:
 
     @each("position", [0, None])
     def test_a_moved_entry_is_refused(self, position: int | None) -> None:
-        """An entry under another one's number is refused, and named, by all who read it."""
+        """Every reader refuses and names an entry under another one's number."""
         lake = Lake()
         lake.store.put(BUCKET, entry_key(HERE, 1), encode(entry(2, THEIRS)))
         reads: list[Callable[[], object]] = [
@@ -286,7 +286,7 @@ class TestRead:
         [b"", b"{", b"null", encode(entry(1, THEIRS))[:-9], encode(entry(1, "../other"))],
     )
     def test_a_damaged_entry_is_refused_by_name(self, body: bytes) -> None:
-        """Nobody passes an entry that cannot be read: what it says may matter."""
+        """No reader skips an entry that cannot be read, as its content may matter."""
         lake = Lake()
         write(lake, entry(2, an_id("b")))
         lake.store.put(BUCKET, entry_key(HERE, 1), body)
@@ -304,8 +304,8 @@ class TestRead:
         with pytest.raises(InvalidRecord, match=r"s3://lake/flights/_s3commit/log/0{19}1\.json"):
             append(log)
 
-    def test_other_objects_in_the_log_are_no_entries(self) -> None:
-        """What people or tools leave there, also in directories of it, is passed over."""
+    def test_other_objects_in_the_log_are_not_entries(self) -> None:
+        """Objects that people or tools leave there, even in its directories, are skipped."""
         lake = Lake()
         write(lake, entry(1, THEIRS))
         for name in ("", "README", "2.json", f"{2:020d}.json.bak", f"x/{2:020d}.json", f"{0:020d}.json"):
@@ -321,7 +321,7 @@ class TestHead:
         assert newest_commit(lake.store, HERE) is None
 
     def test_a_long_log_takes_three_requests(self) -> None:
-        """The marker says where the end of a log is that is longer than a page."""
+        """The marker shows the end of a log that is longer than a page."""
         lake = Lake()
         filled(lake, 2_500)
         mark(lake, 2_499)
@@ -331,7 +331,7 @@ class TestHead:
 
     @pytest.mark.parametrize("after", [0, 1, 12])
     def test_the_newest_of_ten_thousand_takes_three_requests(self, after: int) -> None:
-        """The marker, one listing and the entry, also where the marker is not of the newest generation."""
+        """It takes the marker, one listing and the entry, even if the marker is of an older generation."""
         lake = Lake()
         filled(lake, 9_999)
         write(lake, entry(10_000, OURS, "dt=1"))
@@ -341,8 +341,8 @@ class TestHead:
         assert made[-1].key == entry_key(HERE, 10_000)
 
     @pytest.mark.parametrize("generation", [None, 0, 7, 1_000, 2_500, 2_501, 10**18])
-    def test_no_marker_leads_astray(self, generation: int | None) -> None:
-        """Whatever entry the marker names, one that is there or not, the head is the last one that is."""
+    def test_no_marker_misleads(self, generation: int | None) -> None:
+        """Whatever entry the marker names, existing or not, the head is the last one that exists."""
         lake = Lake()
         filled(lake, 2_500)
         if generation is not None:
@@ -353,7 +353,7 @@ class TestHead:
     def test_without_a_marker_a_checkpoint_shows_the_end(
         self, checkpoint: int, listed: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """While a job publishes, the newest checkpoint takes the marker's place; a false one is found out."""
+        """While a job publishes, the newest checkpoint replaces the marker; a false one is detected."""
         lake = Lake()
         seen: list[str] = []
         filled(lake, 2_500)
@@ -370,8 +370,8 @@ class TestHead:
         assert len(seen) == listed
 
     @each("body", [b"", b"PAR1", bytes(5 << 20)])
-    def test_a_marker_that_cannot_be_read_is_no_hindrance(self, body: bytes) -> None:
-        """The log of a destination whose marker is another program's is listed to its end."""
+    def test_an_unreadable_marker_does_no_harm(self, body: bytes) -> None:
+        """If the marker is another program's, the log is listed to its end."""
         lake = Lake()
         filled(lake, 1_001)
         lake.put({"_SUCCESS": body})
@@ -384,7 +384,7 @@ class TestHead:
         filled(lake, count)
         assert find_head(lake.store, HERE) == of_job(lake, position=None).read() == count
 
-    def test_aborted_jobs_are_passed_over(self) -> None:
+    def test_aborted_jobs_are_skipped(self) -> None:
         """The newest commit is the last entry of that kind."""
         lake = Lake()
         write(lake, entry(1, an_id("a")), entry(2, OURS), entry(3, THEIRS, kind="abandon"))
@@ -392,8 +392,8 @@ class TestHead:
         assert newest is not None
         assert (newest.job_id, newest.number) == (OURS, 2)
 
-    def test_many_aborted_jobs_in_a_row_are_passed_over(self) -> None:
-        """However many were aborted since, the commit before them is found; none before a baseline."""
+    def test_many_aborted_jobs_in_a_row_are_skipped(self) -> None:
+        """However many follow it, the last commit is found; before a baseline there is none."""
         lake = Lake()
         aborted = [entry(number, an_id(f"{number}"), kind="abandon") for number in range(2, 41)]
         write(lake, entry(1, OURS), *aborted)
@@ -406,13 +406,13 @@ class TestHead:
         assert newest_commit(lake.store, HERE) is None
 
     def test_a_copied_log_has_no_commit(self) -> None:
-        """What was copied with a dataset is not its history; nor are aborts that followed the copy."""
+        """Copied entries are not history, nor are aborts that followed the copy."""
         lake = Lake()
         write(lake, entry(1, OURS, uri="s3://lake/trains/"), entry(2, THEIRS, kind="abandon"))
         assert newest_commit(lake.store, HERE) is None
 
     def test_a_gap_hides_no_commit(self) -> None:
-        """An entry that is missing may have been the newest commit: an older one is not taken for it."""
+        """A missing entry may have been the newest commit, so an older one is not taken for it."""
         lake = Lake()
         write(lake, entry(1, OURS), entry(3, THEIRS, kind="abandon"))
         with pytest.raises(InvalidRecord, match=r"0002\.json is missing"):
@@ -427,7 +427,7 @@ def mark(lake: Lake, generation: int) -> None:
 
 
 def test_a_whole_commit_leaves_the_next_job_nothing_to_read() -> None:
-    """A job that is set up after a commit notes that entry, and reads only what comes later."""
+    """A job that is set up after a commit notes that entry, and only reads what comes later."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1"}).commit()
     job = lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS)

@@ -10,12 +10,12 @@ from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
 
 
 def generation(lake: Lake, job_id: str | None = None) -> str:
-    """Return the job whose manifest a reader goes by."""
+    """Return the job whose manifest a reader uses."""
     return manifest_of(lake.store, Destination.parse(lake.destination), job_id).job_id
 
 
 def test_the_last_commit_is_read_unless_a_job_is_named() -> None:
-    """The log decides; a job that is named is found after later ones too."""
+    """The log decides; a named job is found even after later ones."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}).commit()
     lake.sealed({"dt=2/a.parquet": b"2"}, job_id=THEIRS).commit()
@@ -23,7 +23,7 @@ def test_the_last_commit_is_read_unless_a_job_is_named() -> None:
     assert generation(lake, OURS) == OURS
 
 
-def test_at_every_moment_of_a_commit_there_is_a_generation() -> None:
+def test_a_commit_never_leaves_readers_without_a_generation() -> None:
     """After every call of the second commit the generation is the first job's, then the second's for good."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}).commit()
@@ -49,7 +49,7 @@ def test_at_every_moment_of_a_commit_there_is_a_generation() -> None:
 
 
 def test_a_commit_that_died_leaves_the_old_generation() -> None:
-    """Without `_SUCCESS`, which the dead commit removed, the newest commit in the log is read."""
+    """Without ``_SUCCESS``, which the dead commit removed, the newest commit in the log is read."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}).commit()
     second = lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS)
@@ -61,8 +61,8 @@ def test_a_commit_that_died_leaves_the_old_generation() -> None:
     assert generation(lake) == OURS
 
 
-def test_of_manifests_of_one_second_the_one_committed_later_counts() -> None:
-    """Without a log the store's times decide and, where they are equal, the committers'."""
+def test_of_manifests_of_one_second_the_later_commit_counts() -> None:
+    """Without a log the store's times decide and, if they are equal, the committers'."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}, job_id=THEIRS).commit()
     lake.clock.advance(1)
@@ -74,7 +74,7 @@ def test_of_manifests_of_one_second_the_one_committed_later_counts() -> None:
 
 @pytest.mark.parametrize("marker", [True, False])
 def test_no_clock_orders_commits(marker: bool) -> None:
-    """Whatever the clocks of committers and store say, the later entry of the log is the later commit."""
+    """Whatever the committers' and the store's clocks say, the later entry of the log is the later commit."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}).commit()
     for clock in (lake.clock, lake.store_clock):
@@ -86,14 +86,14 @@ def test_no_clock_orders_commits(marker: bool) -> None:
 
 
 def test_without_a_commit_there_is_nothing_to_read() -> None:
-    """The error names the destination and how to see what is under way."""
+    """The error names the destination and how to see the jobs under way."""
     lake = Lake()
     with pytest.raises(NoSuchKey, match=r"no job has committed to s3://lake/flights/.*s3commit jobs"):
         generation(lake)
 
 
-def test_a_lost_manifest_is_not_passed_over() -> None:
-    """The log still has it; where an older version's marker names it, no older one takes its place."""
+def test_a_lost_manifest_is_not_skipped() -> None:
+    """The log still has it; if only an older version's marker names it, no older one replaces it."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}).commit()
     lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS).commit()
@@ -105,7 +105,7 @@ def test_a_lost_manifest_is_not_passed_over() -> None:
 
 
 def test_markers_of_other_committers_are_refused() -> None:
-    """Hadoop's own manifest, and the classic committer's empty marker, name no manifest of ours."""
+    """Hadoop's own manifest, and the classic committer's empty marker, lead to no manifest of ours."""
     lake = Lake()
     name = b"org.apache.hadoop.fs.s3a.commit.files.SuccessData/1"
     lake.put({"_SUCCESS": b'{"name":"%s","committer":"magic"}' % name})

@@ -1,4 +1,4 @@
-"""No pending upload of a job is forgotten, whatever died; uploads are completed and recognised in bulk."""
+"""No pending upload of a job is forgotten, whatever dies; uploads are completed and recognised in bulk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MODES = [(True, "task"), (True, "s3"), (False, "task"), (False, "s3")]
 
 
 def tracked(lake: Lake, **skip: Any) -> list[str | None]:
-    """Return the keys of all tracked uploads, None for what cannot be read."""
+    """Return the keys of all tracked uploads, None for what is unreadable."""
     return [
         upload.destinationKey if upload is not None else None
         for upload in tracked_uploads(lake.context(), **skip)
@@ -45,12 +45,12 @@ def tracked(lake: Lake, **skip: Any) -> list[str | None]:
 
 
 def untracked(lake: Lake) -> list[str]:
-    """Return the keys of all other uploads of the job that can be found."""
+    """Return the keys of all other uploads of the job that are found."""
     return sorted({upload.key for upload in untracked_uploads(lake.context())})
 
 
 def upload(lake: Lake, key: str) -> str:
-    """Start an upload as a program does that knows nothing of this package."""
+    """Start an upload as a program that knows nothing of this package does."""
     return lake.store.create_upload(BUCKET, key, metadata={}, content_type="x")
 
 
@@ -105,7 +105,7 @@ def test_uploads_are_found_in_pendingsets_and_records() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "elsewhere", "other bucket", "other job"])
-def test_a_record_that_cannot_be_read_is_told(damage: str) -> None:
+def test_an_unreadable_record_is_reported(damage: str) -> None:
     """A damaged record, or one that names a key elsewhere or another job, yields None and nothing from it."""
     lake = Lake()
     key = f"{ROOT}{named('a')}"
@@ -132,8 +132,8 @@ def test_a_record_removed_meanwhile_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("state", ["open", "committing"])
-def test_another_job_s_pendingset_is_no_reason_to_touch_its_uploads(state: str) -> None:
-    """A pendingset copied from another job's staging is not believed: that job's output is unharmed."""
+def test_another_job_s_pendingset_does_not_endanger_its_uploads(state: str) -> None:
+    """A pendingset that was copied from another job's staging is ignored, and that job is unharmed."""
     lake = Lake()
     theirs = lake.set_up(THEIRS, conflict_mode="append")
     task = lake.run_task(theirs, {"a": b"theirs"})
@@ -173,7 +173,7 @@ def test_an_intent_leads_to_its_own_key_only() -> None:
 
 
 def test_an_intent_with_its_record_leads_nowhere() -> None:
-    """Once the upload's id is noted, nothing else on that key is taken for this job's."""
+    """Once the upload's id is recorded, nothing else on that key is taken for this job's."""
     lake = Lake()
     lake.run_task(lake.set_up(unique_filenames=False), {"a": b"1"})
     upload(lake, f"{ROOT}a")
@@ -181,7 +181,7 @@ def test_an_intent_with_its_record_leads_nowhere() -> None:
 
 
 def test_an_intent_that_another_job_shares_is_left_alone() -> None:
-    """If two jobs intend one key, an upload on it is not known to be this one's."""
+    """If two jobs intend one key, an upload on it cannot be attributed to this one."""
     lake = Lake()
     for job_id in (OURS, THEIRS):
         lake.set_up(job_id, unique_filenames=False)
@@ -194,7 +194,7 @@ def test_an_intent_that_another_job_shares_is_left_alone() -> None:
 
 @pytest.mark.parametrize("body", [b"elsewhere/a", b"flights10/a", b"flights/_hidden/a", b"", b"\xff"])
 def test_a_tampered_intent_reaches_no_other_key(body: bytes) -> None:
-    """An intent whose content is not the key it was written for leads to no upload, and stops no abort."""
+    """An intent whose content is not its own key leads to no upload, and stops no abort."""
     lake = Lake()
     job = lake.set_up(unique_filenames=False)
     lake.store.die("create_upload", after=True)
@@ -209,7 +209,7 @@ def test_a_tampered_intent_reaches_no_other_key(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("unique", "track"), MODES)
-def test_what_cannot_be_noted_is_not_left_pending(unique: bool, track: str) -> None:
+def test_an_upload_that_cannot_be_recorded_is_not_left_pending(unique: bool, track: str) -> None:
     """If the record of a started upload cannot be written, the attempt leaves nothing pending."""
     lake = Lake()
     job = lake.set_up(unique_filenames=unique, track_pending=track)
@@ -255,7 +255,7 @@ def like_hadoop(upload: PendingUpload) -> PendingUpload:
 
 @pytest.mark.parametrize("repeat_complete", ["ok", "gone"])
 def test_every_upload_is_completed_once_or_again(repeat_complete: str) -> None:
-    """All objects are there byte for byte, and doing it again changes nothing, whatever the store answers."""
+    """All objects exist byte for byte, and a second completion changes nothing, whatever the store says."""
     lake, uploads = pending_lake(repeat_complete)
     assert complete(lake, uploads) == 4
     assert lake.data() == {named(path): body for path, body in FILES.items()}
@@ -266,7 +266,7 @@ def test_every_upload_is_completed_once_or_again(repeat_complete: str) -> None:
 
 @pytest.mark.parametrize("repeat_complete", ["ok", "gone"])
 def test_a_half_done_job_is_completed(repeat_complete: str) -> None:
-    """Uploads that are complete already are recognised among those that are not."""
+    """Uploads that are already complete are recognised among the others."""
     lake, uploads = pending_lake(repeat_complete)
     complete(lake, uploads[1:3])
     assert complete(lake, uploads) == 4
@@ -281,7 +281,7 @@ def test_an_upload_that_is_gone_fails_the_job() -> None:
         complete(lake, uploads)
 
 
-def test_an_object_of_someone_else_fails_the_job() -> None:
+def test_another_s_object_fails_the_job() -> None:
     """If the upload is gone and another object has its key, the job fails and the object is not touched."""
     lake, uploads = pending_lake()
     key = uploads[2].destinationKey
@@ -293,8 +293,8 @@ def test_an_object_of_someone_else_fails_the_job() -> None:
 
 
 @pytest.mark.parametrize("etags", [["0" * 32], [], ["x"]])
-def test_parts_that_the_store_rejects_fail_the_job(etags: list[str]) -> None:
-    """If the parts are not the ones the record names, the upload can never be completed."""
+def test_rejected_parts_fail_the_job(etags: list[str]) -> None:
+    """If the parts are not the recorded ones, the upload can never be completed."""
     lake, uploads = pending_lake()
     wrong = msgspec.structs.replace(uploads[0], etags=etags)
     with pytest.raises(JobFailed, match="rejects the parts"):
@@ -307,11 +307,11 @@ def test_parts_that_the_store_rejects_fail_the_job(etags: list[str]) -> None:
 )
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_other_errors_decide_nothing(error: S3CommitError, moment: str) -> None:
-    """An error that says nothing about the upload is raised as it is; doing it again succeeds."""
+    """An error that says nothing about the upload is raised unchanged, and a second try succeeds."""
     lake, uploads = pending_lake("gone")
     setattr(lake.store, moment, once("complete_upload", named("b"), error))
     if isinstance(error, OutcomeUnknown) and moment == "after":
-        assert complete(lake, uploads) == 4  # a look at the object shows that it is the job's
+        assert complete(lake, uploads) == 4  # the object shows that it is the job's
         return
     with pytest.raises(type(error)):
         complete(lake, uploads)
@@ -320,8 +320,8 @@ def test_other_errors_decide_nothing(error: S3CommitError, moment: str) -> None:
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_store_that_fails_to_complete_what_is_gone(is_gone: bool) -> None:
-    """Where a completion gets 500 for ever, the upload's parts say whether it is gone; then the job fails."""
+def test_an_endless_server_error_is_resolved_by_the_parts(is_gone: bool) -> None:
+    """If a completion always gets 500, the upload's parts say whether it is gone; then the job fails."""
     lake, uploads = pending_lake()
     if is_gone:
         lake.store.abort_upload(BUCKET, uploads[0].destinationKey, uploads[0].uploadId)
@@ -331,7 +331,7 @@ def test_a_store_that_fails_to_complete_what_is_gone(is_gone: bool) -> None:
 
 
 def test_parts_that_cannot_be_listed_decide_nothing() -> None:
-    """Who may not list parts gets the error of the completion."""
+    """Without the right to list parts, the error of the completion is raised."""
     lake, uploads = pending_lake()
 
     def deny(call: StoreCall) -> None:
@@ -352,8 +352,8 @@ def test_a_look_that_fails_decides_nothing() -> None:
         complete(lake, uploads)
 
 
-def test_doubtful_uploads_are_not_collected_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uploads whose completion is unknown are checked in batches."""
+def test_doubtful_uploads_are_checked_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads whose completion is unknown do not pile up."""
     monkeypatch.setattr("airflow_s3commit.protocol.metadata.pending_uploads._BATCH", 2)
     lake, uploads = pending_lake("gone")
     complete(lake, uploads)
@@ -381,7 +381,7 @@ def test_ours_is_known_by_its_metadata() -> None:
 
 
 def test_under_kms_sparks_own_upload_is_known_by_its_name() -> None:
-    """Where encryption hides what ETags follow from, name, size and number of parts identify the object."""
+    """If encryption hides what ETags follow from, name, size and number of parts identify the object."""
     lake, uploads = pending_lake()
     complete(lake, uploads)
     upload = like_hadoop(uploads[0])
@@ -410,7 +410,7 @@ def test_hadoop_s_is_known_by_its_etag() -> None:
 
 @pytest.mark.parametrize("completed", [[], [0], [1, 2], [0, 1, 2, 3]], ids=str)
 def test_taking_back_leaves_nothing(completed: list[int]) -> None:
-    """Every upload is aborted and every object of one deleted, whichever were complete."""
+    """Every upload is aborted and every object of one deleted, complete or not."""
     lake, uploads = pending_lake()
     complete(lake, [uploads[number] for number in completed])
     assert delete_ours(lake.context(), uploads) == len(completed)
@@ -419,7 +419,7 @@ def test_taking_back_leaves_nothing(completed: list[int]) -> None:
 
 
 def test_taking_back_spares_what_is_not_ours() -> None:
-    """An object that someone else wrote over ours stays."""
+    """An object that another writer put over ours stays."""
     lake, uploads = pending_lake(unique_filenames=False)
     complete(lake, uploads)
     lake.put({"dt=1/b": b"someone else's"})
@@ -447,7 +447,7 @@ def test_an_object_changed_between_look_and_delete_stays() -> None:
 
 
 def test_a_look_that_fails_takes_nothing_back() -> None:
-    """If the HEAD of an object fails, nothing of its batch is deleted."""
+    """If the HEAD of an object fails, none of its batch is deleted."""
     lake, uploads = pending_lake()
     complete(lake, uploads)
     lake.store.before = once("head", named("d"), Unavailable("slow"))
@@ -457,7 +457,7 @@ def test_a_look_that_fails_takes_nothing_back() -> None:
 
 
 def test_all_aborts_are_tried() -> None:
-    """An upload that cannot be aborted doesn't keep the others from it; aborting again finishes it."""
+    """An upload that cannot be aborted does not keep the others from it; a second abort finishes."""
     lake, uploads = pending_lake()
     ids = [PendingId.of(upload) for upload in uploads]
     lake.store.before = once("abort_upload", named("b"), Unavailable("slow"))
@@ -471,7 +471,7 @@ def test_all_aborts_are_tried() -> None:
 
 
 def test_objects_that_changed_are_left_and_counted() -> None:
-    """A bulk delete says how many it deleted; one that changed stays, and is no error."""
+    """A bulk delete says how many it deleted; one that changed stays, without an error."""
     lake = Lake()
     lake.put({"a": b"1", "b": b"2"})
     etag = lake.store.head(BUCKET, f"{ROOT}a").etag
@@ -482,7 +482,7 @@ def test_objects_that_changed_are_left_and_counted() -> None:
 
 
 def test_a_delete_that_the_store_refuses_is_an_error() -> None:
-    """An object that the store does not delete for another reason is reported with its key and the reason."""
+    """An object that the store will not delete for another reason is reported with its key and the reason."""
 
     class Stubborn(Lake):
         def __init__(self) -> None:
@@ -504,7 +504,7 @@ class Busy(MemoryStore):
         self.sizes: list[int] = []
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
-        """Delete all but every second one, while it is busy."""
+        """Delete only every second one while the store is busy."""
         self.sizes.append(len(objects))
         if len(self.sizes) > self.times:
             return super().delete_many(bucket, objects)
@@ -522,7 +522,7 @@ def busy_lake(times: int, objects: int, code: str = "SlowDown") -> tuple[Lake, B
     return lake, store, doomed
 
 
-def test_what_a_store_was_too_busy_for_is_deleted_again() -> None:
+def test_objects_that_a_busy_store_left_are_deleted_again() -> None:
     """Objects that a bulk delete left because the store was busy are deleted after a pause."""
     lake, store, doomed = busy_lake(2, 8)
     context = replace(lake.context(), store=store)
@@ -536,7 +536,7 @@ def test_what_a_store_was_too_busy_for_is_deleted_again() -> None:
     [("SlowDown", Unavailable), ("ServiceUnavailable", Unavailable), ("InternalError", OutcomeUnknown)],
 )
 def test_a_store_that_stays_busy_is_an_error(code: str, kind: type[Exception]) -> None:
-    """A store that is always too busy ends the deletion with what to do, and with what it leaves open."""
+    """A store that is always too busy ends the deletion with an error that names the next action."""
     lake, store, doomed = busy_lake(100, 4096, code)
     with pytest.raises(kind, match="run the step again"):
         delete_objects(replace(lake.context(), store=store), doomed, "plan")

@@ -1,4 +1,4 @@
-"""Conditional writes, and what is found out when their answer is lost."""
+"""Conditional writes, and how lost answers are resolved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def conditional(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def store(conditional: bool) -> WatchedStore:
-    """Return a store that does, or does not."""
+    """Return a store that honours conditions, or one that does not."""
     return WatchedStore((BUCKET,), conditions=conditional)
 
 
@@ -71,15 +71,15 @@ def test_a_damaged_record_is_never_taken_for_none(store: WatchedStore, body: byt
     assert store.get(BUCKET, KEY).info.etag == etag
 
 
-def test_of_two_creators_the_first_stands(store: WatchedStore, conditional: bool) -> None:
-    """The second one is handed the first one's record."""
+def test_of_two_creators_the_first_wins(store: WatchedStore, conditional: bool) -> None:
+    """The second one gets the first one's record."""
     first = records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
     second = records.create(store, BUCKET, KEY, record("2"), conditional=conditional)
     assert first.record.nonce == second.record.nonce == standing(store) == "1"
     assert first.etag == second.etag
 
 
-def test_a_lost_answer_to_a_create_is_settled_by_looking(store: WatchedStore, conditional: bool) -> None:
+def test_a_lost_answer_to_a_create_is_resolved_by_a_read(store: WatchedStore, conditional: bool) -> None:
     """After a lost response a read decides: the writer's own record is returned, or the error is raised."""
     store.after = once("put", KEY, lost())
     created = records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
@@ -106,8 +106,8 @@ def test_a_lost_answer_may_hide_another_writer() -> None:
     assert records.create(store, BUCKET, KEY, record("1")).record.nonce == "another"
 
 
-def test_a_repeated_create_meets_its_own_record(store: WatchedStore, conditional: bool) -> None:
-    """A create sent again after its answer was lost says 412, and is known by its nonce to have succeeded."""
+def test_a_repeated_create_finds_its_own_record(store: WatchedStore, conditional: bool) -> None:
+    """A create that is sent again after a lost answer gets 412, and its nonce shows that it succeeded."""
     own = record("1")
     records.create(store, BUCKET, KEY, own, conditional=conditional)
     assert records.create(store, BUCKET, KEY, own, conditional=conditional).record == own
@@ -131,7 +131,7 @@ def test_a_swap_of_a_record_that_is_gone_fails(store: WatchedStore, conditional:
     assert records.find(store, BUCKET, KEY, LockRecord) is None
 
 
-def test_a_lost_answer_to_a_swap_is_settled_by_looking(store: WatchedStore, conditional: bool) -> None:
+def test_a_lost_answer_to_a_swap_is_resolved_by_a_read(store: WatchedStore, conditional: bool) -> None:
     """The writer finds its own nonce and has succeeded."""
     etag = put(store, "0")
     store.after = once("put", KEY, lost())
@@ -168,7 +168,7 @@ def test_a_swap_overtaken_while_its_answer_was_lost_failed() -> None:
 
 @pytest.mark.parametrize("act", ["create", "swap"])
 def test_other_errors_go_through(act: str) -> None:
-    """A store that turns the write away is not asked again, and nothing changed."""
+    """A write that the store rejects is not sent again, and nothing changes."""
     store = WatchedStore((BUCKET,))
     etag = put(store, "0")
     store.before = once("put", KEY, Unavailable("slow down"))
@@ -178,7 +178,7 @@ def test_other_errors_go_through(act: str) -> None:
     assert standing(store) == "0"
 
 
-def test_what_would_not_be_read_back_is_not_written(store: WatchedStore, conditional: bool) -> None:
+def test_an_unreadable_record_is_not_written(store: WatchedStore, conditional: bool) -> None:
     """An invalid record never reaches the store."""
     bad = LockRecord(job_id="", staging="s", owner="o", lease=-1.0, nonce="n")
     with pytest.raises(InvalidRecord):

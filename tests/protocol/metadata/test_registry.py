@@ -1,4 +1,4 @@
-"""The registry of destinations: written once each, read without trust."""
+"""The registry of destinations: each is written once, and read without trust."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_destination_is_written_at_most_once(memory: MemoryStore) -> None:
 
 
 def test_destinations_share_no_object(memory: MemoryStore) -> None:
-    """Another destination, connection or staging has an object of its own; the list is in order of URIs."""
+    """Each destination, connection or staging has its own object; the list is in order of URIs."""
     for staging in ("s3://ops/records/", None):
         for destination in (ORDERS, FLIGHTS):
             register_destination(memory, REGISTRY.uri, destination, staging=staging)
@@ -69,7 +69,7 @@ def test_a_known_object_is_not_read_again(memory: MemoryStore) -> None:
 def test_a_changed_object_is_left_out(
     memory: MemoryStore, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record that is damaged, or not the one of its name, says nothing; the others are read."""
+    """A damaged record, or one under another record's name, is ignored; the others are read."""
     register_destination(memory, REGISTRY, FLIGHTS)
     (entry,) = read_registry(memory, REGISTRY)
     register_destination(memory, REGISTRY, ORDERS)
@@ -94,7 +94,7 @@ def test_a_store_without_conditional_writes_is_written_plainly(memory: MemorySto
 
 
 def test_a_failure_is_logged_once(memory: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever fails, the caller goes on, and the log has one line that names both prefixes."""
+    """Whatever fails, the caller continues, and the log has one line that names both prefixes."""
     away = "s3://no-such-bucket/registry/"
     with caplog.at_level(logging.WARNING), failures_logged(away, FLIGHTS):
         register_destination(memory, away, FLIGHTS)
@@ -109,7 +109,7 @@ def test_a_failure_is_logged_once(memory: MemoryStore, caplog: pytest.LogCapture
 
 
 def test_a_destination_is_gone_when_nothing_is_left(memory: MemoryStore) -> None:
-    """An object or a pending upload, there or in the staging, keeps it; without them it is forgotten."""
+    """An object or a pending upload, there or in the staging, keeps it; otherwise it is forgotten."""
     register_destination(memory, REGISTRY, FLIGHTS, staging="s3://ops/records/")
     register_destination(memory, REGISTRY, ORDERS)
     flights, orders = read_registry(memory, REGISTRY)
@@ -135,6 +135,6 @@ def test_a_destination_is_gone_when_nothing_is_left(memory: MemoryStore) -> None
     ],
 )
 def test_patterns(pattern: str, is_match: bool) -> None:
-    """A star matches slashes too; a slash at the end is optional; case counts."""
+    """A star matches slashes too; a final slash is optional; case matters."""
     assert matches(FLIGHTS, pattern) is is_match
     assert is_pattern(pattern) is ("*" in pattern or "?" in pattern)

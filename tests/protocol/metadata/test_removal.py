@@ -1,4 +1,4 @@
-"""A job that ended leaves nothing in its staging, and what it leaves while it is removed can be read."""
+"""A job that ended leaves nothing in its staging, and what remains during the removal is readable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
 @pytest.mark.parametrize("end", ["commit", "abort"])
 @pytest.mark.parametrize("track", ["task", "s3"])
 def test_nothing_is_left_of_the_staging(end: str, track: str) -> None:
-    """After a job has ended, all of its staging is gone, and no other job's is."""
+    """After a job has ended, all of its staging is gone, and other jobs' stagings stay."""
     lake = Lake()
     lake.run_task(lake.set_up(THEIRS), NEW)
     theirs = lake.staging(THEIRS)
@@ -37,15 +37,15 @@ def test_the_job_s_record_goes_first_and_the_state_last() -> None:
     deleted = [call.key.rpartition("/")[2] for call in lake.store.calls if call.verb == "delete"]
     assert deleted[0] == "job.json"
     assert deleted[-1] == "state.json"
-    assert len(deleted) == len(set(deleted)) + 1  # two seals of one name
+    assert len(deleted) == len(set(deleted)) + 1  # two seals with one file name
     clean_staging(lake.context())
     assert lake.staging() == []
 
 
 @pytest.mark.parametrize("nth", range(1, 6))
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_a_cleanup_that_stopped_is_taken_up(end: str, nth: int) -> None:
-    """Wherever a cleanup dies, the same step again finishes it, and says how the job ended."""
+def test_a_cleanup_that_stopped_is_resumed(end: str, nth: int) -> None:
+    """Wherever a cleanup dies, the next one finishes it, and says how the job ended."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     lake.sealed(NEW)
@@ -70,7 +70,7 @@ def test_a_cleanup_that_stopped_is_taken_up(end: str, nth: int) -> None:
     assert ended.job_id == OURS if end == "commit" else ended.objects == 0
 
 
-def test_an_object_that_cannot_be_deleted_is_told() -> None:
+def test_an_object_that_cannot_be_deleted_is_reported() -> None:
     """If the store keeps an object, the error names it and the state stays."""
     lake = Lake()
     lake.sealed(NEW)
@@ -81,8 +81,8 @@ def test_an_object_that_cannot_be_deleted_is_told() -> None:
     assert "state.json" in lake.staging()
 
 
-def test_a_staging_that_no_record_proves_to_be_the_job_s_is_left() -> None:
-    """Its name alone is no proof."""
+def test_a_staging_without_proof_is_left() -> None:
+    """The staging's name alone does not prove whose it is."""
     lake = Lake()
     lake.forge_task({ROOT + named("dt=1/a"): BUCKET})
     before = lake.everything()

@@ -1,4 +1,4 @@
-"""What was sealed is read again only if it is, byte for byte, what was sealed."""
+"""What was sealed is read again only if it is still the same, byte for byte."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_was_sealed_is_read() -> None:
 
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_a_seal_is_known_by_its_etag(quote: str) -> None:
-    """The seal with the expected ETag is read, quoted or not; any other seal is refused."""
+    """The seal with the expected ETag is read, quoted or not; any other is refused."""
     lake, _ = sealed_lake()
     etag = load_seal(lake.context(), None).etag
     assert load_seal(lake.context(), f"{quote}{etag}{quote}").etag == etag
@@ -98,7 +98,7 @@ def test_another_job_s_seal_is_refused() -> None:
     ],
 )  # fmt: skip
 @each("unique", [True, False])
-def test_what_changed_after_it_was_sealed_is_refused(
+def test_what_changed_after_the_seal_is_refused(
     record: str, old: bytes, new: bytes, cut: int, unique: bool
 ) -> None:
     """A seal, stage seal or pendingset that was changed or cut short stops the commit before it begins."""
@@ -107,7 +107,7 @@ def test_what_changed_after_it_was_sealed_is_refused(
     lake.tamper(key, old=old, new=new, cut=cut)
     refused(lake, InvalidRecord, lake.job().commit)
     if not unique or f"{OURS}/" in record:
-        # With unique names a plan has no need of the keys in the pendingsets.
+        # With unique names a plan does not need the keys in the pendingsets.
         refused(lake, InvalidRecord, lake.job().plan)
     state = lake.job().state()
     assert state is not None
@@ -115,7 +115,7 @@ def test_what_changed_after_it_was_sealed_is_refused(
 
 
 @pytest.mark.parametrize("record", [f"{OURS}/sealed.json", "spark-1/sealed.json", "00001_1.pendingset"])
-def test_what_is_missing_after_it_was_sealed_is_refused(record: str) -> None:
+def test_what_is_missing_after_the_seal_is_refused(record: str) -> None:
     """A seal, stage seal or pendingset that is gone stops the commit before it begins."""
     lake, _ = sealed_lake()
     (key,) = [key for key in lake.keys("") if key.endswith(record)]
@@ -124,7 +124,7 @@ def test_what_is_missing_after_it_was_sealed_is_refused(record: str) -> None:
 
 
 def test_swapped_pendingsets_are_refused() -> None:
-    """Two pendingsets that changed places are refused, although nothing in them changed."""
+    """Two pendingsets that traded places are refused, although their content is unchanged."""
     lake, _ = sealed_lake()
     first, second = lake.pendingset_key("00000"), lake.pendingset_key("00001")
     bodies = lake.get(first), lake.get(second)
@@ -134,7 +134,7 @@ def test_swapped_pendingsets_are_refused() -> None:
 
 
 def test_a_second_pendingset_of_a_task_does_not_count() -> None:
-    """A pendingset that is not sealed is never read for publishing, and its uploads are aborted."""
+    """A pendingset that is not sealed is not read for publishing, and its uploads are aborted."""
     lake, _ = sealed_lake()
     body = lake.get(lake.pendingset_key()).replace(b'"attempt":"1"', b'"attempt":"2"')
     lake.store.put(BUCKET, lake.pendingset_key(attempt="2"), body.replace(b"dt=1/a", b"dt=7/a"))
@@ -142,7 +142,7 @@ def test_a_second_pendingset_of_a_task_does_not_count() -> None:
     assert sorted(lake.data()) == sorted(f"{path}-{OURS}" for path in ("dt=1/a", "dt=2/b"))
 
 
-def test_a_seal_that_was_handed_over_is_the_only_one() -> None:
+def test_only_the_expected_seal_is_read() -> None:
     """A caller that expects another seal than the stored one is refused."""
     lake, _ = sealed_lake()
     refused(
@@ -151,15 +151,15 @@ def test_a_seal_that_was_handed_over_is_the_only_one() -> None:
 
 
 def test_a_store_that_fails_is_not_a_tampered_record() -> None:
-    """An error of the store while reading is raised as it is."""
+    """An error of the store while reading is raised unchanged."""
     lake, seal = sealed_lake()
     lake.store.before = once("get", ".pendingset", Unavailable("slow down"))
     with pytest.raises(Unavailable):
         read(lake, seal)
 
 
-def test_a_stage_seal_without_etag_is_still_its_own() -> None:
-    """Whether an ETag is given or not, a stage's seal must be of that job and stage."""
+def test_a_stage_seal_without_etag_is_checked_too() -> None:
+    """With or without an ETag, a stage's seal must belong to that job and stage."""
     lake, _ = sealed_lake()
     stored = load_stage_seal(lake.context(), "spark", "1", None)
     assert load_stage_seal(lake.context(), "spark", "1", stored.etag) == stored
@@ -189,7 +189,7 @@ def big_set(lake: Lake, files: int) -> Any:
 
 
 def test_a_task_of_thirty_thousand_files_is_committed() -> None:
-    """A pendingset of 30,000 entries works from seal to manifest, and is held no more than once."""
+    """A pendingset of 30,000 entries works from seal to manifest, and is held only once."""
     lake, files = Lake(), 30_000
     job = lake.set_up()
     task = big_set(lake, files)

@@ -1,4 +1,4 @@
-"""The table is found by its log, with few requests, and nobody takes its files for other files."""
+"""The log defines the table, which takes few requests to find and never has another table's files."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def grown(count: int) -> Lake:
 
 
 def live(lake: Lake, generation: int | None = None) -> list[int]:
-    """Return the numbers of the commits that the table consists of."""
+    """Return the numbers of the commits that make up the table."""
     snapshot = read_snapshot(lake.store, HERE, generation)
     assert snapshot is not None
     return [commit.number for commit in snapshot.commits()]
 
 
 def verbs(lake: Lake) -> list[str]:
-    """Return the calls so far but for those of entries, which are made at once."""
+    """Return the calls so far, except those for entries, which run concurrently."""
     return [call.verb for call in lake.store.calls if not (call.verb == "get" and call.key.startswith(LOG))]
 
 
@@ -69,7 +69,7 @@ def checkpoints(lake: Lake) -> list[str]:
 
 
 class TestReadSnapshot:
-    def test_a_log_without_commits_is_no_table(self) -> None:
+    def test_a_log_without_commits_is_not_a_table(self) -> None:
         """Neither an empty log nor one of aborted jobs, or of another table, has a snapshot."""
         lake = Lake()
         assert read_snapshot(lake.store, HERE) is None
@@ -80,7 +80,7 @@ class TestReadSnapshot:
                 read_snapshot(lake.store, HERE, generation)
 
     def test_a_long_log_is_read_from_its_newest_checkpoint(self) -> None:
-        """Of 1,000 entries it reads those after the newest checkpoint, and asks three more times."""
+        """Of 1,000 entries it reads those after the newest checkpoint, and sends three more requests."""
         lake = grown(1_000)
         assert live(lake) == list(range(901, 1_001))
         assert verbs(lake) == ["list_objects", "get", "list_objects"]
@@ -88,11 +88,11 @@ class TestReadSnapshot:
 
     @pytest.mark.parametrize("generation", [1, 12, 13, 14, 26, 99])
     def test_every_generation_is_read(self, generation: int) -> None:
-        """Before, at and after a checkpoint, the table is that of the generation."""
+        """Before, at and after a checkpoint, the table is the one of the generation."""
         assert live(grown(99), generation) == list(range(1, generation + 1))
 
     def test_a_missing_entry_is_an_error(self) -> None:
-        """A table is not read around an entry that somebody deleted, at the newest checkpoint or after it."""
+        """A table is not read past a deleted entry, at the newest checkpoint or after it."""
         for number in (26, 27):
             lake = grown(28)
             lake.store.delete(BUCKET, entry_key(HERE, number))
@@ -100,7 +100,7 @@ class TestReadSnapshot:
                 read_snapshot(lake.store, HERE)
 
     def test_an_entry_that_a_listing_lacks_is_read_by_its_key(self) -> None:
-        """A table is read up to the entry that the caller knows of, however old the listing is."""
+        """A table is read up to the entry that the caller knows, however old the listing is."""
         lake = grown(3)
         real = lake.store.list_objects
         lake.store.list_objects = lambda *a, **k: iter(list(real(*a, **k))[:-2])  # type: ignore[method-assign]
@@ -112,13 +112,13 @@ class TestReadSnapshot:
 
 class TestCheckpoint:
     def test_one_is_written_now_and_then(self) -> None:
-        """Every 13th entry has one, and no other; nothing takes it for an entry."""
+        """Every 13th entry has a checkpoint, and no other; nothing takes it for an entry."""
         lake = grown(30)
         assert checkpoints(lake) == [checkpoint_key(HERE, number) for number in (13, 26)]
         assert find_head(lake.store, HERE) == 30
 
     def test_long_ones_are_written_less_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A checkpoint saves reading a part of the commits in it: together they do not outgrow the log."""
+        """A checkpoint saves reading some of its commits, and all together do not outgrow the log."""
         monkeypatch.setattr(module, "_PART", 1)
         lake = Lake()
         for number in range(1, 14 * 8):
@@ -135,7 +135,7 @@ class TestCheckpoint:
             lambda lake, key: lake.store.delete(BUCKET, key),
         ],
     )
-    def test_a_damaged_one_is_passed_over(self, damage: object) -> None:
+    def test_a_damaged_one_is_skipped(self, damage: object) -> None:
         """The log is folded from an older checkpoint, or from its start: the table is the same."""
         assert callable(damage)
         lake = grown(64)
@@ -144,15 +144,15 @@ class TestCheckpoint:
             damage(lake, checkpoint_key(HERE, number))
             assert live(lake) == expected
 
-    def test_a_damaged_one_is_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
-        """The operator learns which object to look at."""
+    def test_a_damaged_one_gets_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The warning names the object."""
         lake = grown(13)
         lake.tamper(checkpoint_key(HERE, 13), cut=5)
         assert live(lake) == list(range(1, 14))
         assert f"skipping a checkpoint: s3://{BUCKET}/{checkpoint_key(HERE, 13)}" in caplog.text
 
-    def test_one_of_another_log_is_passed_over(self) -> None:
-        """Where the log was deleted and began anew, what is left of the old one is not believed."""
+    def test_one_of_another_log_is_skipped(self) -> None:
+        """If the log was deleted and began again, what is left of the old one is not believed."""
         lake = grown(13)
         for key in lake.keys(LOG):
             lake.store.delete(BUCKET, key)
@@ -200,7 +200,7 @@ class TestLiveFiles:
 
     @pytest.mark.parametrize("is_apart", [True, False])
     def test_a_long_list_is_read_in_pieces(self, is_apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A list, or an entry with one, that is too long to be read beside others is read by itself."""
+        """A long list, or an entry with one, is read on its own."""
         lake = Lake()
         with apart(is_apart):
             lake.sealed({"dt=1/a": b"a", "dt=1/b": b"b"}).commit()
@@ -210,7 +210,7 @@ class TestLiveFiles:
 
     @pytest.mark.parametrize("limit", [10, 10_000])
     def test_a_list_that_was_changed_is_refused(self, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """However it is read, it is compared with the digest in the log."""
+        """Either way, it is compared with the digest in the log."""
         monkeypatch.setattr(manifests, "_LIST_BYTES", limit)
         lake = Lake()
         with apart():
@@ -220,7 +220,7 @@ class TestLiveFiles:
             self.found(lake)
 
     def test_a_list_within_takes_one_request(self) -> None:
-        """It is read from the entry, which is there before the manifest is written."""
+        """It is read from the entry, which exists before the manifest."""
         lake = Lake()
         crash(lake, lake.sealed({"dt=1/a": b"a"}).commit, "put", f"{OURS}.json")
         snapshot = read_snapshot(lake.store, HERE)
@@ -235,7 +235,7 @@ class TestLiveFiles:
     def test_a_list_within_that_was_changed_is_refused(
         self, limit: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is compared with the digest in the checkpoint; so is the one in the manifest, taken instead."""
+        """It is compared with the digest in the checkpoint, as is the manifest's list, used instead."""
         monkeypatch.setattr(manifests, "_LIST_BYTES", limit)
         monkeypatch.setattr(module, "CHECKPOINT_EVERY", 2)
         lake = Lake()
@@ -253,7 +253,7 @@ class TestLiveFiles:
             self.found(lake)
 
     def test_whole_entries_are_read_on_demand(self) -> None:
-        """What a reader asks for of each file is what it gets."""
+        """A reader gets the fields of each file that it asks for."""
         lake = Lake()
         lake.sealed({"dt=1/a": b"abc"}).commit()
         snapshot = read_snapshot(lake.store, HERE)
@@ -289,7 +289,7 @@ OLD, OLD2, NEW = named("dt=1/a", FIRST), named("dt=2/a", FIRST), named("dt=1/a")
 
 
 def test_a_retaining_commit_leaves_what_it_replaces() -> None:
-    """The replaced files are in place, and not in the table; the generation before has them."""
+    """The replaced files stay, but not in the table; the generation before has them."""
     lake = two_generations()
     assert lake.data().keys() == {OLD, OLD2, NEW}
     assert table(lake) == {OLD2, NEW}
@@ -313,7 +313,7 @@ def test_what_cannot_be_retained_is_named(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_nothing_is_retained_by_default() -> None:
-    """Without retain the replaced files are deleted at once."""
+    """Without ``retain`` the replaced files are deleted at once."""
     lake = two_generations(retain="0s")
     assert lake.data().keys() == {OLD2, NEW}
     snapshot = read_snapshot(lake.store, FLIGHTS)
@@ -337,7 +337,7 @@ def test_a_later_replace_leaves_retained_files(committer: str, retain: str) -> N
 
 
 def test_foreign_files_are_not_retained() -> None:
-    """Files that no generation has are deleted at once, also by a commit that retains."""
+    """Files of no generation are deleted at once, even by a commit that retains."""
     lake = two_generations()
     lake.put({"dt=1/foreign": b"f"})
     lake.sealed({"dt=1/a": b"newest"}, job_id=THIRD, retain=WEEK).commit()
@@ -345,8 +345,8 @@ def test_foreign_files_are_not_retained() -> None:
 
 
 @each("committer", ["magic", "directory"])
-def test_retained_files_are_no_data_for_a_job_that_fails_on_data(committer: str) -> None:
-    """Conflict mode fail is refused for data of the table, and not for files that the table had."""
+def test_retained_files_are_not_data_for_a_job_that_fails_on_data(committer: str) -> None:
+    """Conflict mode ``fail`` is refused for data of the table, but not for its former files."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1"}, job_id=FIRST, conflict_mode="append").commit()
     lake.sealed({"dt=2/a": b"2"}, committer="directory", retain=WEEK).commit()
@@ -364,7 +364,7 @@ def test_retained_files_are_no_data_for_a_job_that_fails_on_data(committer: str)
 
 
 def test_a_job_that_was_set_up_earlier_knows_of_retained_files() -> None:
-    """A job learns from the log that files are retained since its setup."""
+    """A job learns from the log that files have been retained since its setup."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1"}, job_id=FIRST, conflict_mode="append").commit()
     late = lake.sealed({"dt=1/a": b"late"}, job_id=THIRD)
@@ -373,7 +373,7 @@ def test_a_job_that_was_set_up_earlier_knows_of_retained_files() -> None:
     assert lake.data().keys() == {OLD, named("dt=1/a", THIRD)}
 
 
-def test_aborts_between_pass_on_that_files_are_retained() -> None:
+def test_aborts_in_between_do_not_hide_retained_files() -> None:
     """An abandoned job between the retaining commit and a plan hides nothing."""
     lake = two_generations()
     lake.set_up(THEIRS).abort()
@@ -381,8 +381,8 @@ def test_aborts_between_pass_on_that_files_are_retained() -> None:
     assert lake.data().keys() == {OLD, OLD2, named("dt=1/a", THIRD)}
 
 
-def test_verify_takes_retained_files_for_no_foreign_ones() -> None:
-    """A retained file beside those of the last job is no finding; a foreign one is."""
+def test_verify_does_not_take_retained_files_for_foreign_ones() -> None:
+    """A retained file beside those of the last job is not a finding; a foreign one is."""
     lake = two_generations()
     report = verify(lake.store, FLIGHTS, job_id=OURS, threads=0)
     assert report.exclusive
@@ -405,7 +405,7 @@ def test_verify_takes_retained_files_for_no_foreign_ones() -> None:
     ],
 )
 def test_retain_is_refused_where_old_files_cannot_stay(options: dict[str, Any], message: str) -> None:
-    """Jobs that overwrite or delete before their entry cannot retain; nor is every text a duration."""
+    """Jobs that overwrite or delete before their entry cannot retain, and only durations are accepted."""
     with pytest.raises(InvalidOption, match=message):
         JobOptions(conflict_mode="replace", **options)
 
@@ -423,7 +423,7 @@ def test_a_copy_of_a_table_with_retained_files_is_refused() -> None:
     assert [key for key in lake.keys(f"{HOME}log/") if key.endswith("3.json")] == []
 
 
-def test_ours_is_what_the_table_has() -> None:
+def test_live_and_retained_jobs_are_distinguished() -> None:
     """The table's own files are told from retained ones of the same partition."""
     lake = two_generations()
     snapshot = read_snapshot(lake.store, FLIGHTS)
@@ -432,7 +432,7 @@ def test_ours_is_what_the_table_has() -> None:
 
 
 def test_a_job_that_has_ended_is_looked_up_once() -> None:
-    """Its manifest answers, so nothing else is asked about it."""
+    """Its manifest answers, so there are no further requests for it."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     for job_id in (THEIRS, an_id("3"), an_id("4")):
@@ -445,7 +445,7 @@ def test_a_job_that_has_ended_is_looked_up_once() -> None:
     assert sorted(asked) == sorted(f"{ROOT}_s3commit/manifests/{job}.json" for job in (THEIRS, an_id("3")))
 
 
-def test_a_job_that_ends_between_two_looks_is_no_older_one() -> None:
+def test_the_file_of_a_job_that_ends_between_two_looks_is_not_unlisted() -> None:
     """It had no manifest at the first look, and is not unfinished at the second: its entry names its file."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
@@ -465,8 +465,8 @@ def test_a_job_that_ends_between_two_looks_is_no_older_one() -> None:
     assert job.manifest() is not None
 
 
-def test_a_partition_that_a_commit_has_removed_has_none() -> None:
-    """What another program writes there afterwards is in no generation."""
+def test_a_removed_partition_has_no_unlisted_files() -> None:
+    """Files that another program writes there afterwards belong to no generation."""
     lake = Lake()
     lake.put({"dt=1/old": b"old", "dt=2/old": b"old"})
     lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS).commit()

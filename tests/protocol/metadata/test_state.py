@@ -29,13 +29,13 @@ def at(lake: Lake, state: Any) -> None:
 
 
 def test_a_job_begins_open() -> None:
-    """Its first state is open, nothing begun, everything reversible."""
+    """Its first state is open: nothing has begun, and everything is reversible."""
     first = first_state(Lake().context())
     assert (first.state, first.attempt, first.begun, first.reversible) == ("open", 0, False, True)
     assert first.seal_etag is first.plan_etag is first.saved_success is None
 
 
-def test_of_two_that_read_the_same_state_one_moves_it() -> None:
+def test_of_two_concurrent_moves_one_succeeds() -> None:
     """The loser gets an error and changes nothing."""
     lake = Lake()
     lake.set_up()
@@ -53,8 +53,8 @@ def test_of_two_that_read_the_same_state_one_moves_it() -> None:
     assert (standing.record.state, standing.record.owner) == ("sealed", "one")
 
 
-def test_moving_to_the_same_state_fences_off_who_read_the_old_record() -> None:
-    """A move changes the record even where it does not change the state, and keeps what it does not set."""
+def test_a_move_to_the_same_state_fences_off_readers_of_the_old_record() -> None:
+    """A move changes the record even if the state stays the same, and keeps what it does not set."""
     lake = Lake()
     lake.set_up()
     at(lake, "sealed")
@@ -67,7 +67,7 @@ def test_moving_to_the_same_state_fences_off_who_read_the_old_record() -> None:
     assert (fenced.record.state, fenced.record.seal_etag) == ("sealed", old.record.seal_etag)
 
 
-def test_a_lost_answer_to_a_move_is_settled_by_looking() -> None:
+def test_a_lost_answer_to_a_move_is_resolved_by_a_read() -> None:
     """The mover recognises its own record; if the old one is still stored, the outcome is unknown."""
     lake = Lake()
     lake.set_up()
@@ -82,8 +82,8 @@ def test_a_lost_answer_to_a_move_is_settled_by_looking() -> None:
 
 
 @pytest.mark.parametrize("state", ["open", "sealed", "committing", "committed", "aborting", "aborted"])
-def test_a_step_says_which_states_it_takes(state: Any) -> None:
-    """A step goes on in the states it names, and is refused in all others, by their type."""
+def test_a_step_names_its_states(state: Any) -> None:
+    """A step proceeds in the states it names, and is refused in all others, by their type."""
     lake = Lake()
     lake.set_up()
     at(lake, state)
@@ -92,7 +92,7 @@ def test_a_step_says_which_states_it_takes(state: Any) -> None:
         require_state(lake.context(), "open" if state != "open" else "sealed")
 
 
-def test_a_job_that_never_was_is_not_known() -> None:
+def test_an_unknown_job_is_not_found() -> None:
     """Without a state and without a manifest there is no such job."""
     lake = Lake()
     assert read_state(lake.context()) is None
@@ -129,7 +129,7 @@ def test_another_job_s_state_is_refused() -> None:
 
 @pytest.mark.parametrize("cut", [1, 20, 10_000])
 def test_a_damaged_state_stops_every_step(cut: int) -> None:
-    """A state that cannot be read is not taken for an absent one: nothing is lost, nothing goes on."""
+    """A state that cannot be read is not taken for an absent one: nothing is lost, nothing proceeds."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
     lake.sealed(FILES)
@@ -142,7 +142,7 @@ def test_a_damaged_state_stops_every_step(cut: int) -> None:
 
 
 def test_a_damaged_state_that_another_process_rewrites_meanwhile_is_left() -> None:
-    """Only the bytes that were seen to be damaged are overwritten."""
+    """Only the bytes that were found damaged are overwritten."""
     lake = Lake()
     lake.set_up()
     key = lake.context().layout.state

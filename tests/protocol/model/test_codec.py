@@ -1,4 +1,4 @@
-"""Limits of records: wide enough for the largest jobs, and nothing beyond them is read."""
+"""Limits of records allow the largest jobs, and nothing beyond them is read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, apart
 
 KEY = "k" * 1_000
 
-#: What our own writers know of a file's columns at most: 32 of them, bounds of up to 128 characters.
+#: The most that our own writers record of a file's columns: 32 of them, bounds of up to 128 characters.
 STATISTICS = {
     f"a_column_with_a_name_{number:02d}": ColumnStatistics(
         values=10**9, nulls=10**6, least="2013-01-01T00:00:00.000000", greatest="2013-12-31T23:59:59.999999"
@@ -56,12 +56,12 @@ FILE = PendingUpload(
 
 
 def weight(record: msgspec.Struct) -> int:
-    """Return the bytes that one more of a record's kind adds to a list."""
+    """Return the bytes that one more record of this kind adds to a list."""
     return len(msgspec.json.encode(record)) + 1
 
 
 class TestRoom:
-    """The largest jobs there are stay below every limit."""
+    """The largest jobs stay below every limit."""
 
     def test_a_task_attempt(self) -> None:
         """A pendingset holds 300,000 files with the longest keys, or 100,000 with statistics as well."""
@@ -85,7 +85,7 @@ class TestRoom:
         assert 100_000 * partition + 10**6 * task < codec.LARGEST["StageSealRecord"]
 
     def test_an_entry_of_the_log(self) -> None:
-        """The largest manifest, and what an entry adds to it, fit into an entry."""
+        """An entry has room for the largest manifest and its own fields."""
         assert codec.LARGEST["ManifestRecord"] + 64 * 1024 < codec.LARGEST["LogEntry"]
 
     def test_lists(self) -> None:
@@ -100,7 +100,7 @@ class TestRoom:
 
 
 class TestTooLarge:
-    """What is larger than any record of its kind is refused by what a listing or an answer's head says."""
+    """A record above its kind's limit is refused by its listed size or the answer's headers."""
 
     @pytest.fixture
     def lake(self) -> Lake:
@@ -111,7 +111,7 @@ class TestTooLarge:
         return lake
 
     def test_a_record_is_refused_by_name_and_size(self, lake: Lake) -> None:
-        """A state of 9 MiB is an invalid record, whose place and size are said."""
+        """A state of 9 MiB is an invalid record, whose place and size are named."""
         context = lake.context()
         key = context.layout.state
         lake.store.put(BUCKET, key, bytes(9 * codec.MIB))
@@ -119,7 +119,7 @@ class TestTooLarge:
             lake.job().commit()
 
     def test_one_bad_record_is_one_bad_line(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Jobs and endings whose records are too large are named with the problem; the others as ever."""
+        """Jobs and endings whose records are too large are named with the problem, beside the others."""
         monkeypatch.setattr(codec, "LARGEST", dict.fromkeys(codec.LARGEST, 10_000))
         lake.put(
             {
@@ -135,7 +135,7 @@ class TestTooLarge:
             (OURS, False), (OURS, False), (THEIRS, True),
         ]  # fmt: skip
 
-    def test_what_is_held_at_once(self, lake: Lake) -> None:
+    def test_few_large_records_are_held_at_once(self, lake: Lake) -> None:
         """Of records that are large together only some are read before the first is used."""
         store, context = lake.store, lake.context()
         for number in range(4):
@@ -147,7 +147,7 @@ class TestTooLarge:
         assert len([call.key for call in store.calls if call.verb == "get"]) <= 2
 
     def test_uploads_of_a_long_record_are_unknown(self, lake: Lake) -> None:
-        """A ``.pending`` beyond its limit is one that cannot be read: it hides no other record."""
+        """A ``.pending`` beyond its limit counts as unreadable, and hides no other record."""
         tasks = lake.pendingset_key().rpartition("/")[0]
         lake.store.put(BUCKET, f"{tasks}/x_1/000001.pending", bytes(17 * codec.MIB))
         uploads = list(tracked_uploads(lake.context()))
@@ -159,8 +159,8 @@ class TestTooLarge:
         lake.store.calls.clear()
         assert read_time(lake.store, lake.context().layout.destination) is not None
 
-    def test_a_marker_that_is_too_long_is_no_hindrance_after_the_commit(self, lake: Lake) -> None:
-        """A ``_SUCCESS`` that somebody blew up while a commit ran is written over."""
+    def test_a_marker_that_is_too_long_does_no_harm_after_the_commit(self, lake: Lake) -> None:
+        """A ``_SUCCESS`` that was blown up while a commit ran is overwritten."""
         lake.store.before = lambda call: (
             lake.put({"_SUCCESS": bytes(5 * codec.MIB)})
             if call.verb == "put" and call.key == f"{HOME}manifests/{OURS}.json"
@@ -183,14 +183,14 @@ class TestLines:
             b"[" * 100_000,
         ],
     )
-    def test_a_line_that_is_no_record(self, line: bytes) -> None:
-        """A line that cannot be read is named by its number, and the list by its URI."""
+    def test_an_invalid_line_is_named(self, line: bytes) -> None:
+        """An unreadable line is named by its number, and the list by its URI."""
         good = msgspec.json.encode(PlannedObject(key="k", size=1, etag="e"))
         with pytest.raises(InvalidRecord, match="line 2 of s3://lake/list"):
             list(decode_lines(PlannedObject, [good, line], "s3://lake/list"))
 
-    def test_a_manifest_whose_list_is_none(self) -> None:
-        """A list with the right digest and a line of something else is refused as a record is."""
+    def test_a_manifest_with_an_invalid_list_is_refused(self) -> None:
+        """A list with the right digest but an invalid line is refused like a record."""
         lake = Lake()
         with apart():
             lake.sealed({"dt=1/a.csv": b"1"}).commit()
@@ -202,7 +202,7 @@ class TestLines:
         with pytest.raises(InvalidRecord, match=r"line 1 of s3://lake/flights/_s3commit/manifests/.*jsonl"):
             list(manifest_files(lake.store, forged))
 
-    def test_a_plan_whose_part_is_none(self) -> None:
+    def test_a_plan_with_an_invalid_part_is_refused(self) -> None:
         """An invalid planned object, in a part with the planned digests, is an invalid record."""
         lake = Lake()
         lake.put({"dt=1/old.csv": b"old"})
@@ -230,8 +230,8 @@ class TestPlain:
             {"etag": None},
         ],
     )
-    def test_values_from_an_xcom(self, changes: dict[str, object]) -> None:
-        """Plain values beyond a limit, or that no record could hold, are refused in few words."""
+    def test_oversized_values_from_an_xcom_are_refused(self, changes: dict[str, object]) -> None:
+        """Plain values beyond a limit, or that no record could hold, are refused with a short message."""
         task = CommittedTask(
             stage="s",
             stage_attempt="1",
@@ -247,8 +247,8 @@ class TestPlain:
         assert len(str(refusal.value)) < 2_000
 
 
-def test_what_could_not_be_read_is_not_written() -> None:
-    """A record that is larger than is read of its kind is refused when it is saved."""
+def test_an_oversized_record_is_not_written() -> None:
+    """A record that is too large to be read again is refused when it is saved."""
     parts = [PlanPart(number=number, etag="e" * 8_000, objects=1) for number in range(2_200)]
     record = PlanRecord(
         job_id="j", plan_id="p", seal_etag="e", parts=parts, objects=0, bytes=0, overwritten=0, digest="d"
@@ -257,8 +257,8 @@ def test_what_could_not_be_read_is_not_written() -> None:
         encode(record)
 
 
-def test_more_shards_than_can_be() -> None:
-    """A commit is not cut into more shards than are looked for, and no state can say it was."""
+def test_too_many_shards_are_refused() -> None:
+    """A commit has no more shards than are looked for, and no state can claim otherwise."""
     lake = Lake()
     job = lake.sealed({"dt=1/a.csv": b"1"})
     before = lake.everything()
@@ -272,7 +272,7 @@ def test_more_shards_than_can_be() -> None:
 
 
 def test_every_record_has_a_limit() -> None:
-    """The table names existing types, and reads none without a bound."""
+    """The table only names existing types, and none is read without a bound."""
     kinds = {
         name: value
         for module in (
@@ -292,7 +292,7 @@ def test_every_record_has_a_limit() -> None:
 
 
 def test_a_damaged_state_rolls_nothing_back() -> None:
-    """A commit whose state names no plan is refused, and what it published stays as it is."""
+    """A commit whose state names no plan is refused, and what it published stays."""
     lake = Lake()
     job = lake.sealed({"dt=1/a.csv": b"1"})
     job.begin(1)

@@ -1,4 +1,4 @@
-"""A destination is one directory, and nothing that a record names can be outside it."""
+"""A destination is one directory, and no record can name anything outside it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.secret_shapes import MARK, leaks, shown
 
 OUT = Destination("lake", "out/dataset1/")
 
-#: Paths that no data file of a dataset may have, and what is wrong with them.
+#: Paths that a dataset's data file may not have, and what is wrong with them.
 BAD_PATHS = {
     "": "empty element",
     "/a": "empty element",
@@ -74,21 +74,21 @@ def test_a_destination_is_a_directory(uri: str, bucket: str, prefix: str) -> Non
         "s3://lake/" + "ü" * 400,
     ],
 )  # fmt: skip
-def test_what_is_no_directory_on_s3_is_refused(uri: str) -> None:
+def test_what_is_not_a_directory_on_s3_is_refused(uri: str) -> None:
     """An invalid URI, or one whose path is ambiguous, is an invalid destination."""
     with pytest.raises(InvalidDestination):
         Destination.parse(uri)
 
 
 def test_splitting_and_joining_are_inverse() -> None:
-    """A URI is a bucket and a key, the key taken as it is."""
+    """A URI is a bucket and a key, and the key is taken literally."""
     assert split_uri("s3a://lake/a//b?c#d") == ("lake", "a//b?c#d")
     assert split_uri("s3://lake") == ("lake", "")
     assert join_uri(*split_uri("s3://lake/a b")) == "s3://lake/a b"
 
 
 def test_a_neighbour_is_outside() -> None:
-    """``out/dataset10`` is not below ``out/dataset1``, whichever way one asks."""
+    """``out/dataset10`` is not below ``out/dataset1``, by any check."""
     assert OUT.relative("out/dataset10/a") is None
     assert OUT.relative("out/dataset1") is None
     assert OUT.relative("out/dataset1/") is None
@@ -121,13 +121,13 @@ def test_directories_below_keep_their_slash() -> None:
     ],
 )  # fmt: skip
 def test_what_readers_skip_is_hidden(path: str, hidden: bool) -> None:
-    """Hidden is what Spark skips: an element that begins with ``.``, or with ``_`` and is no partition."""
+    """Like Spark, an element is hidden that begins with ``.``, or with ``_`` and is not a partition."""
     assert is_hidden(path) is hidden
 
 
 @pytest.mark.parametrize("path", ["a", "a/b", "dt=2013-01-01/part-0.c000.snappy.parquet", "a b/ü%2F", "..."])
 def test_paths_of_data_are_accepted(path: str) -> None:
-    """What datasets really have in their paths is fine, unless it begins with a dot."""
+    """Paths that real datasets have are accepted, unless they begin with a dot."""
     if path.startswith("."):
         with pytest.raises(InvalidRecord):
             check_relative_path(path)
@@ -159,7 +159,7 @@ def test_keys_elsewhere_are_refused(bucket: str, key: str) -> None:
 
 
 def test_a_key_ends_at_the_store_s_limit() -> None:
-    """A key has at most 1024 bytes of UTF-8, however few characters they are."""
+    """A key has at most 1024 bytes of UTF-8, however few characters that is."""
     room = MAX_KEY_BYTES - len(OUT.prefix)
     OUT.check_data_key("lake", OUT.prefix + "x" * room)
     for path in ("x" * (room + 1), "ü" * (room // 2 + 1)):
@@ -168,7 +168,7 @@ def test_a_key_ends_at_the_store_s_limit() -> None:
 
 
 def test_a_uri_for_hadoop_is_encoded() -> None:
-    """What ``java.net.URI`` would not parse, or take for something else than a path, is percent-encoded."""
+    """Characters that ``java.net.URI`` cannot parse, or takes for something else, are percent-encoded."""
     assert hadoop_uri("lake", "out put/dt=1/a%20ü?#[|].csv") == (
         "s3a://lake/out%20put/dt=1/a%2520%C3%BC%3F%23%5B%7C%5D.csv"
     )
@@ -177,7 +177,7 @@ def test_a_uri_for_hadoop_is_encoded() -> None:
 @each("scheme", ["s3", "s3a", "s3n", "http"])
 @each("userinfo", [f"KEY:{MARK}", f"KEY:{MARK}/x+", f"KEY%3A{MARK}", MARK])
 def test_keys_in_a_uri_are_not_repeated(scheme: str, userinfo: str) -> None:
-    """A URI with keys before its bucket, as older Hadoops took it, is refused, and no error shows them."""
+    """A URI with keys before its bucket, as old Hadoops took it, is refused, and no error shows them."""
     with pytest.raises(InvalidDestination, match="flights") as caught:
         Destination.parse(f"{scheme}://{userinfo}@lake/flights/")
     assert leaks(shown(caught.value)) == []

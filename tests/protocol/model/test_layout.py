@@ -1,4 +1,4 @@
-"""Every key is built in one place, and no two things share one."""
+"""Every key is built in one place, and is used for one thing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_keys_are_those_of_the_design() -> None:
 
 @given(st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))
 def test_keys_of_the_log_sort_as_their_numbers_do(one: int, other: int) -> None:
-    """A listing has the entries in their order, and a key says its number."""
+    """A listing has the entries in order, and a key shows its number."""
     assert (entry_key(HERE, one) < entry_key(HERE, other)) is (one < other)
     assert entry_number(HERE, entry_key(HERE, one)) == one
 
@@ -75,14 +75,14 @@ def test_keys_of_the_log_sort_as_their_numbers_do(one: int, other: int) -> None:
         "00000000000000000001.json.json", "x/00000000000000000001.json",
     ],
 )  # fmt: skip
-def test_other_keys_in_the_log_are_no_entries(name: str) -> None:
+def test_other_keys_in_the_log_are_not_entries(name: str) -> None:
     """Only a key that this package writes has a number."""
     assert entry_number(HERE, log_prefix(HERE) + name) is None
     assert entry_number(HERE, f"trains/_s3commit/log/{name or '00000000000000000001.json'}") is None
 
 
 def test_staging_may_be_elsewhere() -> None:
-    """With another staging root only the job's own records move; the manifest, marker and lock stay."""
+    """With another staging root only the job's own records move; manifest, marker and lock stay."""
     layout = Layout.of(HERE, "j-1", Destination("private", "staging/"))
     assert layout.staging.uri == "s3://private/staging/__magic_job-j-1/"
     assert layout.job == "staging/__magic_job-j-1/job.json"
@@ -98,7 +98,7 @@ def test_a_bucket_s_root_has_a_layout_too() -> None:
 
 
 def test_records_of_one_upload_are_beside_their_pendingset() -> None:
-    """The record of an upload is in a directory named for its task attempt, and is no pendingset."""
+    """The record of an upload is in a directory named after its task attempt, and is not a pendingset."""
     pending = LAYOUT.pending("spark", "1", "7", "12", 3)
     assert pending == "flights/__magic_job-j-1/stages/spark-1/tasks/7_12/000003.pending"
     assert not pending.endswith(".pendingset")
@@ -106,7 +106,7 @@ def test_records_of_one_upload_are_beside_their_pendingset() -> None:
 
 @pytest.mark.parametrize("value", ["", "-a", "_a", ".a", "a/b", "a b", "a\n", "ü", "..", "a.b", "x" * 129])
 def test_a_job_id_is_fit_for_a_key(value: str) -> None:
-    """Job ids have letters, digits, ``-`` and ``_`` only, and begin with a letter or digit."""
+    """Job ids only have letters, digits, ``-`` and ``_``, and begin with a letter or digit."""
     with pytest.raises(InvalidRecord, match="job id"):
         check_id(value)
     with pytest.raises(InvalidRecord):
@@ -115,7 +115,7 @@ def test_a_job_id_is_fit_for_a_key(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["", "-", "a/b", "a b", "a\n", "../x", "x" * 129])
 def test_ids_below_a_job_are_fit_for_a_key(value: str) -> None:
-    """Stage, task and attempt ids that would lead elsewhere are refused wherever a key is made of them."""
+    """Stage, task and attempt ids that would lead elsewhere are refused wherever a key is built of them."""
     for stage, stage_attempt, task, attempt in (
         (value, "1", "t", "1"), ("s", value, "t", "1"), ("s", "1", value, "1"), ("s", "1", "t", value),
     ):  # fmt: skip
@@ -124,7 +124,7 @@ def test_ids_below_a_job_are_fit_for_a_key(value: str) -> None:
 
 
 def test_ids_below_a_job_may_have_dots() -> None:
-    """Stages and tasks may be named as Airflow and Spark name theirs."""
+    """Stages and tasks may have the names that Airflow and Spark give them."""
     assert check_id("transform.load_0-1", "stage") == "transform.load_0-1"
     assert check_attempt_id("1.2", "task attempt") == "1.2"
     for value in ("1-2", "1_2"):
@@ -133,7 +133,7 @@ def test_ids_below_a_job_may_have_dots() -> None:
 
 
 def test_no_two_attempts_share_a_key() -> None:
-    """Ids with the separators in them don't collide: an attempt's id has neither ``-`` nor ``_``."""
+    """Ids that contain separators do not collide: an attempt's id has neither ``-`` nor ``_``."""
     ids = ["a", "a-1", "a_1", "a.1", "1", "11"]
     attempts = ["1", "11", "1.1"]
     keys = [
@@ -167,7 +167,7 @@ def test_a_file_s_partition_is_its_directory(path: str, partition: str) -> None:
     ],
 )
 def test_names_are_made_unique_as_hadoop_does(path: str, unique: str) -> None:
-    """The id goes before the first dot of the last element, unless that has it already."""
+    """The id goes before the first dot of the last element, unless it is already there."""
     assert unique_name(path, "U1") == unique
     assert unique_name(unique, "U1") == unique
 
@@ -185,8 +185,8 @@ def test_names_are_made_unique_as_hadoop_does(path: str, unique: str) -> None:
         f"part-0-{OURS}.of-{THEIRS}.parquet",
     ],
 )
-def test_a_file_name_tells_whose_it_is(name: str) -> None:
-    """A name made unique for one job, and what Spark makes of it, is that job's wherever it lies."""
+def test_a_file_name_tells_its_job(name: str) -> None:
+    """A name made unique for a job, and what Spark makes of it, belong to that job anywhere."""
     for directory in ("", "flights/", f"flights/dt={THEIRS}/", f"flights/x-{THEIRS}.d/"):
         assert owner_of(directory + name) == OURS
 
@@ -210,13 +210,13 @@ def test_a_file_name_tells_whose_it_is(name: str) -> None:
         "flights/part-0-en.parquet",
     ],
 )
-def test_other_keys_are_nobody_s(key: str) -> None:
-    """A directory, a longer word, another spelling or any id that is no UUID makes no key a job's."""
+def test_other_keys_belong_to_no_job(key: str) -> None:
+    """A directory, a longer word, another spelling or an id that is not a UUID makes no key a job's."""
     assert owner_of(key) is None
 
 
-def test_the_list_of_a_manifest_is_its_job_s() -> None:
-    """The one upload of a job that is no data is known by its place."""
+def test_the_list_of_a_manifest_belongs_to_its_job() -> None:
+    """The job's only upload that is not data is known by its place."""
     assert owner_of(f"flights/_s3commit/manifests/{OURS}.jsonl") == OURS
     assert owner_of(f"_s3commit/manifests/{OURS}.jsonl") == OURS
 
@@ -234,15 +234,15 @@ def test_the_list_of_a_manifest_is_its_job_s() -> None:
     ],
 )
 def test_a_new_job_s_id_is_a_canonical_uuid(job_id: str, advice: str) -> None:
-    """Any other id is refused, with what to do instead."""
+    """Any other id is refused, with the right alternative."""
     with pytest.raises(InvalidRecord, match=advice):
         check_new_id(job_id)
     assert check_new_id(OURS) == OURS
 
 
 @pytest.mark.parametrize("staging", ["", "flights/", "flights/__magic_job-j-2/", "flights/x__magic_job-j-1/"])
-def test_a_staging_is_called_after_its_job(staging: str) -> None:
-    """Keys of a job are never built on a directory that is not its own: it is removed at the end."""
+def test_a_staging_is_named_after_its_job(staging: str) -> None:
+    """A job's keys are never below a directory that is not its own, as that is removed at the end."""
     with pytest.raises(InvalidRecord, match="not the staging of job j-1"):
         Layout(HERE, Destination("lake", staging), "j-1")
 
@@ -254,7 +254,7 @@ ATTEMPT = "attempt_202502170001_0003_m_000004_0"
 
 
 def magic_path(relative: str, run: int = 0) -> str:
-    """Return the path at which Hadoop has a task attempt write a file."""
+    """Return the path where Hadoop has a task attempt write a file."""
     return f"__magic_job-{JOB}/job-{JOB}/{run:02d}/tasks/{ATTEMPT}/__base/{relative}"
 
 
@@ -278,7 +278,7 @@ def magic_path(relative: str, run: int = 0) -> str:
     ],
 )
 def test_a_written_path_ends_up_where_hadoop_puts_it(written: str, final: str) -> None:
-    """The first magic element parts the path; what follows the first ``__base``, or the name alone, stays."""
+    """The first magic element splits the path; what follows the first ``__base``, or the name, stays."""
     assert final_path(written) == final
     assert is_magic_path(written) == (written != final)
 
@@ -307,7 +307,7 @@ ELEMENTS = st.text("abz019=-. ", min_size=1, max_size=8).filter(lambda e: not e.
 
 @given(st.lists(ELEMENTS, min_size=1, max_size=4), st.integers(0, 120))
 def test_a_magic_path_maps_back_to_the_path_it_was_built_from(elements: list[str], run: int) -> None:
-    """Building a magic path and mapping it to its destination are each other's reverse."""
+    """Building a magic path and mapping it to its destination are inverse."""
     relative = "/".join(elements)
     written = magic_path(relative, run)
     assert is_magic_path(written)
@@ -324,7 +324,7 @@ def _writer(committer: Committer, *, unique: bool = False) -> tuple[MemoryStore,
 
 @pytest.mark.parametrize(("unique", "name"), [(False, "part-0.parquet"), (True, f"part-0-{JOB}.parquet")])
 def test_a_file_opened_at_a_magic_path_is_committed_to_its_final_path(unique: bool, name: str) -> None:
-    """With the committer ``magic`` a tool may write to the path that Hadoop would give it."""
+    """With the committer ``magic`` a tool may write to the path that Hadoop would use."""
     store, job, writer = _writer("magic", unique=unique)
     with writer:
         with writer.open(magic_path("day=17/part-0.parquet")) as file:
@@ -354,7 +354,7 @@ def test_other_committers_refuse_magic_paths(committer: Committer) -> None:
         "__magic_job-1/job-1/00/tasks/a/__base/part-0.parquet\n",
     ],
 )
-def test_a_mapped_path_has_to_pass_like_any_other(path: str) -> None:
+def test_a_mapped_path_is_checked_like_any_other(path: str) -> None:
     """Mapping opens no way to hidden files, out of the destination, or to keys that stores misread."""
     store, _, writer = _writer("magic")
     with writer, pytest.raises(InvalidRecord):

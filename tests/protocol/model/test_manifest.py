@@ -62,7 +62,7 @@ def test_the_manifest_adds_up_what_was_committed() -> None:
 
 
 def test_the_list_names_every_file_as_it_is() -> None:
-    """Each file is listed with the key, size, ETag and upload that its object really has."""
+    """Each file is listed with the key, size, ETag and upload of its actual object."""
     lake, manifest = committed()
     entries = list(manifest_files(lake.store, manifest))
     assert [entry.key.removeprefix(ROOT) for entry in entries] == [named(path) for path in NEW]
@@ -87,7 +87,7 @@ def test_an_empty_job_has_an_empty_list(is_apart: bool) -> None:
 
 @apart()
 def test_a_long_list_goes_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list that is larger than a part is written as several, and is the same list."""
+    """A list that is larger than a part is written as several, with the same content."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest._PART_BYTES", 700)
     lake = Lake()
     manifest = lake.sealed({f"dt={n % 3}/{n:03d}": b"x" * n for n in range(50)}).commit()
@@ -113,29 +113,38 @@ def test_a_list_whose_writer_died_leaves_nothing_pending(monkeypatch: pytest.Mon
         assert lake.pending() == []
 
 
-@pytest.mark.parametrize("ending", [".jsonl", f"{OURS}.json", "_SUCCESS", "state.json"])
+@pytest.mark.parametrize(
+    ("is_apart", "ending"),
+    [
+        *((True, ending) for ending in (".jsonl", f"{OURS}.json", "_SUCCESS", "state.json")),
+        *((False, ending) for ending in (f"{1:020d}.json", f"{2:020d}.json", f"{OURS}.json", "_SUCCESS")),
+    ],
+)
 @pytest.mark.parametrize("after", [False, True])
-@apart()
-def test_whoever_finishes_writes_the_same(ending: str, after: bool) -> None:
-    """A process that dies at any of these writes is followed by one that writes the same list."""
-    plain, expected = committed()
-    lake = Lake()
-    lake.put({"dt=1/old": b"old!"})
-    job = lake.set_up(said={"dag_id": "nightly"})
-    lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
-    job.seal()
-    lake.store.die("put", ending, after=after)
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
-    manifest = lake.job().commit()
-    assert manifest == lake.job().commit()
-    assert lake.get(LIST) == plain.get(LIST)
+def test_another_process_writes_the_same_list(ending: str, is_apart: bool, after: bool) -> None:
+    """A process that dies at any of these writes is followed by one with the same list and manifest."""
+    with apart(is_apart):
+        plain, expected = committed()
+        lake = Lake()
+        lake.put({"dt=1/old": b"old!"})
+        job = lake.set_up(said={"dag_id": "nightly"})
+        lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
+        job.seal()
+        lake.store.die("put", ending, after=after)
+        with pytest.raises(Crash):
+            job.commit()
+        lake.store.rest()
+        assert is_apart or LIST not in lake.keys("")
+        manifest = lake.job().commit()
+        assert manifest == lake.job().commit()
+    assert manifest.listed == expected.listed
+    assert not is_apart or lake.get(LIST) == plain.get(LIST)
+    assert lake.keys(f"{HOME}manifests/") == plain.keys(f"{HOME}manifests/")
     assert (manifest.counts, manifest.partitions) == (expected.counts, expected.partitions)
     assert lake.data() == plain.data()
 
 
-def test_a_manifest_that_stands_is_kept() -> None:
+def test_an_existing_manifest_is_kept() -> None:
     """A second process that finishes the commit keeps the first one's manifest."""
     lake = Lake()
     job = lake.sealed(NEW)
@@ -149,7 +158,7 @@ def test_a_manifest_that_stands_is_kept() -> None:
     assert lake.get(f"{HOME}manifests/{OURS}.json") == first
 
 
-def test_success_is_the_short_face() -> None:
+def test_success_is_a_summary() -> None:
     """``_SUCCESS`` is in Hadoop's format, counts what was committed, and points to the manifest."""
     lake, manifest = committed()
     success = read_success(lake.store, HERE)
@@ -166,7 +175,7 @@ def test_success_is_the_short_face() -> None:
     assert counters["committer_jobs_completed"] == 1
 
 
-def test_success_names_a_hundred_files_at_most() -> None:
+def test_success_names_at_most_a_hundred_files() -> None:
     """However many files there are, the marker stays small; the manifest has all of them."""
     lake = Lake()
     manifest = lake.sealed({f"{n:03d}": b"x" for n in range(101)}).commit()
@@ -175,7 +184,7 @@ def test_success_names_a_hundred_files_at_most() -> None:
 
 
 def test_a_context_cannot_hide_the_manifest() -> None:
-    """What the orchestrator remembers with a job cannot take the place of where the manifest is."""
+    """Nothing in the orchestrator's context can replace the manifest's location."""
     lake = Lake()
     job = lake.set_up(said={"s3commit.manifest": "s3://elsewhere/x"})
     lake.run_stage(job, NEW)
@@ -185,7 +194,7 @@ def test_a_context_cannot_hide_the_manifest() -> None:
 
 
 def test_each_commit_keeps_its_manifest() -> None:
-    """A later job writes its own manifest and marker; the earlier manifest stays."""
+    """A later job writes its own manifest and marker, and the earlier manifest stays."""
     lake, first = committed()
     second = lake.sealed({"dt=1/x": b"x"}, job_id=THEIRS).commit()
     assert latest_manifest(lake.store, HERE) == second
@@ -194,7 +203,7 @@ def test_each_commit_keeps_its_manifest() -> None:
 
 
 def test_without_a_commit_there_is_nothing_to_read() -> None:
-    """Neither marker nor manifest is there before a commit."""
+    """Before a commit neither marker nor manifest exists."""
     lake = Lake()
     lake.sealed(NEW)
     for read in (
@@ -208,7 +217,7 @@ def test_without_a_commit_there_is_nothing_to_read() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"PAR1", b'{"name":"something/1"}'])
 def test_another_marker_is_refused(body: bytes) -> None:
-    """The empty marker of the classic committer, and any other file of that name, is refused as such."""
+    """The empty marker of the classic committer, and any other file of that name, is refused."""
     lake = Lake()
     lake.store.put(BUCKET, SUCCESS, body)
     for read in (read_success, latest_manifest):
@@ -227,7 +236,7 @@ def test_a_marker_of_hadoop_leads_to_no_manifest() -> None:
 
 @pytest.mark.parametrize("job_id", ["../../other", "", "a/b"])
 def test_a_forged_marker_leads_nowhere(job_id: str) -> None:
-    """The log is read whatever job a marker names; one of an older version leads to no key by a bad id."""
+    """The log is read whatever job a marker names; a bad id in an older version's marker leads to no key."""
     lake, manifest = committed()
     marker = {**json.loads(lake.get(SUCCESS)), "jobId": job_id}
     lake.store.put(BUCKET, SUCCESS, json.dumps(marker).encode())
@@ -241,7 +250,7 @@ def test_a_forged_marker_leads_nowhere(job_id: str) -> None:
 @pytest.mark.parametrize("cut", [1, 100, 1 << 20])
 @apart()
 def test_a_list_that_changed_is_refused(cut: int) -> None:
-    """A list of files that is not the one the manifest names is refused before its first file."""
+    """A list of files that the manifest does not name is refused before its first file."""
     lake, manifest = committed()
     lake.tamper(LIST, cut=cut)
     with pytest.raises(InvalidRecord, match="is not the list"):
@@ -253,7 +262,7 @@ def test_a_list_that_changed_is_refused(cut: int) -> None:
 
 @pytest.mark.parametrize("cut", [1, 100, 1 << 20])
 def test_a_manifest_that_is_cut_short_is_refused(cut: int) -> None:
-    """A manifest that cannot be read is refused, also as the proof of commit."""
+    """An unreadable manifest is refused, even as the proof of a commit."""
     lake, _ = committed()
     lake.tamper(f"{HOME}manifests/{OURS}.json", cut=cut)
     before = lake.everything()
@@ -269,7 +278,7 @@ def test_a_manifest_that_is_cut_short_is_refused(cut: int) -> None:
 
 
 def test_an_older_job_does_not_take_the_marker_back() -> None:
-    """A process that slept before it wrote the marker leaves a newer job's marker as it is."""
+    """A process that slept before it wrote the marker leaves a newer job's marker unchanged."""
     lake = Lake()
     job = lake.sealed(NEW, conflict_mode="append")
     theirs = lake.sealed({"x": b"x"}, job_id=THEIRS, conflict_mode="append")
@@ -286,7 +295,7 @@ def test_an_older_job_does_not_take_the_marker_back() -> None:
 
 
 def test_a_marker_of_another_writer_is_replaced() -> None:
-    """A marker that someone else wrote meanwhile, readable or not, gives way to the job's own."""
+    """A marker that another writer wrote meanwhile, readable or not, gives way to the job's own."""
     for body in (b"", golden("hadoop-success-1")):
         lake = Lake()
         job = lake.sealed(NEW)
@@ -308,7 +317,7 @@ def test_manifests_survive_plain_json() -> None:
 
 @apart()
 def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list that is longer than a piece is read piece by piece, and checked as one."""
+    """A list that is longer than a piece is read piece by piece, and checked as a whole."""
     monkeypatch.setattr("airflow_s3commit.protocol.metadata.manifests._READ_BYTES", 100)
     lake, manifest = committed()
     assert len(lake.get(LIST)) > 200
@@ -322,7 +331,7 @@ def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @apart()
 def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of two lists are never put together."""
+    """Pieces of two lists are never combined."""
     monkeypatch.setattr("airflow_s3commit.protocol.metadata.manifests._READ_BYTES", 100)
     lake, manifest = committed()
     pieces = iter([0, 1])
@@ -342,7 +351,7 @@ def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.Mon
 
 
 def test_a_list_up_to_the_limit_lies_within(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of exactly the limit takes no object of its own; one byte more, and it does."""
+    """A list of exactly the limit takes no object of its own; one more byte, and it does."""
     lake = Lake()
     listed = lake.sealed(NEW).commit().listed
     assert listed is not None
@@ -360,7 +369,7 @@ def test_a_list_up_to_the_limit_lies_within(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_list_within_takes_no_request() -> None:
-    """Who has the manifest has its files; entry, object and the result of the commit have the same."""
+    """The manifest is enough to read its files; entry, object and the result of the commit have the same."""
     lake, manifest = committed()
     stored = read_manifest(lake.store, HERE, OURS)
     entry = read_entry(lake.store, HERE, manifest.generation)
@@ -370,28 +379,6 @@ def test_a_list_within_takes_no_request() -> None:
         assert one is not None
         assert [entry.size for entry in manifest_files(lake.store, one)] == [1, 2, 3]
     assert lake.store.calls == []
-
-
-@pytest.mark.parametrize("ending", [f"{1:020d}.json", f"{2:020d}.json", f"{OURS}.json", "_SUCCESS"])
-@pytest.mark.parametrize("after", [False, True])
-def test_whoever_finishes_enters_the_same_list(ending: str, after: bool) -> None:
-    """A process that dies before or after its entry is followed by one with the same list, and no object."""
-    plain, expected = committed()
-    lake = Lake()
-    lake.put({"dt=1/old": b"old!"})
-    job = lake.set_up(said={"dag_id": "nightly"})
-    lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
-    job.seal()
-    lake.store.die("put", ending, after=after)
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
-    assert LIST not in lake.keys("")
-    manifest = lake.job().commit()
-    assert manifest == lake.job().commit()
-    assert manifest.listed == expected.listed
-    assert lake.keys(f"{HOME}manifests/") == plain.keys(f"{HOME}manifests/")
-    assert lake.data() == plain.data()
 
 
 def with_lines(manifest: ManifestRecord, change: Callable[[bytes], bytes], **fields: Any) -> ManifestRecord:
@@ -406,7 +393,7 @@ def digest(manifest: ManifestRecord) -> str:
 
 
 def test_a_list_within_that_changed_is_refused() -> None:
-    """Before its first file, whether a line is another, one is missing, or only a space is added."""
+    """It is refused before its first file, whether a line is changed or missing, or a space is added."""
     lake, manifest = committed()
     assert manifest.within is not msgspec.UNSET
     shorter = msgspec.structs.replace(manifest, within=manifest.within[:-1])
@@ -417,7 +404,7 @@ def test_a_list_within_that_changed_is_refused() -> None:
 
 
 def test_a_list_within_leads_nowhere_else() -> None:
-    """A file outside of the destination, a line that is none and another place of the list are refused."""
+    """A file outside the destination, an invalid line and another place of the list are refused."""
     lake, manifest = committed()
     elsewhere = with_lines(manifest, lambda line: line.replace(ROOT.encode(), b"trains/"))
     broken = with_lines(manifest, lambda _: b'{"key":\n"flights/x"}')
@@ -431,7 +418,7 @@ def test_a_list_within_leads_nowhere_else() -> None:
 
 
 def test_a_version_that_knows_no_lists_within_refuses_one() -> None:
-    """Without the field the list is named where there is none, so nobody takes the manifest for it."""
+    """Without the field the list has a name that does not exist, so the manifest is refused."""
     lake, manifest = committed()
     older = msgspec.structs.replace(manifest, within=msgspec.UNSET)
     with pytest.raises(InvalidRecord, match="where no job writes it"):
@@ -439,7 +426,7 @@ def test_a_version_that_knows_no_lists_within_refuses_one() -> None:
 
 
 def test_a_list_within_does_not_hold_what_it_was_decoded_from() -> None:
-    """The bytes of an entry go when it is decoded, whatever keeps its list."""
+    """The bytes of an entry are freed once it is decoded, whatever keeps its list."""
     body = golden("manifest-1-within")
     before = sys.getrefcount(body)
     manifest = decode(ManifestRecord, body, "x")
@@ -448,7 +435,7 @@ def test_a_list_within_does_not_hold_what_it_was_decoded_from() -> None:
 
 
 def test_the_manifest_of_a_signed_job_is_signed_with_its_list() -> None:
-    """The signature covers the list's bytes, in the entry and in the object."""
+    """The signature covers the bytes of the list, in the entry and in the object."""
     signer = HmacSigner(b"k" * 32)
     lake = Lake()
     options = JobOptions(committer="magic")

@@ -1,4 +1,4 @@
-"""How a job's objects are kept is said once, checked when it is said, and goes with every write."""
+"""How a job's objects are stored is set once, checked at once, and applies to every write."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ FULL = ObjectOptions(
 
 
 class Demanding(WatchedStore):
-    """A store whose bucket's policy denies what is not encrypted with a key and given to its owner."""
+    """A store whose bucket policy denies writes without a key's encryption and the owner's control."""
 
     def __init__(self, like: WatchedStore) -> None:
         super().__init__((BUCKET, "other"), now=like.inner._now, min_part_bytes=1)
 
     def put(self, bucket: str, key: str, body: bytes, **arguments: Any) -> Any:
-        """Write an object whose headers are those that the policy asks for."""
+        """Write an object whose headers meet the policy."""
         demand(key, arguments.get("headers"))
         return super().put(bucket, key, body, **arguments)
 
     def create_upload(self, bucket: str, key: str, **arguments: Any) -> Any:
-        """Begin an upload whose headers are those that the policy asks for."""
+        """Begin an upload whose headers meet the policy."""
         demand(key, arguments.get("headers"))
         return super().create_upload(bucket, key, **arguments)
 
@@ -87,7 +87,7 @@ def demanding() -> tuple[Lake, Demanding]:
     ],
 )
 def test_job_options_are_checked_when_they_are_made(fields: dict[str, Any], says: str) -> None:
-    """A wrong field is refused by name, with its choices, before there is any job."""
+    """A wrong field is refused by name, with its choices, before any job exists."""
     with pytest.raises(InvalidOption, match=says) as caught:
         JobOptions(**fields)
     assert isinstance(caught.value, Refused)
@@ -133,13 +133,13 @@ def test_job_options_are_checked_when_they_are_made(fields: dict[str, Any], says
     ],
 )  # fmt: skip
 def test_object_options_are_checked_when_they_are_made(fields: dict[str, Any], says: str) -> None:
-    """What no store would take, what contradicts itself and what is ours to say is refused by name."""
+    """Options that no store accepts, that contradict each other, or that are ours are refused by name."""
     with pytest.raises(InvalidOption, match=says):
         ObjectOptions(**fields)
 
 
 def test_the_limits_themselves_are_allowed() -> None:
-    """Ten tags of full length, 1,792 bytes of metadata, and a storage class of some other store are taken."""
+    """Ten tags of full length, 1,792 bytes of metadata, and another store's storage class are accepted."""
     ObjectOptions(
         storage_class="my-cold.tier",
         tags={f"{n}{'ü' * 127}": "x" * 256 for n in range(10)},
@@ -148,7 +148,7 @@ def test_the_limits_themselves_are_allowed() -> None:
 
 
 def test_a_record_keeps_them() -> None:
-    """Options read back from a record are equal, however header names are written; wrong ones are damage."""
+    """Options read back from a record are equal, however header names are written; bad ones are damage."""
     record = JobRecord(
         job_id=OURS,
         destination="d",
@@ -165,7 +165,7 @@ def test_a_record_keeps_them() -> None:
 
 
 def test_a_job_set_up_again_must_come_with_the_same() -> None:
-    """The same options are the same job, and other ones are another's."""
+    """The same options are the same job, and other options another."""
     lake = Lake()
     lake.set_up(object_options=FULL)
     assert lake.set_up(object_options=msgspec.structs.replace(FULL)).record().options.object_options == FULL
@@ -197,7 +197,7 @@ def test_data_gets_all_of_them_and_records_encryption_alone(committer: str) -> N
 
 @pytest.mark.parametrize("committer", ["magic", "directory"])
 def test_a_bucket_that_demands_encryption_takes_every_write_of_a_job(committer: str) -> None:
-    """From set-up to clean-up, in one task and in shards, with records of each upload: nothing is denied."""
+    """Nothing is denied from set-up to clean-up, in one task or in shards, with records of each upload."""
     lake, _ = demanding()
     settings: dict[str, Any] = {"committer": committer, "track_pending": "s3", "object_options": ENCRYPTED}
     job = lake.sealed({"dt=1/a": b"1"}, {"dt=2/b": b"2"}, **settings)
@@ -242,7 +242,7 @@ def test_a_bucket_that_demands_encryption_takes_writes_among_many_calls() -> Non
 
 
 def test_a_bucket_that_demands_encryption_is_swept() -> None:
-    """A dead job is ended with its own encryption, and probes have what the sweep's caller says."""
+    """A dead job is ended with its own encryption, and probes have what the sweep's caller passes."""
     lake, store = demanding()
     lake.run_task(lake.set_up(object_options=ENCRYPTED), {"a": b"1"})
     bound = with_headers(store, ENCRYPTED.of_records)
@@ -256,14 +256,14 @@ def test_a_bucket_that_demands_encryption_is_swept() -> None:
 
 
 def test_missing_rights_show_at_set_up() -> None:
-    """What the store refuses of an upload's headers fails the job's set-up, and not its tasks."""
+    """If the store rejects an upload's headers, the job's set-up fails, and not its tasks."""
     lake, _ = demanding()
     with pytest.raises(AccessDenied, match="denies what is not encrypted"):
         lake.set_up(object_options=ObjectOptions(storage_class="STANDARD_IA"))
 
 
-def test_an_adopted_job_has_encrypted_records_and_the_uploads_it_was_left_with() -> None:
-    """Encryption goes with an adoption's records; what comes too late for Hadoop's uploads is refused."""
+def test_an_adopted_job_has_encrypted_records_and_keeps_its_uploads() -> None:
+    """Encryption applies to an adoption's records; options too late for Hadoop's uploads are refused."""
     dead = DeadJob.magic()
     options = JobOptions(committer="magic", conflict_mode="append", object_options=FULL)
     with pytest.raises(InvalidOption, match="come too late for them"):
@@ -283,8 +283,8 @@ def test_an_adopted_job_has_encrypted_records_and_the_uploads_it_was_left_with()
     assert all(stored[key].headers == ENCRYPTED.of_records for key in records)
 
 
-def test_a_jobs_reference_is_enough_for_its_tasks() -> None:
-    """A task that knows the job's reference alone writes as the job's options say."""
+def test_a_job_s_reference_is_enough_for_its_tasks() -> None:
+    """A task that only knows the job's reference writes with the job's options."""
     lake, store = demanding()
     lake.set_up(object_options=ENCRYPTED)
     job = Job.at(store, lake.reference(), clock=lake.clock)

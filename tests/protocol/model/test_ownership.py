@@ -1,4 +1,4 @@
-"""What is a job's own, what it may destroy, and that nobody without the key makes a committer act."""
+"""What belongs to a job, what it may destroy, and that without the key no one makes a committer act."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NO_NAME = f"{ROOT}dt=1/part-0.parquet"
 @each("proof", [proof for proof in PROOFS if proof not in ("writer", "plan", "release")])
 @each("kind", ["upload", "object"])
 def test_output_is_known_by_its_name(kind: Any, proof: Any, options: JobOptions | None) -> None:
-    """A file with the job's id in its name is the job's; another one only where names are fixed."""
+    """A file with the job's id in its name is the job's; another is only where names are fixed."""
     assert why_not(LAYOUT, options, Thing(kind, BUCKET, OUR_NAME, proof)) is None
     theirs = why_not(LAYOUT, options, Thing(kind, BUCKET, THEIR_NAME, proof))
     assert (theirs is None) == (options is FIXED and proof != "name")
@@ -64,8 +64,8 @@ def test_output_is_known_by_its_name(kind: Any, proof: Any, options: JobOptions 
     assert (nobodys is None) == (options is not UNIQUE and proof != "name")
 
 
-def test_an_id_that_is_no_uuid_proves_nothing() -> None:
-    """A job of Hadoop or of an older version owns what its records name, and no name of a file."""
+def test_an_id_that_is_not_a_uuid_proves_nothing() -> None:
+    """A job of Hadoop or of an older version owns what its records name, but nothing by a file's name."""
     key = f"{ROOT}dt=1/part-0-{HADOOP.job_id}.parquet"
     assert why_not(HADOOP, UNIQUE, Thing("upload", BUCKET, key, "name")) is not None
     assert why_not(HADOOP, UNIQUE, Thing("upload", BUCKET, key, "record")) is None
@@ -85,10 +85,10 @@ def test_an_id_that_is_no_uuid_proves_nothing() -> None:
         (BUCKET, named("part-0")),
     ],
 )
-def test_nothing_outside_the_destination_is_a_job_s(
+def test_nothing_outside_the_destination_belongs_to_a_job(
     bucket: str, key: str, kind: Any, proof: Any, options: JobOptions | None
 ) -> None:
-    """Whatever says that it is the job's, output lies below the destination."""
+    """Whatever claims to be the job's, its output is below the destination."""
     assert "lies outside" in (why_not(LAYOUT, options, Thing(kind, bucket, key, proof)) or "")
 
 
@@ -106,7 +106,7 @@ def test_nothing_outside_the_destination_is_a_job_s(
     ],
 )
 def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
-    """Records, markers and hidden files are never deleted as data, whatever a record or plan names."""
+    """Records, markers and hidden files are never deleted as data, even if a record or plan names them."""
     assert why_not(LAYOUT, FIXED, Thing("object", BUCKET, ROOT + path, proof)) is not None
 
 
@@ -128,7 +128,7 @@ def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
     ],
 )
 def test_records_are_known_by_their_place(bucket: str, key: str, own: bool) -> None:
-    """A job removes records of its own staging, the lock and the marker; never a manifest or another's."""
+    """A job removes records of its own staging, the lock and the marker, but no manifest or other records."""
     assert (why_not(LAYOUT, UNIQUE, Thing("record", bucket, key, "staging")) is None) == own
 
 
@@ -143,7 +143,7 @@ def test_records_are_known_by_their_place(bucket: str, key: str, own: bool) -> N
     ],
 )
 def test_a_record_speaks_for_its_own_place(fields: dict[str, Any], refused: str | None) -> None:
-    """A record of another job, or written for another place, is refused and the message says which."""
+    """A record of another job, or for another place, is refused, and the message says which."""
     record = LockRecord(**LAYOUT.place, owner="o", lease=1.0, nonce="n")
     record = msgspec.structs.replace(record, **fields)
     if refused is None:
@@ -154,7 +154,7 @@ def test_a_record_speaks_for_its_own_place(fields: dict[str, Any], refused: str 
 
 
 def test_an_object_that_carries_another_job_s_id_is_not_ours() -> None:
-    """Neither an upload's id nor the ETag of its parts outweighs the job that an object names."""
+    """The job that an object names outweighs an upload's id and the ETag of its parts."""
     etag = "0cc175b9c0f1b6a831c399e269772661"
     hadoops = PendingUpload(
         uri="s3a://lake/x", uploadId="u", bucket=BUCKET, destinationKey=NO_NAME, jobId=OURS,
@@ -220,7 +220,7 @@ def planned(lake: Lake) -> Job:
 
 
 def refused(lake: Lake, *steps: Step, signer: HmacSigner | None = SIGNER) -> None:
-    """Check that each step refuses, and that the store is afterwards what it was."""
+    """Check that each step is refused and leaves the store unchanged."""
     before = lake.everything()
     for step in steps:
         with pytest.raises(SignatureRefused):
@@ -229,7 +229,7 @@ def refused(lake: Lake, *steps: Step, signer: HmacSigner | None = SIGNER) -> Non
 
 
 def undone(lake: Lake, *steps: Step) -> None:
-    """Check that each step is refused and leaves data, uploads and records; the state alone may move."""
+    """Check that each step is refused and leaves data, uploads and records; only the state may change."""
     before = lake.visible(), lake.pending(), lake.left()
     for step in steps:
         with pytest.raises((SignatureRefused, InvalidRecord)):
@@ -269,7 +269,7 @@ def changes(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["job", "seal", "plan"])
 def test_no_field_can_be_changed(name: str) -> None:
-    """After any change to a signed record no step acts on it, and nothing on the store changes."""
+    """No step acts on a signed record after any change, and the store stays the same."""
     lake = Lake()
     planned(lake)
     plan = lake.context().layout.plan(json.loads(lake.get(f"{STAGING}state.json"))["plan_id"])
@@ -280,7 +280,7 @@ def test_no_field_can_be_changed(name: str) -> None:
     assert len(tried) >= 6
     for other in tried:
         lake.store.put(BUCKET, key, json.dumps(other, separators=(",", ":")).encode())
-        # Without its ETag a plan that cannot be believed is made anew.
+        # Without its ETag an untrusted plan is made again.
         etag = lake.store.head(BUCKET, key).etag if key == plan else None
         steps: list[Step] = [lambda job, etag=etag: job.commit(plan_etag=etag)]  # type: ignore[misc]
         if key == RECORD:
@@ -291,14 +291,14 @@ def test_no_field_can_be_changed(name: str) -> None:
 
 
 def pin(lake: Lake, key: str) -> None:
-    """Let the state, which is not signed, name the seal as it is now."""
+    """Let the unsigned state name the seal as it is now."""
     state = json.loads(lake.get(f"{STAGING}state.json"))
     state["seal_etag"] = lake.store.head(BUCKET, key).etag
     lake.store.put(BUCKET, f"{STAGING}state.json", json.dumps(state).encode())
 
 
 def test_a_manifest_that_was_changed_proves_nothing() -> None:
-    """No field of a committed job's manifest can be changed; another job's signed manifest does not help."""
+    """No field of a committed job's manifest can be changed or replaced by another job's signed manifest."""
     lake = Lake()
     planned(lake).commit()
     record = json.loads(lake.get(MANIFEST))
@@ -363,7 +363,7 @@ def test_a_begin_or_lost_entry_that_was_changed_decides_nothing(kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["commit", "abandon"])
 def test_an_entry_of_another_key_ends_no_signed_job(kind: str) -> None:
-    """A process with another key cannot say that a signed job is committed, or that it never will be."""
+    """Without the job's key no process can say that a signed job is committed, or that it never will be."""
     lake = Lake()
     planned(lake)
     place = {"job_id": OURS, "destination": lake.destination, "staging": f"s3://{BUCKET}/{STAGING}"}
@@ -387,7 +387,7 @@ def test_an_entry_of_another_key_ends_no_signed_job(kind: str) -> None:
 
 
 def test_one_record_cannot_stand_for_another() -> None:
-    """The same bytes under another type, or without a space between them, have another signature."""
+    """The same bytes as another type, or with different spaces, have another signature."""
     lake = Lake()
     planned(lake)
     body = lake.get(RECORD)
@@ -400,8 +400,8 @@ def test_one_record_cannot_stand_for_another() -> None:
         refused(lake, Job.commit, Job.abort)
 
 
-def test_a_job_that_is_not_signed_is_refused_once_keys_are_given() -> None:
-    """A planted job, whole in every other respect, is neither committed nor ended; without a key it is."""
+def test_an_unsigned_job_is_refused_if_keys_are_given() -> None:
+    """A planted job, valid otherwise, is neither committed nor ended; without a key it is."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed(FILES).plan()
@@ -411,7 +411,7 @@ def test_a_job_that_is_not_signed_is_refused_once_keys_are_given() -> None:
 
 
 def test_a_process_without_the_key_writes_and_does_not_act() -> None:
-    """Spark's processes write and count output of a signed job; sealing, planning, ending need the key."""
+    """Spark's processes write and count output of a signed job; sealing, planning and ending need the key."""
     lake = Lake()
     planned(lake)
     refused(lake, Job.seal, Job.plan, Job.commit, Job.finish, Job.abort, Job.recover, signer=None)
@@ -423,7 +423,7 @@ def test_a_process_without_the_key_writes_and_does_not_act() -> None:
 
 
 def test_a_sweep_with_the_key_ends_what_it_signed() -> None:
-    """A dead job is swept by who holds its key, and left by who holds another."""
+    """A sweep with a dead job's key ends the job, and one with another key leaves it."""
     lake = Lake()
     sealed(lake)
     place = Destination.parse(lake.destination)
@@ -437,7 +437,7 @@ def test_a_sweep_with_the_key_ends_what_it_signed() -> None:
 
 
 def test_keys_rotate() -> None:
-    """A new key before the old one ends the old one's jobs; the new key alone does not."""
+    """With a new key before the old one, jobs of the old key can be ended; with the new key alone not."""
     lake = Lake()
     planned(lake)
     refused(lake, Job.commit, signer=HmacSigner(OTHER))
@@ -447,7 +447,7 @@ def test_keys_rotate() -> None:
 
 
 def test_a_key_is_long_and_never_shown() -> None:
-    """Less than 32 bytes are refused without being repeated, and a signer shows nothing of its keys."""
+    """Fewer than 32 bytes are refused without being repeated, and a signer never shows its keys."""
     for keys in ((), (b"short",), (KEY, b"short")):
         with pytest.raises(InvalidOption) as refusal:
             HmacSigner(*keys)
@@ -459,7 +459,7 @@ def test_a_key_is_long_and_never_shown() -> None:
 
 
 def _forge_pendingset(lake: Lake) -> dict[str, str]:
-    """Replace a pendingset by one that claims another row, and return how it would be named."""
+    """Replace a pendingset by a changed one, and return the fields that would name it."""
     key = lake.pendingset_key()
     lake.tamper(key, old=b'"created":', new=b'"text":"x","created":')
     return _names(lake, key)
@@ -473,7 +473,7 @@ def _names(lake: Lake, key: str) -> dict[str, str]:
 
 
 def test_output_replaced_together_with_what_names_it_is_refused() -> None:
-    """A pendingset and its stage's seal that agree with each other do not agree with the signed seal."""
+    """A pendingset and stage seal that match each other still do not match the signed seal."""
     lake = Lake()
     planned(lake)
     seal = json.loads(lake.get(STAGE_SEAL))
@@ -486,7 +486,7 @@ def test_output_replaced_together_with_what_names_it_is_refused() -> None:
 
 
 def test_the_digest_alone_catches_a_forged_etag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has the ETag that it was pinned by, and other bytes, is refused by its SHA-256."""
+    """Other bytes with the pinned ETag are refused by their SHA-256."""
     lake = Lake()
     planned(lake)
     for key in (STAGE_SEAL, lake.pendingset_key()):
@@ -501,7 +501,7 @@ def test_the_digest_alone_catches_a_forged_etag(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_signed_jobs_take_no_output_without_a_digest() -> None:
-    """What an older version's executor committed is refused when a signed job's stage is sealed."""
+    """Output that an older version's executor committed is refused when a signed job's stage is sealed."""
     lake = Lake()
     Job.setup(lake.store, lake.destination, job_id=OURS, signer=SIGNER, new_id=lake.new_id)
     task = lake.run_task(lake.job(), FILES)
@@ -514,6 +514,6 @@ def test_signed_jobs_take_no_output_without_a_digest() -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_the_signature_is_the_last_field(kind: type[msgspec.Struct]) -> None:
-    """What is signed are all bytes before it: a field behind it would not be covered."""
+    """All bytes before the signature are signed, so a field after it would not be covered."""
     assert kind.__struct_fields__[-1] == "signature"
     assert type(None) in get_args(msgspec.structs.fields(kind)[-1].type)

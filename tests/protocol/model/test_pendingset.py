@@ -1,4 +1,4 @@
-"""Pendingsets are Hadoop's: theirs are read, and ours could be read by them."""
+"""Pendingsets are Hadoop's: we read theirs, and Hadoop could read ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.store.base import CheckedEtag
 from tests.protocol.model.test_records import ETAG, JOB, changed, golden, without
 
-#: What Hadoop's own loader asks of the fields, in the order in which its writer puts them.
+#: What Hadoop's own loader requires of the fields, in the order in which it writes them.
 PENDING_FIELDS = [
     "version",
     "filename",
@@ -65,7 +65,7 @@ SET = PendingSet(jobId=JOB, commits=[UPLOAD], s3commit=TASK)
 
 
 def test_ours_are_written_byte_for_byte() -> None:
-    """Our records have looked like this since their first version, and are read back equal."""
+    """Our records have looked the same since their first version, and are read back equal."""
     assert encode(UPLOAD) == golden("pending-2")
     assert decode(PendingUpload, golden("pending-2"), "x") == UPLOAD
     assert encode(SET) == golden("pendingset-3")
@@ -73,7 +73,7 @@ def test_ours_are_written_byte_for_byte() -> None:
 
 
 def test_both_spellings_of_etags_are_written_and_read() -> None:
-    """As of Hadoop 3.4.2 an ETag is an object with a checksum; up to 3.4.1 it is a string, and has none."""
+    """From Hadoop 3.4.2 on an ETag is an object with a checksum; up to 3.4.1 it is a string without one."""
     upload = decode(PendingUpload, golden("pending-2-hadoop-3.4.2"), "x")
     assert encode(upload) == golden("pending-2-hadoop-3.4.2")
     assert upload.etags == [UploadEtag(ETAG), UploadEtag(UPLOAD.bare_etags[1], "CRC32C", "yZRlqg==")]
@@ -87,7 +87,7 @@ def test_both_spellings_of_etags_are_written_and_read() -> None:
 
 
 def test_a_completion_names_the_checksums_that_stores_know() -> None:
-    """Checksums go along; what is half said, or of an algorithm that S3 has not, is left out."""
+    """Checksums are passed on, except incomplete ones and those of algorithms that S3 does not have."""
     etags = [
         UploadEtag("a", "CRC32C", "yZRlqg=="), UploadEtag("b", None, "x"), UploadEtag("c", "SHA1"),
         UploadEtag("d", "MD17", "x"), "e",
@@ -97,7 +97,7 @@ def test_a_completion_names_the_checksums_that_stores_know() -> None:
 
 
 def test_ours_have_hadoop_s_fields() -> None:
-    """What Hadoop's loader looks for is there under its names, and ours is one field more."""
+    """Every field that Hadoop's loader reads exists under its name, and ours is one field more."""
     pendingset = json.loads(golden("pendingset-3"))
     assert list(pendingset) == [*SET_FIELDS, "s3commit"]
     upload = pendingset["commits"][0]
@@ -110,7 +110,7 @@ def test_ours_have_hadoop_s_fields() -> None:
 
 
 def test_a_pending_file_of_hadoop_is_read() -> None:
-    """A ``.pending`` file that the magic committer wrote is understood, and has nothing of ours."""
+    """A ``.pending`` file that the magic committer wrote is understood, without any field of ours."""
     upload = decode(PendingUpload, golden("hadoop-pending-2"), "x")
     assert upload.s3commit is None
     assert upload.filename is None
@@ -138,7 +138,7 @@ def test_a_pendingset_of_hadoop_is_read() -> None:
 
 
 def test_a_pendingset_of_hadoop_s_staging_committers_is_read() -> None:
-    """The staging committers leave the job's id empty and put the partition into the text."""
+    """The staging committers leave the job's id empty and put the partition in the text."""
     body = changed("hadoop-pendingset-3", jobId="", commits=[json.loads(golden("hadoop-pending-2"))])
     pendingset = decode(PendingSet, body, "x")
     assert pendingset.jobId == ""
@@ -147,7 +147,7 @@ def test_a_pendingset_of_hadoop_s_staging_committers_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["pending-2", "hadoop-pending-2"])
-def test_fields_nobody_knows_are_ignored(name: str) -> None:
+def test_unknown_fields_are_ignored(name: str) -> None:
     """Later versions of Hadoop, or of this package, may add fields."""
     known = decode(PendingUpload, golden(name), "x")
     assert decode(PendingUpload, changed(name, later={"a": 1}), "x") == known
@@ -156,7 +156,7 @@ def test_fields_nobody_knows_are_ignored(name: str) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, "2", None])
-def test_only_version_2_of_a_pending_file_is_known(version: Any) -> None:
+def test_only_version_2_of_a_pending_file_is_accepted(version: Any) -> None:
     """A pending file of another version is refused, alone and in a pendingset."""
     body = changed("hadoop-pending-2", version=version)
     with pytest.raises(InvalidRecord):
@@ -166,7 +166,7 @@ def test_only_version_2_of_a_pending_file_is_known(version: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, 4, "3", None])
-def test_only_version_3_of_a_pendingset_is_known(version: Any) -> None:
+def test_only_version_3_of_a_pendingset_is_accepted(version: Any) -> None:
     """A pendingset of another version is refused."""
     with pytest.raises(InvalidRecord):
         decode(PendingSet, changed("hadoop-pendingset-3", version=version), "x")
@@ -181,14 +181,14 @@ def test_only_version_3_of_a_pendingset_is_known(version: Any) -> None:
     ],
 )  # fmt: skip
 def test_what_hadoop_s_loader_refuses_is_refused(fields: dict[str, Any]) -> None:
-    """An upload without a key, bucket, id or ETags, or with a negative length, is no pending upload."""
+    """An upload without a key, bucket, id or ETags, or with a negative length, is invalid."""
     with pytest.raises(InvalidRecord):
         decode(PendingUpload, changed("pending-2", **fields), "x")
 
 
 @pytest.mark.parametrize("field", ["uploadId", "bucket", "destinationKey", "uri", "length", "etags"])
 def test_a_pending_file_needs_its_fields(field: str) -> None:
-    """Each field that a completion takes must be there."""
+    """Each field that a completion needs is required."""
     with pytest.raises(InvalidRecord):
         decode(PendingUpload, without("hadoop-pending-2", field), "x")
 
@@ -202,7 +202,7 @@ def test_a_pendingset_needs_its_uploads() -> None:
 
 @pytest.mark.parametrize("name", ["hadoop-pending-2", "hadoop-pendingset-3", "pendingset-3"])
 def test_a_file_cut_short_is_refused(name: str) -> None:
-    """However much of its end is missing, what is left is refused."""
+    """A truncated file is refused, however much of its end is missing."""
     body = golden(name)
     kind = PendingSet if "set" in name else PendingUpload
     for length in range(len(body)):
@@ -220,7 +220,7 @@ def test_one_key_twice_in_a_pendingset_is_refused_both_ways() -> None:
 
 
 def test_the_etag_of_the_object_follows_from_its_parts() -> None:
-    """The MD5 of the parts' MD5s, and how many they are, whether Hadoop quoted them or not."""
+    """It is the MD5 of the parts' MD5s and their number, whether Hadoop quoted them or not."""
     parts = [hashlib.md5(body).digest() for body in (b"one", b"two")]
     expected = f"{hashlib.md5(b''.join(parts)).hexdigest()}-2"
     for quote in ("", '"'):
@@ -246,7 +246,7 @@ def test_parts_that_are_not_md5_say_nothing_about_the_object() -> None:
     ],
 )  # fmt: skip
 def test_a_pendingset_in_another_s_place_is_refused(fields: dict[str, Any]) -> None:
-    """A pendingset is taken only for the job and task attempt that it was written for."""
+    """A pendingset is accepted only for the job and task attempt that it was written for."""
     SET.check_task(JOB, TASK, "s3://lake/there")
     foreign = decode(PendingSet, changed("pendingset-3", **fields), "x")
     with pytest.raises(InvalidRecord, match="s3://lake/there is not the pendingset of task 00004"):

@@ -234,7 +234,7 @@ RECORDS: dict[str, msgspec.Struct] = {
     "abort-report": AbortReport(uploads=3, objects=1, state="aborted"),
 }
 
-#: As they were written before they said for which place.
+#: As they were before they named their place.
 UNPLACED = (
     "state-1", "state-1-committing", "lock-1", "aborted-1-context", "stage-seal-1", "seal-1", "shard-1",
     "plan-1", "manifest-1",
@@ -247,7 +247,7 @@ RECORDS.update(
     }
 )
 
-#: As they were written before they could be signed, or named what they count by its SHA-256.
+#: As they were before they could be signed, or named what they count by its SHA-256.
 UNSIGNED = ("seal-1-placed", "plan-1-placed", "manifest-1-placed")
 WITHOUT_SHA256 = ("stage-seal-1-placed", "committed-task")
 
@@ -275,7 +275,7 @@ RECORDS.update(
     }
 )
 
-#: As they were written before destinations had a log, with what they say since.
+#: As they were before destinations had a log, with the fields they have since.
 UNLOGGED: dict[str, dict[str, Any]] = {
     "job-1-signed": {"log": 6},
     "state-1-placed": {},
@@ -385,7 +385,7 @@ RECORDS.update(
     }
 )
 
-#: As they were written before jobs could retain what they replace, with what they say since.
+#: As they were before jobs could retain what they replace, with the fields they have since.
 UNRETAINED: dict[str, dict[str, Any]] = {
     "job-1-logged": {"retaining": True, "options": JobOptions(retain="7d")},
     "planned-object": {"retained": True},
@@ -502,7 +502,7 @@ RECORDS.update(
     }
 )
 
-#: As they were written before they had the schemas of files, with what they say since.
+#: As they were before they had the schemas of files, with the fields they have since.
 UNDESCRIBED: dict[str, dict[str, Any]] = {
     "stage-seal-1-removes": {"schemas": ["AA=="]},
     "seal-1-removes": {"schemas": ["AA==", "AQ=="]},
@@ -516,7 +516,7 @@ RECORDS.update(
     }
 )
 
-#: As they were written before the store's profile was kept, with what they say since.
+#: As they were before the store's profile was kept, with the fields they have since.
 UNPROFILED: dict[str, dict[str, Any]] = {
     "job-1-retaining": {"profiles": {"lake": StoreProfile(bare_etags=True, conditional_delete=False)}},
 }
@@ -528,10 +528,10 @@ RECORDS.update(
     }
 )
 
-#: As they were written before a short list of planned objects lay within its plan.
+#: As they were before a short list of planned objects lay within its plan.
 APART = ("plan-1-logged",)
 
-#: As they were written before a state held its job's record.
+#: As they were before a state held its job's record.
 UNHELD = ("state-1-logged", "state-1-committing-logged", "state-1-committed")
 
 RECORDS["state-1-held"] = msgspec.structs.replace(RECORDS["state-1-logged"], job=RECORDS["job-1-profiled"])
@@ -587,18 +587,18 @@ RECORDS["store-1"] = job.StoreRecord(
 RECORDS["destination-1"] = destination.RegisteredDestination(
     destination=HERE, aws_conn_id="lake", staging="s3://private/staging/"
 )
-#: As it was written before it could be signed, with the signature that it may have since.
+#: As it was before it could be signed, with the signature that it may have since.
 RECORDS["store-1-signed"] = msgspec.structs.replace(RECORDS["store-1"], signature="0f" * 32)
-#: As it was written before commits could write a marker in each partition, with what it says since.
+#: As it was before commits could write a marker in each partition, with the field it has since.
 RECORDS["job-1-marking"] = msgspec.structs.replace(
     RECORDS["job-1-profiled"], marking=True, options=JobOptions(partition_success=True)
 )
 UNMARKED = ("job-1-begun", "job-1-profiled")
 
-#: As they were written before jobs could begin, or be lost.
+#: As they were before jobs could begin, or be lost.
 UNBEGUN = ("job-1-retaining", "manifest-1-logged", "aborted-1-context", "aborted-1-context-placed")
 
-#: As they were written before a field was added that says nothing if it is not there.
+#: As they were before a field was added that is left out when unset.
 OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
     *("stage-seal-1-sha256", "seal-1-signed"),
@@ -607,7 +607,7 @@ OLDER = {
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
-#: What is written only inside of others.
+#: What is only written inside other records.
 PARTS = {
     Baseline,
     Begin,
@@ -652,7 +652,7 @@ def without(name: str, field: str) -> bytes:
 
 
 def test_every_record_has_a_golden_file() -> None:
-    """No kind of record can be added without fixing how it looks."""
+    """A new kind of record needs a golden file that fixes its form."""
     kinds = {type(record) for record in RECORDS.values()}
     modules = (destination, job, log, manifest, object_options, sealed_job, snapshot)
     written = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
@@ -662,14 +662,14 @@ def test_every_record_has_a_golden_file() -> None:
 
 @each("name", RECORDS)
 def test_a_golden_file_is_read_back_equal(name: str) -> None:
-    """What this version wrote is understood."""
+    """This version understands every golden file."""
     record = RECORDS[name]
     assert decode(type(record), golden(name), name) == record
 
 
 @each("name", [name for name in RECORDS if name not in OLDER])
 def test_a_record_is_written_byte_for_byte(name: str) -> None:
-    """A record of this version looks as it always did."""
+    """A record of this version looks the same as ever."""
     assert encode(RECORDS[name]) == golden(name)
 
 
@@ -685,7 +685,7 @@ def test_fields_of_a_later_version_are_ignored(name: str) -> None:
         return value
 
     record = {**more(json.loads(golden(name))), "later": [{"b": 1}]}
-    # Compact, as it was: a list of files within keeps its bytes.
+    # Compact, as before: a list of files within keeps its bytes.
     body = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
     assert decode(type(RECORDS[name]), body, name) == RECORDS[name]
 
@@ -708,7 +708,7 @@ def test_another_version_is_refused(name: str, version: Any) -> None:
 
 @each("name", RECORDS)
 def test_a_record_cut_short_is_refused(name: str) -> None:
-    """However much of its end is missing, what is left is no record."""
+    """However much of its end is missing, the rest is not a record."""
     body = golden(name)
     for length in range(len(body)):
         with pytest.raises(InvalidRecord):
@@ -723,15 +723,15 @@ def test_a_record_cut_short_is_refused(name: str) -> None:
         b'{"a":' * 100_000, b"PAR1", b"<Error><Code>SlowDown</Code></Error>",
     ],
 )  # fmt: skip
-def test_what_is_no_record_at_all_is_refused(name: str, body: bytes) -> None:
-    """Anything else that may lie where a record is expected is an invalid record, and no other error."""
+def test_other_content_is_not_a_record(name: str, body: bytes) -> None:
+    """Anything else in a record's place is an invalid record, and no other error."""
     with pytest.raises(InvalidRecord, match=r"s3://lake/there"):
         decode(type(RECORDS[name]), body, "s3://lake/there")
 
 
 @pytest.mark.parametrize("kind", UNDER_CONDITIONS)
 def test_records_under_conditions_have_a_nonce(kind: type[msgspec.Struct]) -> None:
-    """A writer that finds a record in its place recognises whether it is its own."""
+    """A writer that finds a record in its place can tell whether it is its own."""
     name = next(name for name, record in RECORDS.items() if type(record) is kind)
     for body in (without(name, "nonce"), changed(name, nonce="")):
         with pytest.raises(InvalidRecord):
@@ -768,7 +768,7 @@ def test_records_under_conditions_have_a_nonce(kind: type[msgspec.Struct]) -> No
     ],
 )  # fmt: skip
 def test_a_field_out_of_its_range_is_refused_both_ways(name: str, fields: dict[str, Any]) -> None:
-    """A value that means nothing is refused when it is read, and when it is written."""
+    """A meaningless value is refused when it is read, and when it is written."""
     kind = type(RECORDS[name])
     with pytest.raises(InvalidRecord):
         decode(kind, changed(name, **fields), name)
@@ -798,13 +798,13 @@ def test_a_field_out_of_its_range_is_refused_both_ways(name: str, fields: dict[s
     ],
 )
 def test_an_entry_of_the_log_holds_the_record_of_its_kind_and_job(name: str, fields: dict[str, Any]) -> None:
-    """A commit holds a manifest, an abandoned job its abort, of the entry's own job; nothing else is read."""
+    """A commit holds a manifest, an abandoned job its abort, of the entry's own job, and nothing else."""
     with pytest.raises(InvalidRecord, match="s3://lake/there is not a valid LogEntry"):
         decode(LogEntry, changed(name, **fields), "s3://lake/there")
 
 
-def test_what_json_cannot_say_is_refused_when_it_is_written() -> None:
-    """A value that has no JSON is an invalid record, whatever the encoder calls it."""
+def test_a_value_that_json_lacks_is_refused_on_write() -> None:
+    """A value that JSON cannot express is an invalid record, whatever the encoder calls it."""
     entry: Any = FileEntry(key="k", size=1, etag="", partition="")
     entry = msgspec.structs.replace(entry, statistics={"a": object()})
     with pytest.raises(InvalidRecord, match="FileEntry cannot be saved"):
@@ -821,8 +821,8 @@ def test_counts_add_up() -> None:
 
 
 @pytest.mark.parametrize("kind", [JobReference, CommittedTask])
-def test_what_travels_is_read_back_from_plain_values(kind: Any) -> None:
-    """A reference survives XCom: as plain values there and back, other entries ignored."""
+def test_a_reference_survives_plain_values(kind: Any) -> None:
+    """A reference survives XCom as plain values; other entries are ignored."""
     record: Any = next(record for record in RECORDS.values() if type(record) is kind)
     plain = json.loads(json.dumps(record.to_dict()))
     assert kind.from_dict({**plain, "more": 1}) == record
@@ -836,7 +836,7 @@ def test_what_travels_is_read_back_from_plain_values(kind: Any) -> None:
 
 @pytest.mark.parametrize("name", ["seal-reference", "plan-reference", "abort-report", "manifest-1"])
 def test_totals_are_small_enough_for_xcom(name: str) -> None:
-    """What a task returns is flat: totals, no list and no mapping of partitions."""
+    """A task returns flat totals, without lists or a mapping of partitions."""
     record: Any = RECORDS[name]
     assert not any(isinstance(value, list | dict) for value in record.to_dict().values())
     json.dumps(record.to_dict())
@@ -855,13 +855,13 @@ def test_totals_are_small_enough_for_xcom(name: str) -> None:
 def test_what_destroys_old_data_before_its_entry_runs_alone(
     mode: Any, unique: bool, order: Any, needs: bool
 ) -> None:
-    """Jobs with fixed names, and those that delete first, take the lock; the log orders all others."""
+    """Jobs with fixed names, and those that delete first, run alone; the log orders all others."""
     options = JobOptions(conflict_mode=mode, unique_filenames=unique, replace_order=order)
     assert options.needs_begin is needs
 
 
 def test_threads_that_begin_together_read_alike() -> None:
-    """The first records of a process may be read by many threads at once, as the page does."""
+    """Several threads may read a process's first records at once, as the page does."""
     program = """
 import sys, threading
 from airflow_s3commit.protocol.model.manifest import ManifestRecord

@@ -1,4 +1,4 @@
-"""A snapshot is what the commits of a log add up to, however often a checkpoint interrupts the adding."""
+"""A snapshot is the sum of a log's commits, wherever checkpoints interrupt the summing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMITS = st.lists(
 
 
 def entries(commits: list[Commit]) -> list[LogEntry]:
-    """Return the log of these commits, each of a job of its own; every other one has its list within."""
+    """Return the log of these commits, each of its own job; every other one has its list within."""
     made = []
     for number, commit in enumerate(commits, start=1):
         job_id = an_id(str(number))
@@ -57,7 +57,7 @@ def fold(log: list[LogEntry], begun: TableSnapshot | None = None) -> TableSnapsh
 
 
 def files_of(commits: list[Commit], live: list[LiveCommit]) -> dict[tuple[str, str], int]:
-    """Return the commit of each file, as a reader puts the lists of files together."""
+    """Return the commit of each file, as a reader combines the lists of files."""
     found: dict[tuple[str, str], int] = {}
     for commit in live:
         known = commits[commit.number - 1]
@@ -67,7 +67,7 @@ def files_of(commits: list[Commit], live: list[LiveCommit]) -> dict[tuple[str, s
 
 
 def applied(commits: list[Commit]) -> dict[tuple[str, str], int]:
-    """Return the commit of each file, as a directory would hold them if each commit were made in turn."""
+    """Return the commit of each file, as a directory would hold them after each commit in turn."""
     table: dict[tuple[str, str], int] = {}
     for number, commit in enumerate(commits, start=1):
         if commit is None:
@@ -84,7 +84,7 @@ def applied(commits: list[Commit]) -> dict[tuple[str, str], int]:
 
 @given(COMMITS)
 def test_a_snapshot_has_the_files_that_the_commits_leave(commits: list[Commit]) -> None:
-    """Each file of the table is there once, as the last commit that wrote it left it, and no other file."""
+    """Each file of the table appears once, as the last commit that wrote it left it, and no other file."""
     snapshot = fold(entries(commits))
     table = applied(commits)
     assert files_of(commits, snapshot.commits()) == table
@@ -95,7 +95,7 @@ def test_a_snapshot_has_the_files_that_the_commits_leave(commits: list[Commit]) 
 
 @given(COMMITS, st.integers(0, 12))
 def test_files_since_a_generation_are_those_of_later_commits(commits: list[Commit], since: int) -> None:
-    """What comes since a generation is in the table, and with what was there before it is all of it."""
+    """Files since a generation are exactly the table's files of later commits."""
     found = files_of(commits, fold(entries(commits)).commits(since))
     assert found == {file: number for file, number in applied(commits).items() if number > since}
 
@@ -116,7 +116,7 @@ def test_a_checkpoint_continues_where_it_ends(commits: list[Commit], cut: int) -
 
 @given(COMMITS, st.integers(0, 12))
 def test_a_checkpoint_keeps_what_is_retained(commits: list[Commit], cut: int) -> None:
-    """Retained and released files outlive a checkpoint; the table is the one of a log without retention."""
+    """Retained and released files survive a checkpoint; the table is that of a log without retention."""
     log = [retaining(one) for one in entries(commits)]
     before = fold(log[:cut])
     if not before.number:
@@ -129,7 +129,7 @@ def test_a_checkpoint_keeps_what_is_retained(commits: list[Commit], cut: int) ->
 
 
 def retaining(one: LogEntry) -> LogEntry:
-    """Return a commit that retains what it removes; in place of an abort, a release."""
+    """Return a commit that retains what it removes; for an abort, return a release."""
     if one.kind == "commit":
         return replace(one, retain=60, retaining=True)
     release = Release(commits=list(range(1, one.number, 2)), finished=max(one.number - 3, 0), since=0)
@@ -137,7 +137,7 @@ def retaining(one: LogEntry) -> LogEntry:
 
 
 def test_retained_files_are_released_once_and_then_forgotten() -> None:
-    """A release names who has removed files; the next one, that they are deleted."""
+    """A release names the commits that removed files; the next one says that they are deleted."""
     snapshot = TableSnapshot(HERE.uri)
     snapshot.apply(entry(1, an_id("1"), "dt=1", "dt=2"))
     snapshot.apply(retaining(entry(2, an_id("2"), "dt=1", removes="partitions")))
@@ -152,8 +152,8 @@ def test_retained_files_are_released_once_and_then_forgotten() -> None:
         assert kept == {4: [(2, 4), (3, 0), (3, 0)], 5: [(3, 5), (3, 5)], 6: []}[number]
 
 
-def test_what_comes_back_has_its_schemas() -> None:
-    """A rollback, also after a checkpoint, brings the schemas of the files back."""
+def test_restored_files_have_their_schemas() -> None:
+    """A rollback, even after a checkpoint, restores the schemas of the files."""
 
     def described(one: LogEntry, schema: str) -> LogEntry:
         return replace(one, manifest=replace(one.manifest, schemas=[schema]))
@@ -170,8 +170,8 @@ def test_what_comes_back_has_its_schemas() -> None:
     assert [(one.number, one.removed) for one in again.retained()] == [(2, 3)]
 
 
-def test_where_a_list_lies_goes_with_its_commit() -> None:
-    """Retained, after a checkpoint, and when a rollback brings it back; a rebase writes it anew."""
+def test_the_place_of_a_list_goes_with_its_commit() -> None:
+    """It stays with a retained, checkpointed or rolled back commit; a rebase writes it anew."""
     snapshot = fold([within(entry(1, an_id("1"), "dt=1", "dt=2"))])
     [first] = snapshot.commits()
     snapshot.apply(replace(entry(2, an_id("2"), "dt=1", removes="partitions"), retain=60))
@@ -190,8 +190,8 @@ def test_where_a_list_lies_goes_with_its_commit() -> None:
     assert [(one.rebased, one.within) for one in snapshot.retained()] == [(True, False)]
 
 
-def test_entries_that_were_copied_are_no_history() -> None:
-    """A copy of another table begins without files: what its copied entries name is elsewhere."""
+def test_copied_entries_are_not_history() -> None:
+    """A copy of another table begins without files: those that its copied entries name are elsewhere."""
     copied = [entry(1, an_id("1"), "dt=1", uri=THERE), entry(2, an_id("2"), "dt=2", uri=THERE)]
     assert fold(copied).generation == 0
     own = fold([*copied, entry(3, an_id("3"), "dt=1")])
@@ -199,7 +199,7 @@ def test_entries_that_were_copied_are_no_history() -> None:
 
 
 def test_a_baseline_holds_until_everything_is_removed() -> None:
-    """A checkpoint keeps from which partitions of the baseline commits have removed everything."""
+    """A checkpoint keeps the partitions whose baseline files were all removed by commits."""
     begun = TableSnapshot(HERE.uri)
     begun.apply(entry(1, an_id("1"), "dt=1"))
     baseline = Baseline(reason="data", since=0)
@@ -216,7 +216,7 @@ def test_a_baseline_holds_until_everything_is_removed() -> None:
 
 
 def checkpoint(**changes: Any) -> bytes:
-    """Return a checkpoint with two commits, changed as text."""
+    """Return a checkpoint with two commits, edited as text."""
     text = gzip.decompress(fold(entries([(frozenset({("dt=1", "a")}), "nothing")] * 2)).to_bytes())
     for old, new in changes.pop("text", ()):
         assert old in text
@@ -241,7 +241,7 @@ def checkpoint(**changes: Any) -> bytes:
     ],
 )
 def test_a_damaged_checkpoint_is_refused(body: bytes, message: str) -> None:
-    """What is cut off, changed, copied or no checkpoint is an invalid record, and nothing else."""
+    """Truncated, changed, copied or other content is an invalid record, and no other error."""
     with pytest.raises(InvalidRecord, match=message):
         TableSnapshot.from_bytes(body, HERE.uri, 2, "s3://lake/there")
 
@@ -252,15 +252,15 @@ def test_a_checkpoint_of_another_entry_is_refused() -> None:
         TableSnapshot.from_bytes(checkpoint(), HERE.uri, 3, "s3://lake/there")
 
 
-def test_a_checkpoint_is_not_decompressed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small object that would fill the memory is refused before it does."""
+def test_decompressing_a_checkpoint_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small object that would fill the memory is refused first."""
     monkeypatch.setattr(module, "_TEXT_BYTES", 1_000)
     with pytest.raises(InvalidRecord, match="no more than 1000 are read"):
         TableSnapshot.from_bytes(gzip.compress(bytes(2_000)), HERE.uri, 2, "s3://lake/there")
 
 
 def test_a_partition_that_is_named_twice_counts_once() -> None:
-    """A checkpoint of another writer cannot make a later removal fail."""
+    """Another writer's checkpoint cannot make a later removal fail."""
     body = checkpoint(text=[(b'["dt=1"]', b'["dt=1","dt=1"]')])
     snapshot = TableSnapshot.from_bytes(body, HERE.uri, 2, "s3://lake/there")
     snapshot.apply(entry(3, an_id("3"), "dt=1", removes="partitions"))

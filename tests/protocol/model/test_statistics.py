@@ -6,7 +6,7 @@ from airflow_s3commit.protocol.model.statistics import ColumnStatistics, add_col
 
 
 def test_bounds_and_counts_add_up() -> None:
-    """Values and nulls are summed, and the outer bounds stand."""
+    """Values and nulls are summed, and the outer bounds are kept."""
     one = ColumnStatistics(values=2, nulls=1, least=3, greatest=7)
     other = ColumnStatistics(values=5, nulls=0, least=-1, greatest=6.5)
 
@@ -14,7 +14,7 @@ def test_bounds_and_counts_add_up() -> None:
 
 
 def test_a_part_without_values_has_no_bounds_to_add() -> None:
-    """A file whose column is all null leaves the other's bounds as they are."""
+    """A file whose column is all null leaves the other's bounds unchanged."""
     empty = ColumnStatistics(values=0, nulls=4)
     full = ColumnStatistics(values=1, nulls=0, least="a", greatest="b")
 
@@ -23,7 +23,7 @@ def test_a_part_without_values_has_no_bounds_to_add() -> None:
     )
 
 
-def test_what_one_part_does_not_know_is_not_known() -> None:
+def test_unknown_plus_known_is_unknown() -> None:
     """An unknown count or bound in one file makes that of both unknown."""
     one = ColumnStatistics(values=2, nulls=None, least=None, greatest="x")
     other = ColumnStatistics(values=2, nulls=1, least="a", greatest="y")
@@ -42,7 +42,7 @@ def test_decimals_are_compared_as_numbers() -> None:
 
 
 def test_bounds_of_different_kinds_are_not_compared() -> None:
-    """A number and a text, or a decimal and a plain text, have no common bound."""
+    """A number and a text, or a decimal and plain text, have no common bound."""
     number = ColumnStatistics(values=1, nulls=0, least=1, greatest=1)
     text = ColumnStatistics(values=1, nulls=0, least="1", greatest="1")
     decimal = ColumnStatistics(values=1, nulls=0, least="1", greatest="1", decimal=True)

@@ -1,4 +1,4 @@
-"""``_SUCCESS`` is Hadoop's: theirs is read, and ours could be read by them."""
+"""``_SUCCESS`` is Hadoop's: we read theirs, and Hadoop could read ours."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ OURS = SuccessData(
 
 
 def test_ours_is_written_byte_for_byte() -> None:
-    """Our marker looks as it always did, has Hadoop's fields in their order, and is read back equal."""
+    """Our marker looks the same as ever, has Hadoop's fields in order, and is read back equal."""
     assert encode(OURS) == golden("success-1")
     assert decode(SuccessData, golden("success-1"), "x") == OURS
     assert list(json.loads(golden("success-1"))) == FIELDS
@@ -62,7 +62,7 @@ def test_ours_is_written_byte_for_byte() -> None:
 
 
 def test_the_format_is_hadoop_s() -> None:
-    """The name by which Hadoop's loader knows the format, and its limit, are theirs."""
+    """The name by which Hadoop's loader knows the format, and its limit, are the same."""
     assert SUCCESS_NAME == "org.apache.hadoop.fs.s3a.commit.files.SuccessData/1"
     assert MAX_FILENAMES == 100
 

@@ -47,7 +47,7 @@ def _left(plan: SweepPlan) -> str:
 
 
 def test_a_clean_destination_has_nothing_to_sweep() -> None:
-    """Where nothing is left over nothing is planned, and nothing is written to find that out."""
+    """If nothing is left over nothing is planned, and finding that out writes nothing."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed(FILES).commit()
@@ -77,7 +77,7 @@ def test_a_dry_run_is_the_default_and_removes_nothing() -> None:
 
 
 def test_a_living_job_is_never_touched() -> None:
-    """Whatever it is doing, a job with a recent sign of life keeps every upload and record, and commits."""
+    """Whatever it does, a job with a recent sign of life keeps every upload and record, and commits."""
     for options in ({}, {"unique_filenames": False}, {"track_pending": "s3"}):
         lake = Lake()
         lake.put(OLD)
@@ -99,7 +99,7 @@ def test_a_living_job_is_never_touched() -> None:
 
 
 def test_a_silent_job_is_aborted() -> None:
-    """An open or sealed job without a sign of life for long enough is aborted, with everything of it."""
+    """An open or sealed job that gave no sign of life for long enough is aborted completely."""
     for seal in (False, True):
         lake = Lake()
         lake.put(OLD)
@@ -117,7 +117,7 @@ def test_a_silent_job_is_aborted() -> None:
 
 
 def test_an_upload_is_a_sign_of_life() -> None:
-    """A job that writes no record, but began an upload lately, is alive."""
+    """A job that writes no record, but recently began an upload, is alive."""
     lake = Lake()
     job = lake.set_up(committer="magic")
     lake.store_clock.advance(5 * DAY)
@@ -131,7 +131,7 @@ def test_an_upload_is_a_sign_of_life() -> None:
 
 @pytest.mark.parametrize("silent", [0.0, 9 * DAY])
 def test_a_job_that_is_committing_is_reported_for_recovery(silent: float) -> None:
-    """However old, a begun commit is left as it is, and the report says to recover it."""
+    """However old, a begun commit is left unchanged, and the report says to recover it."""
     lake = Lake()
     _stop(lake, "complete_upload", ".parquet", lake.sealed(FILES).commit)
     lake.store_clock.advance(silent)
@@ -143,7 +143,7 @@ def test_a_job_that_is_committing_is_reported_for_recovery(silent: float) -> Non
 
 
 def test_a_committed_job_is_finished() -> None:
-    """Staging left by a commit that passed its point of no return is finished: deletions, marker, cleanup."""
+    """A commit that died after its point of no return is finished: deletions, marker, clean-up."""
     lake = Lake()
     lake.put(OLD)
     _stop(lake, "put", f"{OURS}.json", lake.sealed(FILES).commit)
@@ -157,7 +157,7 @@ def test_a_committed_job_is_finished() -> None:
 
 @pytest.mark.parametrize(("verb", "ending"), [("abort_upload", ".parquet"), ("delete", "job.json")])
 def test_an_abort_that_stopped_is_finished(verb: str, ending: str) -> None:
-    """A job left aborting, or aborted and not cleaned up, is brought to its end."""
+    """A job left aborting, or aborted and not cleaned up, is finished."""
     lake = Lake()
     _stop(lake, verb, ending, lake.sealed(FILES).abort)
     report = lake.sweep()
@@ -165,7 +165,7 @@ def test_an_abort_that_stopped_is_finished(verb: str, ending: str) -> None:
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
-def test_remains_of_no_job_are_discarded_when_old() -> None:
+def test_leftovers_without_a_job_are_removed_when_old() -> None:
     """A setup that stopped, and records of a job that is gone, go with the uploads that they name."""
     lake = Lake()
     _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("half-set-up")))
@@ -185,7 +185,7 @@ def test_remains_of_no_job_are_discarded_when_old() -> None:
     assert lake.keys(f"{ROOT}__magic") == []
 
 
-def test_remains_of_a_late_task_do_not_unmake_a_commit() -> None:
+def test_leftovers_of_a_late_task_do_not_undo_a_commit() -> None:
     """A pendingset that a straggler wrote after its job was committed goes; the job stays committed."""
     lake = Lake()
     manifest = lake.sealed(FILES).commit()
@@ -197,8 +197,8 @@ def test_remains_of_a_late_task_do_not_unmake_a_commit() -> None:
     assert lake.job().commit() == manifest
 
 
-def test_uploads_that_nobody_claims_are_aborted_when_old() -> None:
-    """Old strays are removed, the upload of a restored marker among them; young ones stay."""
+def test_unclaimed_uploads_are_aborted_when_old() -> None:
+    """Old strays are removed, including the upload of a restored marker; recent ones stay."""
     lake = Lake()
     for path in ("dt=1/stray.parquet", "_SUCCESS", named("dt=1/late.parquet", THEIRS)):
         lake.stray(path)
@@ -213,8 +213,8 @@ def test_uploads_that_nobody_claims_are_aborted_when_old() -> None:
     assert beside in left
 
 
-def test_uploads_under_fixed_names_are_claimed_by_whoever_intends_them() -> None:
-    """Of two jobs that write one key, the dead one's sweep leaves the key's uploads to the living one."""
+def test_uploads_under_fixed_names_belong_to_every_job_that_intends_them() -> None:
+    """If two jobs write one key, the sweep of the dead one leaves its uploads to the living one."""
     lake = Lake()
     options = {"unique_filenames": False, "committer": "magic"}
     dead = lake.set_up(**options)
@@ -235,7 +235,7 @@ def test_uploads_under_fixed_names_are_claimed_by_whoever_intends_them() -> None
 
 
 def test_jobs_on_directories_above_and_below_keep_their_uploads() -> None:
-    """A sweep in the middle of nested destinations leaves both jobs their uploads, however old."""
+    """A sweep between nested destinations leaves both jobs their uploads, however old."""
     lake = Lake()
     options = JobOptions(committer="magic")
     above = Job.setup(lake.store, "s3://lake/", job_id=OURS, options=options)
@@ -250,8 +250,8 @@ def test_jobs_on_directories_above_and_below_keep_their_uploads() -> None:
     assert THEIRS in _left(report.plan)
 
 
-def test_jobs_with_their_staging_elsewhere_are_known_when_told() -> None:
-    """With the staging root, a living job keeps its uploads, a dead one goes, and strangers are left."""
+def test_jobs_with_their_staging_elsewhere_are_known_by_the_staging_root() -> None:
+    """With it, a living job keeps its uploads, a dead one goes, and strangers are left."""
     lake = Lake()
     root = Destination("other", "staging/")
     options = JobOptions(committer="magic", staging=root.uri)
@@ -275,7 +275,7 @@ def test_jobs_with_their_staging_elsewhere_are_known_when_told() -> None:
 
 
 def test_a_lapsed_lock_of_a_job_that_is_gone_is_removed() -> None:
-    """The lock goes when its lease is over and its job ended; not before, and not while the job is there."""
+    """The lock goes when its lease is over and its job has ended, but not while the job exists."""
     for held_by, lapsed, swept in ((THEIRS, False, False), (THEIRS, True, True), (OURS, True, False)):
         lake = Lake()
         lake.set_up()
@@ -288,8 +288,8 @@ def test_a_lapsed_lock_of_a_job_that_is_gone_is_removed() -> None:
         assert (f"{ROOT}_s3commit/commit-lock.json" not in lake.keys(ROOT)) == swept
 
 
-def test_a_lock_that_is_taken_anew_stays() -> None:
-    """A lock that a living job took between plan and deed is left to it."""
+def test_a_lock_that_is_taken_again_stays() -> None:
+    """A lock that a living job took between plan and sweep stays with it."""
     lake = Lake()
     lock = LockRecord(
         job_id=THEIRS, staging=f"{FLIGHTS.uri}__magic_job-{THEIRS}/", owner="o", lease=60.0, nonce="n"
@@ -306,8 +306,8 @@ def test_a_lock_that_is_taken_anew_stays() -> None:
     assert [skipped.what for skipped in report.skipped] == ["s3://lake/flights/_s3commit/commit-lock.json"]
 
 
-def test_a_job_with_records_that_cannot_be_read_is_left() -> None:
-    """Damage is reported and not swept away: who knows what it was."""
+def test_a_job_with_unreadable_records_is_left() -> None:
+    """Damage is reported and not removed, because the job may be alive."""
     lake = Lake()
     lake.run_task(lake.set_up(), FILES)
     lake.tamper(f"{ROOT}__magic_job-{OURS}/state.json", cut=3)
@@ -318,7 +318,7 @@ def test_a_job_with_records_that_cannot_be_read_is_left() -> None:
 
 
 def test_a_job_that_came_alive_after_the_plan_is_skipped() -> None:
-    """If a task commits or the state changes after the plan, the job is left, and the report says so."""
+    """If a task commits or the state changes after the plan, the job is skipped, and the report says so."""
     for wake, why in (
         (lambda lake: lake.run_task(lake.job(), {"dt=5/a.parquet": b"5"}, task="00005"), "sign of life"),
         (lambda lake: lake.job().seal(), "its state has changed"),
@@ -337,8 +337,8 @@ def test_a_job_that_came_alive_after_the_plan_is_skipped() -> None:
         assert why in report.skipped[0].reason
 
 
-def test_a_job_that_comes_alive_at_the_last_moment_wins_or_loses_as_a_whole() -> None:
-    """If the job is sealed right before the sweep moves its state, the sweep leaves it alone."""
+def test_a_job_that_comes_alive_at_the_last_moment_is_left() -> None:
+    """If the job is sealed right before the sweep moves its state, the sweep skips it."""
     lake = Lake()
     job = lake.set_up()
     lake.run_stage(job, FILES)
@@ -357,7 +357,7 @@ def test_a_job_that_comes_alive_at_the_last_moment_wins_or_loses_as_a_whole() ->
 
 
 def test_an_upload_that_is_claimed_after_the_plan_is_skipped() -> None:
-    """A stray that turns out to be of a job that is set up again is left to that job."""
+    """A stray whose job is set up again is left to that job."""
     lake = Lake()
     lake.stray(named("dt=1/a.parquet"))
     lake.store_clock.advance(2 * DAY)
@@ -370,14 +370,14 @@ def test_an_upload_that_is_claimed_after_the_plan_is_skipped() -> None:
 
 
 class _Undated(building.WatchedStore):
-    """Says the same of every upload, as moto does."""
+    """Reports the same age for every upload, as moto does."""
 
     def list_uploads(self, bucket: str, prefix: str, **_: object):  # type: ignore[no-untyped-def]
         return (Upload(u.key, u.upload_id, 1_289_347_200.0) for u in super().list_uploads(bucket, prefix))
 
 
-def test_a_store_that_does_not_tell_when_uploads_began_keeps_them() -> None:
-    """If every upload has the same age, orphans stay; dead jobs are swept all the same."""
+def test_a_store_without_ages_of_uploads_keeps_them() -> None:
+    """If every upload has the same age, orphans stay, and dead jobs are still swept."""
     lake = Lake()
     lake.store = _Undated((BUCKET,), now=lake.store_clock.time, min_part_bytes=1)
     lake.run_task(lake.set_up(), FILES)
@@ -389,7 +389,7 @@ def test_a_store_that_does_not_tell_when_uploads_began_keeps_them() -> None:
     assert "does not show when" in _left(report.plan)
 
 
-def test_ages_are_by_the_stores_clock() -> None:
+def test_ages_follow_the_store_s_clock() -> None:
     """A machine whose clock is years off sweeps exactly the same."""
     for skew in (-3650 * DAY, 3650 * DAY):
         lake = Lake()
@@ -401,8 +401,8 @@ def test_ages_are_by_the_stores_clock() -> None:
         assert _plan(lake).pending == 3
 
 
-def test_where_no_record_is_the_store_is_asked_for_its_time() -> None:
-    """With nothing but strays, the store's time comes from a small object that is gone afterwards."""
+def test_without_records_the_store_is_asked_for_its_time() -> None:
+    """With nothing but strays, the store's time comes from a small object that is then removed."""
     lake = Lake()
     lake.stray()
     lake.store_clock.advance(DAY)
@@ -411,7 +411,7 @@ def test_where_no_record_is_the_store_is_asked_for_its_time() -> None:
     assert lake.everything() == before
 
 
-def test_one_failure_does_not_keep_the_rest() -> None:
+def test_one_failure_does_not_stop_the_rest() -> None:
     """A job that cannot be ended is reported as a failure; the others, and the strays, are swept."""
     lake = Lake()
     for job_id in (OURS, THEIRS):
@@ -436,7 +436,7 @@ def test_one_failure_does_not_keep_the_rest() -> None:
 
 
 def test_an_orphan_that_cannot_be_aborted_is_a_failure() -> None:
-    """It is neither counted nor forgotten: the next sweep finds it."""
+    """It is neither counted nor forgotten, and the next sweep finds it."""
     lake = Lake()
     for path in ("dt=1/a", "dt=1/b"):
         lake.stray(path)
@@ -448,8 +448,8 @@ def test_an_orphan_that_cannot_be_aborted_is_a_failure() -> None:
     assert lake.sweep().uploads == 1
 
 
-def test_older_than_is_no_negative_number() -> None:
-    """A negative age is refused before anything is asked."""
+def test_older_than_cannot_be_negative() -> None:
+    """A negative age is refused before any request."""
     with pytest.raises(ValueError, match="older_than"):
         _plan(Lake(), older_than=-1.0)
 
@@ -461,7 +461,7 @@ ABORTED = an_id("aborted-0")
 
 @dataclass
 class _Graveyard:
-    """A destination with one of each kind of dead thing, and a living job among them."""
+    """A destination with one of each kind of dead thing, and one living job."""
 
     lake: Lake = field(default_factory=Lake)
     alive: dict[str, bytes] = field(default_factory=dict)
@@ -492,12 +492,12 @@ class _Graveyard:
         return {key: self.lake.get(key) for key in self.lake.keys(f"{ROOT}__magic_job-{OURS}/")}
 
     def check_the_living(self) -> None:
-        """The living job has every record as it was, and its upload."""
+        """Check that the living job has every record unchanged, and its upload."""
         assert self._alive() == self.alive
         assert set(self.lake.pending()) >= {*self.kept, ROOT + named("dt=7/alive.parquet")}
 
     def check_swept(self) -> None:
-        """Nothing of the dead is left, what was committed is finished, and the living job commits."""
+        """Check that all dead things are gone, the commit is finished, and the living job commits."""
         self.check_the_living()
         lake = self.lake
         assert sorted(lake.pending()) == sorted([*self.kept, ROOT + named("dt=7/alive.parquet")])
@@ -515,7 +515,7 @@ class _Graveyard:
 
 
 def test_a_sweep_of_everything_leaves_the_living_alone() -> None:
-    """One sweep removes one of each kind of dead thing, beside a living job."""
+    """One sweep removes one of each kind of dead thing and spares a living job."""
     yard = _Graveyard()
     report = yard.lake.sweep()
     assert {(done.job_id, done.action) for done in report.jobs} == {
@@ -531,8 +531,8 @@ def test_a_sweep_of_everything_leaves_the_living_alone() -> None:
     "fault",
     [fault if fault == "crash-after" else pytest.param(fault, marks=pytest.mark.all) for fault in FAULTS],
 )
-def test_a_sweep_that_stops_anywhere_is_done_by_the_next_one(fault: Effect) -> None:
-    """Stopped at any call, of plan or deed, a sweep harmed no living job, and the next one does the rest."""
+def test_a_sweep_that_stops_anywhere_is_finished_by_the_next(fault: Effect) -> None:
+    """Stopped at any call, a sweep harmed no living job, and the next one does the rest."""
     for stop in count(1):
         yard = _Graveyard()
         store = FaultyStore(yard.lake.store, Fault(fault, nth=stop))
@@ -542,15 +542,15 @@ def test_a_sweep_that_stops_anywhere_is_done_by_the_next_one(fault: Effect) -> N
             assert stop > 100
             break
         yard.check_the_living()
-        # The upload that asks for the time is taken for a leftover when nobody can be waiting for it.
+        # The upload that asks for the time counts as a leftover once no sweep can be waiting for it.
         yard.lake.store_clock.advance(120)
         assert yard.lake.sweep().failures == []
         yard.check_swept()
 
 
 @pytest.mark.parametrize("ready", [False, True])
-def test_a_job_that_wakes_up_during_a_sweep_is_committed_whole_or_gone(*, ready: bool) -> None:
-    """At whatever call of its sweep a silent job wakes up, works and commits: all of it is there, or none."""
+def test_a_job_that_wakes_up_during_a_sweep_is_committed_or_gone(*, ready: bool) -> None:
+    """At whatever call of its sweep a silent job wakes up and commits, all of its output exists, or none."""
     outcomes = []
     for stop in count(1):
         lake = Lake()
@@ -596,8 +596,8 @@ def test_a_job_that_wakes_up_during_a_sweep_is_committed_whole_or_gone(*, ready:
     assert len(outcomes) > 15
 
 
-def test_the_id_of_an_aborted_job_is_kept_for_thirty_days_and_longer_than_asked() -> None:
-    """The record of an abort goes only when it is older than thirty days and than what was asked for."""
+def test_the_id_of_an_aborted_job_is_kept_for_at_least_thirty_days() -> None:
+    """The record of an abort goes only when it is older than thirty days and than the requested age."""
     lake = Lake()
     spent = f"{ROOT}_s3commit/aborted/"
     old = lake.set_up()
@@ -618,7 +618,7 @@ def test_the_id_of_an_aborted_job_is_kept_for_thirty_days_and_longer_than_asked(
 
 
 def test_a_spent_id_that_an_upload_still_claims_is_kept() -> None:
-    """While anything pending carries the id of an aborted job, the record that forbids it stays."""
+    """While a pending upload carries the id of an aborted job, the record that forbids the id stays."""
     lake = Lake()
     job = lake.set_up()
     job.abort()
@@ -628,7 +628,7 @@ def test_a_spent_id_that_an_upload_still_claims_is_kept() -> None:
 
 
 def test_a_spent_id_with_records_in_its_staging_is_kept() -> None:
-    """They are removed first: the record of the abort proves whose they are."""
+    """They are removed first, because the record of the abort proves whose they are."""
     lake = Lake()
     lake.set_up().abort()
     lake.forge_task({ROOT + named("dt=1/late.parquet"): BUCKET})
@@ -637,7 +637,7 @@ def test_a_spent_id_with_records_in_its_staging_is_kept() -> None:
     assert _plan(lake).spent == []
 
 
-def test_a_record_of_an_abort_that_is_written_anew_is_left() -> None:
+def test_a_rewritten_record_of_an_abort_is_kept() -> None:
     """If the job is aborted again after the plan, the new record stays for thirty days."""
     lake = Lake()
     job = lake.set_up()

@@ -1,4 +1,4 @@
-"""A sweep deletes retained files after an entry that releases them, and lists that no entry may name."""
+"""A sweep deletes retained files once an entry releases them, and lists that no entry may name."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ NEXT = "log/00000000000000000003.json"
 
 
 def swept(lake: Lake, **asked: Any) -> SweepReport:
-    """Sweep with a patience that no job of these tests exhausts."""
+    """Sweep with an age that no job of these tests reaches."""
     return lake.sweep(**{"older_than": 1000 * DAY, **asked})
 
 
 def retained(lake: Lake) -> list[tuple[int, int]]:
-    """Return which commit has removed retained files, and which entry has released them."""
+    """Return which commit removed retained files, and which entry released them."""
     snapshot = read_snapshot(lake.store, FLIGHTS)
     assert snapshot is not None
     return [(commit.removed, commit.released) for commit in snapshot.retained()]
 
 
 def test_files_are_kept_for_as_long_as_their_commit_says() -> None:
-    """Before the retention has passed a sweep leaves the files and says why, however short its patience."""
+    """Until the retention has passed a sweep keeps the files and says why, however short its own age is."""
     lake = two_generations()
     lake.store_clock.advance(7 * DAY)
     before = lake.everything()
@@ -61,7 +61,7 @@ def test_files_are_kept_for_as_long_as_their_commit_says() -> None:
 
 
 def test_files_are_released_then_deleted() -> None:
-    """After the retention an entry releases what the commit replaced, and it is deleted; once."""
+    """After the retention an entry releases what the commit replaced, and it is deleted once."""
     lake = two_generations()
     lake.store_clock.advance(8 * DAY)
     plan = swept(lake, dry_run=True).plan
@@ -81,7 +81,7 @@ def test_files_are_released_then_deleted() -> None:
 
 
 def test_the_table_and_later_jobs_are_as_before() -> None:
-    """After a release the newest generation is read as before, and jobs commit."""
+    """After a release the newest generation reads as before, and jobs commit."""
     lake = two_generations()
     lake.store_clock.advance(8 * DAY)
     swept(lake)
@@ -97,7 +97,7 @@ def test_the_table_and_later_jobs_are_as_before() -> None:
 
 
 def test_a_sweep_that_dies_after_its_entry_is_finished_by_the_next() -> None:
-    """Released files that are in place are deleted by the next sweep, without another entry."""
+    """Released files that still exist are deleted by the next sweep, without another entry."""
     lake = two_generations()
     lake.store_clock.advance(8 * DAY)
     lake.store.after = once("put", "3.json", Crash())
@@ -114,7 +114,7 @@ def test_a_sweep_that_dies_after_its_entry_is_finished_by_the_next() -> None:
 
 @each("nth", [1, 2])
 def test_a_release_that_loses_its_number_is_decided_again(nth: int) -> None:
-    """A commit, or another sweep, that creates its entry first leaves what is in place right."""
+    """A commit, or another sweep, that creates its entry first leaves the right files."""
     lake = two_generations()
     lake.store_clock.advance(8 * DAY)
     plan = plan_sweep(lake.store, FLIGHTS, older_than=1000 * DAY, threads=0)
@@ -135,7 +135,7 @@ def test_a_release_that_loses_its_number_is_decided_again(nth: int) -> None:
 
 
 def test_only_the_files_of_the_replaced_commit_are_deleted() -> None:
-    """A foreign file in the partition, and one of a job that has the name of another partition, stay."""
+    """A foreign file in the partition, and one of a job named after another partition, stay."""
     lake = two_generations()
     foreign = {"dt=1/foreign": b"f", named("dt=1/b", an_id("unknown")): b"u", named("dt=3/a", FIRST): b"x"}
     lake.put(foreign)
@@ -168,7 +168,7 @@ def roll_back(lake: Lake) -> None:
 
 
 def close(lake: Lake) -> None:
-    """List the files that are older than the log."""
+    """Close the baseline."""
     baseline(lake.store, lake.destination, dry_run=False, clock=lake.clock, threads=0)
 
 
@@ -196,7 +196,7 @@ def is_sound(lake: Lake) -> bool:
 def test_the_list_of_a_process_that_died_before_its_entry_goes(
     start: Callable[[], Lake], step: Callable[[Lake], None]
 ) -> None:
-    """It stays for as long as a process may work, then it goes; the same process can be run again."""
+    """The list stays as long as a process may work, then it goes, and the process can be run again."""
     lake = start()
     before = lists(lake)
     crash(lake, lambda: step(lake), "put", NEXT)
@@ -215,7 +215,7 @@ def test_the_list_of_a_process_that_died_before_its_entry_goes(
 
 
 @each(("start", "step"), [(two_generations, roll_back), (older, close)])
-def test_a_process_that_slept_before_its_entry_cannot_create_it(
+def test_a_process_that_slept_cannot_create_its_entry_without_a_list(
     start: Callable[[], Lake], step: Callable[[Lake], None]
 ) -> None:
     """A process whose list a sweep has removed is refused, and has changed nothing."""
@@ -236,7 +236,7 @@ def test_a_process_that_slept_before_its_entry_cannot_create_it(
 
 
 def test_a_list_that_a_committer_wrote_after_the_end_of_its_job_goes() -> None:
-    """The list of an aborted job goes without another entry."""
+    """The list of an aborted job goes without a further entry."""
     lake = two_generations()
     lake.set_up(THEIRS).abort()
     lake.store.put(BUCKET, f"{MANIFESTS}{THEIRS}.jsonl", b"late")
@@ -247,8 +247,8 @@ def test_a_list_that_a_committer_wrote_after_the_end_of_its_job_goes() -> None:
     assert lake.keys(f"{HOME}log/") == entries
 
 
-def test_what_an_entry_names_stays() -> None:
-    """No sweep removes the list of a commit, a lost job or a rollback, its manifest there or not."""
+def test_a_named_list_stays() -> None:
+    """No sweep removes the list of a commit, a lost job or a rollback, with or without its manifest."""
     lake = half_published()
     lose_uploads(lake)
     with pytest.raises(S3CommitError, match="is lost"):
@@ -263,7 +263,7 @@ def test_what_an_entry_names_stays() -> None:
     assert (report.plan.lists, report.lists, lists(lake)) == ([], 0, before)
 
 
-def test_a_job_at_work_keeps_its_list() -> None:
+def test_a_running_job_keeps_its_list() -> None:
     """The list of a job with staging belongs to its commit, its recovery or its abort."""
     lake = two_generations()
     job = lake.sealed({"dt=4/a": b"4"}, job_id=THEIRS)
@@ -280,7 +280,7 @@ def test_a_job_at_work_keeps_its_list() -> None:
 
 
 def test_a_list_beside_an_entry_that_has_it_within_goes() -> None:
-    """Where an entry has the list itself, it names no object, and no sweep takes the entry's list away."""
+    """If an entry has the list itself, it names no object, and a sweep removes one that lies beside it."""
     lake = two_generations()
     assert lists(lake) == set()
     lake.store.put(BUCKET, f"{MANIFESTS}{OURS}.jsonl", b"of an older version that died")
@@ -291,7 +291,7 @@ def test_a_list_beside_an_entry_that_has_it_within_goes() -> None:
 
 
 def test_the_list_of_a_job_whose_staging_is_elsewhere_stays() -> None:
-    """A job that has published files, and whose staging the sweep does not see, is not ended by its list."""
+    """A list does not end a job that has published files and whose staging the sweep does not see."""
     lake = two_generations()
     lake.put({named("dt=4/a", THEIRS): b"4"})
     lake.store.put(BUCKET, f"{MANIFESTS}{THEIRS}.jsonl", b"of its commit")
@@ -303,8 +303,8 @@ def test_the_list_of_a_job_whose_staging_is_elsewhere_stays() -> None:
     assert f"{THEIRS}.jsonl" in lists(lake)
 
 
-def test_the_lists_of_a_rebase_stay_until_it_cannot_come() -> None:
-    """In a copy nothing goes before its history is its own; then lists that the rebase did not take go."""
+def test_the_lists_of_a_rebase_stay_until_it_is_impossible() -> None:
+    """In a copy nothing goes before its history is its own; then the lists that no rebase took go."""
     copy = copied(two_generations())
     home = "copy/_s3commit/manifests/"
     crash(copy, lambda: rebased(copy), "put", NEXT)
@@ -322,8 +322,8 @@ def test_the_lists_of_a_rebase_stay_until_it_cannot_come() -> None:
     assert is_sound(copy)
 
 
-def test_a_list_that_is_named_since_the_plan_stays() -> None:
-    """Right before its removal a list is looked for in the log again."""
+def test_a_list_that_is_named_after_the_plan_stays() -> None:
+    """Right before its removal a list is looked up in the log again."""
     lake = two_generations()
     plans = []
 
@@ -344,7 +344,7 @@ def test_a_list_that_is_named_since_the_plan_stays() -> None:
 
 
 def test_a_damaged_log_keeps_every_list() -> None:
-    """Where an entry cannot be read, it may name any list."""
+    """An unreadable entry may name any list."""
     lake = two_generations()
     lake.store.put(BUCKET, f"{MANIFESTS}{an_id('orphan')}.jsonl", b"x")
     lake.tamper(f"{HOME}log/{1:020d}.json", cut=5)

@@ -1,4 +1,4 @@
-"""New manifests are found in one request where there is a log, by waiters and by a feed, each once."""
+"""If there is a log, waiters and a feed find each new manifest once, with one request for a look."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = {"dt=1/a.parquet": b"a"}
 
 
 class Wait:
-    """One who waits for a job of a run, and the requests of each look."""
+    """A waiter for a job of a run, and the requests of each look."""
 
     def __init__(self, lake: Lake, *, shared: bool = True, **criteria: object) -> None:
         self._lake = lake
@@ -64,8 +64,8 @@ def commit_without_a_log(lake: Lake, job_id: str, run_id: str = "monday") -> Non
 
 @each("criteria", [{"run_id": "monday"}, {"job": an_id("ours")}, {"partitions": ["dt=9"]}])
 @each("shared", [True, False])
-def test_a_look_is_one_request_where_there_is_a_log(criteria: dict[str, object], shared: bool) -> None:
-    """From the third look on only the next entry is read; whatever the criteria are."""
+def test_a_look_is_one_request_with_a_log(criteria: dict[str, object], shared: bool) -> None:
+    """From the third look on only the next entry is read, whatever the criteria are."""
     lake = Lake()
     commit(lake)
     wait = Wait(lake, shared=shared, **criteria)
@@ -76,7 +76,7 @@ def test_a_look_is_one_request_where_there_is_a_log(criteria: dict[str, object],
 
 
 def test_a_commit_is_found_by_its_entry() -> None:
-    """Also if the committer died before it wrote the manifest; of several the newest is taken."""
+    """The entry is enough, even if the committer died before its manifest; of several the newest is taken."""
     lake = Lake()
     commit(lake)
     wait, by_job = Wait(lake), Wait(lake, job=THEIRS)
@@ -89,7 +89,7 @@ def test_a_commit_is_found_by_its_entry() -> None:
 
 
 def test_the_newest_entry_counts_without_its_manifest() -> None:
-    """The commit whose entry is the last one when the log is looked for is not missed."""
+    """The commit whose entry is the last one when the log is looked up is not missed."""
     lake = Lake()
     commit(lake)
     wait = Wait(lake)
@@ -99,8 +99,8 @@ def test_the_newest_entry_counts_without_its_manifest() -> None:
     assert wait.found() == THEIRS
 
 
-def test_versions_without_a_log_are_seen_from_time_to_time() -> None:
-    """Their commits are in no entry yet: every twentieth look lists the manifests."""
+def test_versions_without_a_log_are_seen_now_and_then() -> None:
+    """Their commits have no entry yet, so every twentieth look lists the manifests."""
     lake = Lake()
     commit(lake)
     wait = Wait(lake)
@@ -110,8 +110,8 @@ def test_versions_without_a_log_are_seen_from_time_to_time() -> None:
     assert wait.found() == an_id("older")
 
 
-def test_a_log_that_was_deleted_is_noticed() -> None:
-    """A dataset that was deleted and written anew has its first entries again."""
+def test_a_deleted_log_is_noticed() -> None:
+    """A dataset that was deleted and written again has its first entries again."""
     lake = Lake()
     for name in "abc":
         commit(lake, an_id(name))
@@ -123,7 +123,7 @@ def test_a_log_that_was_deleted_is_noticed() -> None:
     assert wait.found(17) == OURS
 
 
-def test_a_log_that_cannot_be_read_does_not_end_the_wait() -> None:
+def test_an_unreadable_log_does_not_end_the_wait() -> None:
     """With a damaged entry, or without permission, the manifests are listed as before."""
     lake = Lake()
     commit(lake)
@@ -135,8 +135,8 @@ def test_a_log_that_cannot_be_read_does_not_end_the_wait() -> None:
 
 
 @pytest.mark.parametrize("error", [AccessDenied("403"), Unavailable("503"), NoSuchBucket("404")], ids=repr)
-def test_an_error_of_the_log_is_no_lasting_one(error: Exception) -> None:
-    """Permission for the log is not needed; any other error is raised to all, until the next look."""
+def test_an_error_of_the_log_does_not_last(error: Exception) -> None:
+    """Permission for the log is not needed; any other error reaches all waiters, until the next look."""
     lake = Lake()
     commit(lake)
     wait = Wait(lake)
@@ -157,8 +157,8 @@ def test_an_error_of_the_log_is_no_lasting_one(error: Exception) -> None:
         assert wait.found() == THEIRS
 
 
-def test_a_place_without_a_log_costs_what_it_did() -> None:
-    """A HEAD of the marker and a listing; once, the log is looked for."""
+def test_a_place_without_a_log_costs_no_more_than_before() -> None:
+    """A look takes a HEAD of the marker and a listing, and the log is looked up once."""
     lake = Lake()
     wait = Wait(lake)
     for look in range(1, 20):
@@ -178,8 +178,8 @@ def jobs(watched: ManifestFeed) -> list[str]:
     return [manifest.job_id for manifest in watched.look()]
 
 
-def test_a_poll_is_one_request_where_there_is_a_log() -> None:
-    """A new feed looks for the end of the log and lists no manifests; then it reads the next entry."""
+def test_a_poll_is_one_request_with_a_log() -> None:
+    """A new feed finds the end of the log and lists no manifests, and then reads the next entry."""
     lake = Lake()
     commit(lake)
     watched = feed(lake)
@@ -193,7 +193,7 @@ def test_a_poll_is_one_request_where_there_is_a_log() -> None:
 
 
 def test_every_commit_is_yielded_once_and_in_order() -> None:
-    """Without the entries of aborted jobs; also after a restart from what was remembered."""
+    """Entries of aborted jobs are left out, even after a restart from the remembered position."""
     lake = Lake()
     watched = feed(lake)
     assert jobs(watched) == []
@@ -210,7 +210,7 @@ def test_every_commit_is_yielded_once_and_in_order() -> None:
 
 
 def test_a_commit_counts_as_seen_with_the_next_one() -> None:
-    """A feed that ends in the middle yields the rest when it goes on."""
+    """A feed that ends in the middle yields the rest when it continues."""
     lake = Lake()
     watched = feed(lake)
     jobs(watched)
@@ -221,8 +221,8 @@ def test_a_commit_counts_as_seen_with_the_next_one() -> None:
     assert jobs(feed(lake, watched.memory)) == [an_id("b"), an_id("c")]
 
 
-def test_the_memory_of_an_earlier_version_is_continued() -> None:
-    """It has no position in the log: what was committed since is listed, and nothing comes twice."""
+def test_a_position_of_an_earlier_version_is_continued() -> None:
+    """It knows nothing of the log, so commits since then are listed, and nothing comes twice."""
     lake = Lake()
     commit(lake)
     memory = {"job_id": OURS, "met": {OURS: lake.store.head(BUCKET, f"{HOME}manifests/{OURS}.json").modified}}
@@ -239,7 +239,7 @@ def test_the_memory_of_an_earlier_version_is_continued() -> None:
     assert watched.memory["log"] == 4
 
 
-def test_a_log_that_begins_is_gone_over_to() -> None:
+def test_a_feed_switches_to_a_log_that_begins() -> None:
     """Commits of versions without a log are listed until then, and none is lost or repeated."""
     lake = Lake()
     watched = feed(lake)
@@ -254,7 +254,7 @@ def test_a_log_that_begins_is_gone_over_to() -> None:
 
 
 def test_an_error_in_the_middle_of_a_listing_loses_nothing() -> None:
-    """A feed goes over to the log only when it has yielded what the listing showed."""
+    """A feed switches to the log only after it has yielded everything that the listing showed."""
     lake = Lake()
     watched = feed(lake)
     jobs(watched)

@@ -1,4 +1,4 @@
-"""The files of an attempt: in order, a few at once, and all of them discarded if any is."""
+"""The files of an attempt are in order, a few are sent at once, and all are discarded if any is."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write(files: AttemptFiles, key: str) -> None:
 @pytest.mark.parametrize("threads", [0, 8])
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
 def test_they_are_pending_in_the_order_they_were_opened(committer: str, threads: int) -> None:
-    """However they go up, what is pending is listed as it was opened, and all of it is there."""
+    """However they are uploaded, pending files are complete and in the order they were opened."""
     lake = Lake()
     files = files_of(lake, committer=committer, threads=threads)
     for key in KEYS:
@@ -62,7 +62,7 @@ def test_they_are_pending_in_the_order_they_were_opened(committer: str, threads:
 
 
 def test_a_few_local_files_are_sent_at_once() -> None:
-    """Whatever the number of threads, four files are read from disk at the same time at most."""
+    """Whatever the number of threads, at most four files are read from disk at the same time."""
     lake, lock, most = Lake(), threading.Lock(), 0
     under_way: set[str] = set()
     create, four = lake.store.create_upload, threading.Barrier(4)
@@ -72,7 +72,7 @@ def test_a_few_local_files_are_sent_at_once() -> None:
         with lock:
             under_way.add(key)
             most = max(most, len(under_way))
-        # Nobody goes on before four are here, so there are four at once; a fifth would be counted.
+        # Each waits until four are here, so there are four at once; a fifth would be counted.
         four.wait(60)
         with lock:
             under_way.discard(key)
@@ -88,8 +88,8 @@ def test_a_few_local_files_are_sent_at_once() -> None:
     assert len(files.pending()) == len(KEYS)
 
 
-def test_one_key_is_one_file() -> None:
-    """A key that is open, or was, is not opened again."""
+def test_a_key_is_opened_once() -> None:
+    """A key that is open, or was, cannot be opened again."""
     files = files_of(Lake())
     write(files, KEYS[0])
     with pytest.raises(DuplicateOutput, match=r"attempt 1 of task 00000 opens s3://.*/dt=0/a.parquet twice"):
@@ -98,7 +98,7 @@ def test_one_key_is_one_file() -> None:
 
 
 def test_a_file_that_was_not_closed_is_named() -> None:
-    """The first file that is open, or was aborted, is unfinished."""
+    """The first file that is open, or was aborted, is named as unfinished."""
     files = files_of(Lake())
     write(files, KEYS[0])
     files.open(KEYS[1], "text/plain").abort()
@@ -107,7 +107,7 @@ def test_a_file_that_was_not_closed_is_named() -> None:
 
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
 def test_an_abort_goes_on_after_an_error(committer: str) -> None:
-    """One upload that cannot be discarded keeps none of the others; a second error is a note of the first."""
+    """One upload that cannot be discarded stops none of the others; a second error is a note on the first."""
     lake = Lake()
     files = files_of(lake, committer=committer)
     for key in KEYS[:3]:
@@ -149,8 +149,8 @@ def send(file: LocalFile, lake: Lake, *, part_bytes: int, threads: int = 0) -> N
 
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("content", [b"", b"0123", b"0123456789", b"01234567"], ids=len)
-def test_what_was_written_is_sent_in_parts(tmp_path: Path, content: bytes, threads: int) -> None:
-    """Once closed, a file goes up whole and is pending, and the disk has it no more; once is enough."""
+def test_a_closed_file_is_sent_in_parts(tmp_path: Path, content: bytes, threads: int) -> None:
+    """Once sent, a file is pending as a whole and no longer on disk, and sending it again changes nothing."""
     lake = Lake()
     with local(tmp_path) as file:
         for at in range(0, len(content), 3):
@@ -168,7 +168,7 @@ def test_what_was_written_is_sent_in_parts(tmp_path: Path, content: bytes, threa
 
 @pytest.mark.parametrize("change", [b"01234", b"0123456789ab"], ids=["shorter", "longer"])
 def test_a_file_that_the_disk_changed_is_not_sent(tmp_path: Path, change: bytes) -> None:
-    """Content of another length than was written is refused with both lengths, and no upload is left."""
+    """Content of another length than was written is refused with both lengths, and leaves no upload."""
     lake = Lake()
     with local(tmp_path) as file:
         file.write(b"0123456789")
@@ -179,14 +179,14 @@ def test_a_file_that_the_disk_changed_is_not_sent(tmp_path: Path, change: bytes)
 
 
 def resident() -> int:
-    """Return the bytes of this process that are in memory, those of files that it maps among them."""
+    """Return the bytes of this process that are in memory, mapped files included."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_what_is_sent_is_not_read_into_memory(tmp_path: Path) -> None:
-    """Of a file that goes up in parts, not more than one is in memory, nor among the pages of the process."""
+def test_a_file_is_not_read_into_memory_as_a_whole(tmp_path: Path) -> None:
+    """Of a file that goes up in parts, at most one is in memory, counting the process's mapped pages."""
     lake = Lake()
     sent, written, parts, most = hashlib.sha256(), hashlib.sha256(), 0, 0
 
@@ -209,7 +209,7 @@ def test_what_is_sent_is_not_read_into_memory(tmp_path: Path) -> None:
     assert most - before < 24 * _MIB
 
 
-def test_an_aborted_file_takes_nothing(tmp_path: Path) -> None:
+def test_an_aborted_file_is_closed(tmp_path: Path) -> None:
     """After an abort the disk has nothing of the file, and it is closed for writing."""
     file = local(tmp_path)
     file.write(b"01")

@@ -62,7 +62,7 @@ def test_a_file_becomes_a_pending_upload() -> None:
     assert lake.store.head(BUCKET, KEY).etag == pending.expected_etag
 
 
-def test_an_object_says_whose_it_is() -> None:
+def test_an_object_names_its_job() -> None:
     """The finished object carries the ids of its job and upload, and a digest of its destination."""
     lake = Lake()
     file = opened(lake)
@@ -77,7 +77,7 @@ def test_an_object_says_whose_it_is() -> None:
 
 
 def test_an_empty_file_is_one_empty_part() -> None:
-    """A file to which nothing was written is an object without bytes, not an upload without parts."""
+    """A file without any writes is an object without bytes, not an upload without parts."""
     lake = Lake()
     file = opened(lake)
     file.write(b"")
@@ -87,8 +87,8 @@ def test_an_empty_file_is_one_empty_part() -> None:
     assert complete(lake, file.pending) == b""
 
 
-def test_a_file_of_whole_parts_has_no_empty_one() -> None:
-    """Where the last part is full, no other one follows."""
+def test_a_file_of_full_parts_has_no_empty_one() -> None:
+    """If the last part is full, no other one follows."""
     lake = Lake()
     file = opened(lake, part_bytes=4)
     file.write(b"01234567")
@@ -97,8 +97,8 @@ def test_a_file_of_whole_parts_has_no_empty_one() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 5, 8, 9, 100])
-def test_parts_don_t_depend_on_how_bytes_are_written(chunk: int) -> None:
-    """Whatever the sizes of the writes, the parts are the same, and so is the content."""
+def test_parts_do_not_depend_on_the_writes(chunk: int) -> None:
+    """Whatever the sizes of the writes, the parts and the content are the same."""
     lake, body = Lake(), bytes(range(100))
     file = opened(lake, part_bytes=8)
     for start in range(0, len(body), chunk):
@@ -109,8 +109,8 @@ def test_parts_don_t_depend_on_how_bytes_are_written(chunk: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_buffer_may_be_written_and_used_again(kind: Any) -> None:
-    """What is written is copied: its writer may reuse the buffer at once."""
+def test_a_written_buffer_can_be_reused(kind: Any) -> None:
+    """What is written is copied, so the writer may reuse the buffer at once."""
     lake, buffer = Lake(), bytearray(b"before")
     file = opened(lake, part_bytes=100)
     file.write(kind(buffer) if kind is not memoryview else memoryview(buffer))
@@ -120,7 +120,7 @@ def test_any_buffer_may_be_written_and_used_again(kind: Any) -> None:
 
 
 def test_lengths_are_counted_in_bytes() -> None:
-    """A view whose items are wider than a byte counts as many bytes as it has."""
+    """A view with items wider than a byte counts all its bytes."""
     lake = Lake()
     file = opened(lake, part_bytes=100)
     assert file.write(memoryview(b"01234567").cast("Q")) == 8
@@ -130,7 +130,7 @@ def test_lengths_are_counted_in_bytes() -> None:
 
 
 def test_it_is_a_file_for_writing_only() -> None:
-    """It says of itself what writers of Parquet and ORC ask."""
+    """It answers the questions that writers of Parquet and ORC ask."""
     file = opened(Lake())
     assert (file.writable(), file.readable(), file.seekable(), file.mode) == (True, False, False, "wb")
     file.flush()
@@ -140,8 +140,8 @@ def test_it_is_a_file_for_writing_only() -> None:
         file.write(b"more")
 
 
-def test_parts_are_never_smaller_than_the_store_takes() -> None:
-    """A part size below S3's least is raised to it."""
+def test_parts_are_never_smaller_than_the_store_accepts() -> None:
+    """A part size below S3's minimum is raised to it."""
     lake = Lake()
     file = opened(lake, part_bytes=1, min_part_bytes=MIN_PART_BYTES)
     file.write(b"x" * (MIN_PART_BYTES - 1))
@@ -151,7 +151,7 @@ def test_parts_are_never_smaller_than_the_store_takes() -> None:
 
 
 def test_only_a_buffer_fit_for_a_part_is_sent_early() -> None:
-    """Asked to give its buffer up, a file sends it if S3 would take it as a part, and keeps it otherwise."""
+    """Asked to release its buffer, a file sends it if S3 accepts it as a part, and keeps it otherwise."""
     lake = Lake()
     file = opened(lake, part_bytes=2 * MIN_PART_BYTES)
     file.write(b"x" * (MIN_PART_BYTES - 1))
@@ -165,7 +165,7 @@ def test_only_a_buffer_fit_for_a_part_is_sent_early() -> None:
 
 
 def test_ten_thousand_parts_hold_31_times_the_first_ones() -> None:
-    """Part sizes double every 2,000 parts; what fits into 10,000 is written, and one byte more is refused."""
+    """Part sizes double every 2,000 parts; content that fits into 10,000 is written, and no byte more."""
     lake = Lake()
     file, room = opened(lake), 2_000 * (1 + 2 + 4 + 8 + 16)
     file.write(b"x" * room)
@@ -192,7 +192,7 @@ def test_a_file_at_the_limit_is_whole() -> None:
 
 
 def test_parts_above_the_limit_are_refused_while_writing() -> None:
-    """A writer that continues beyond the last part gets the error at once, not at the end."""
+    """A writer that continues beyond the last part gets the error at once."""
     lake = Lake()
     file = opened(lake)
     file.write(b"x" * 62_000)
@@ -226,7 +226,7 @@ def test_a_failing_part_surfaces_and_aborts(threads: int, nth: int, error: Any) 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_a_failed_close_has_aborted(nth: int) -> None:
-    """Whichever part a close finds failed, the upload is gone when the close has raised."""
+    """Whichever part a close finds failed, the upload is gone once the close has raised."""
     lake = Lake()
     lake.store.before = once("upload_part", KEY, StoreRejected("no"), nth=nth)
     file = opened(lake, part_bytes=4)
@@ -269,7 +269,7 @@ def test_an_exception_in_the_block_aborts() -> None:
 
 
 def test_leaving_the_block_closes() -> None:
-    """Leaving the block otherwise closes the file."""
+    """Leaving the block without an error closes the file."""
     lake = Lake()
     with opened(lake) as file:
         file.write(b"0")
@@ -278,10 +278,10 @@ def test_leaving_the_block_closes() -> None:
 
 
 def test_an_abort_waits_for_the_parts_in_flight() -> None:
-    """A part that arrives after the abort of its upload would stay, and be billed."""
+    """Otherwise a part that arrives after the abort of its upload would stay, and be billed."""
 
     class Slow(PartSender):
-        """Has each part in flight until somebody waits for it."""
+        """Keeps each part in flight until it is waited for."""
 
         def send(self, request: Callable[[], str], size: int) -> Future[str]:
             if not size:
@@ -299,8 +299,8 @@ def test_an_abort_waits_for_the_parts_in_flight() -> None:
     assert lake.pending() == []
 
 
-def test_abort_is_repeatable() -> None:
-    """Aborting again, or after closing, leaves nothing pending and asks the store once."""
+def test_abort_can_be_repeated() -> None:
+    """A second abort, or one after closing, leaves nothing pending and asks the store once."""
     lake = Lake()
     file = opened(lake)
     file.close()
@@ -310,7 +310,7 @@ def test_abort_is_repeatable() -> None:
     assert lake.store.calls.count(StoreCall("abort_upload", BUCKET, KEY)) == 1
 
 
-def test_an_upload_that_cannot_be_noted_is_not_left_behind() -> None:
+def test_an_upload_that_cannot_be_recorded_is_not_left_behind() -> None:
     """If the callback for the upload's id fails, the upload is aborted at once."""
     lake = Lake()
 
@@ -322,8 +322,8 @@ def test_an_upload_that_cannot_be_noted_is_not_left_behind() -> None:
     assert lake.pending() == []
 
 
-def test_changes_are_told() -> None:
-    """The tracker gets the upload's id at its start, and the whole record at its end."""
+def test_changes_are_reported() -> None:
+    """The tracker gets the upload's id at the start, and the whole record at the end."""
     told: list[PendingUpload] = []
     lake = Lake()
     file = opened(lake, on_change=told.append)
@@ -343,8 +343,8 @@ class Sink(Lake):
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_memory_is_bounded_by_what_may_wait(threads: int) -> None:
-    """Writing 96 MiB through 1 MiB parts holds a few of them at a time."""
+def test_memory_is_bounded_by_the_waiting_parts(threads: int) -> None:
+    """Writing 96 MiB through 1 MiB parts holds few of them at a time."""
     mib = 1 << 20
     file = opened(Sink(), part_bytes=mib, threads=threads, buffered_bytes=4 * mib)
     chunk = b"x" * (mib // 2)
@@ -361,8 +361,8 @@ def test_memory_is_bounded_by_what_may_wait(threads: int) -> None:
     assert peak < 10 * mib
 
 
-def test_one_large_write_is_sent_as_it_is_cut() -> None:
-    """64 MiB in a single write are held a few parts at a time beside what the caller holds itself."""
+def test_one_large_write_is_sent_piece_by_piece() -> None:
+    """64 MiB in a single write are held a few parts at a time, besides the caller's own copy."""
     mib = 1 << 20
     file = opened(Sink(), part_bytes=mib, threads=2, buffered_bytes=4 * mib)
     content = bytes(64 * mib)
@@ -466,7 +466,7 @@ def test_an_upload_that_is_just_starting_is_aborted() -> None:
 
 
 def test_an_upload_that_waits_for_its_start_is_never_begun() -> None:
-    """An abort before the start's turn has come takes the start back."""
+    """An abort before the start's turn cancels the start."""
     lake, busy = Lake(), threading.Event()
     sender = PartSender(1, 1 << 30)
     sender.send(lambda: str(busy.wait(60)), 1)
@@ -479,7 +479,7 @@ def test_an_upload_that_waits_for_its_start_is_never_begun() -> None:
 
 
 def test_one_thread_starts_and_sends_many_files() -> None:
-    """However many files are open at once, no part keeps the thread from what it waits for."""
+    """However many files are open at once, no part blocks the thread from what it waits for."""
     lake, sender = Lake(), PartSender(1, 1 << 30)
     keys = [f"flights/dt={number}/a.parquet" for number in range(40)]
     files = [OutputFile(lake.context(), key, sender, part_bytes=1, min_part_bytes=1) for key in keys]
@@ -495,7 +495,7 @@ def test_one_thread_starts_and_sends_many_files() -> None:
 
 
 def test_only_a_closed_file_is_settled() -> None:
-    """A file that is written, or was aborted, is not."""
+    """A file that is being written, or was aborted, is not settled."""
     file = opened(Lake())
     with pytest.raises(JobClosed, match="is open"):
         file.settle()
@@ -505,7 +505,7 @@ def test_only_a_closed_file_is_settled() -> None:
 
 
 def test_a_writer_waits_for_room() -> None:
-    """While as many bytes as allowed are on their way, a writer waits until some of them have arrived."""
+    """While as many bytes as allowed are in flight, a writer waits until some of them have arrived."""
     sender, gate, log = PartSender(1, 10), threading.Event(), []
 
     def slow() -> str:
@@ -528,7 +528,7 @@ def test_a_writer_waits_for_room() -> None:
 
 
 def test_a_part_larger_than_the_room_is_sent_alone() -> None:
-    """A single part above the limit is not kept waiting for room that will never be."""
+    """A single part above the limit does not wait for room that will never exist."""
     sender = PartSender(1, 10)
     assert sender.send(lambda: "e", 100).result(30) == "e"
     assert sender.send(lambda: "f", 100).result(30) == "f"

@@ -1,4 +1,4 @@
-"""One writer of many: what it commits is written down once, what it aborts is gone."""
+"""One writer of many records its commit once, and its abort leaves nothing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_empty_task_commits_an_empty_pendingset() -> None:
 
 
 def test_rows_are_unknown_if_one_file_s_are() -> None:
-    """The rows of an attempt are known if every file's are."""
+    """The rows of an attempt are known only if every file's are."""
     lake = Lake()
     with attempt_of(lake.set_up()) as attempt:
         attempt.open("a").close(rows=3)
@@ -78,7 +78,7 @@ def test_rows_are_unknown_if_one_file_s_are() -> None:
         assert attempt.commit().rows is None
 
 
-def test_a_commit_again_is_the_same() -> None:
+def test_a_second_commit_returns_the_same() -> None:
     """Committing again returns the same answer without asking the store."""
     lake = Lake()
     with attempt_of(lake.set_up()) as attempt:
@@ -103,7 +103,7 @@ def test_a_path_that_leads_elsewhere_is_refused(path: str, committer: str) -> No
 
 
 def test_a_key_too_long_is_refused() -> None:
-    """The job's id counts: a path that fits without it may not fit with it."""
+    """The job's id counts, so a path may fit only without it."""
     lake = Lake()
     path = "x" * (1024 - len(ROOT) - 10)
     with attempt_of(lake.set_up()) as attempt, pytest.raises(InvalidRecord, match="longer than 1024"):
@@ -115,7 +115,7 @@ def test_a_key_too_long_is_refused() -> None:
 
 @pytest.mark.parametrize("again", ["a.parquet", named("a.parquet")])
 def test_one_key_twice_is_refused(again: str) -> None:
-    """An attempt cannot write one key twice, under whichever name; its first file is unharmed."""
+    """An attempt cannot write one key twice, under any name, and its first file is unharmed."""
     lake = Lake()
     with attempt_of(lake.set_up()) as attempt:
         write(attempt, "a.parquet", b"first")
@@ -125,7 +125,7 @@ def test_one_key_twice_is_refused(again: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "a/b", "..", "a b"])
-def test_ids_that_are_no_part_of_a_key_are_refused(value: str) -> None:
+def test_ids_that_cannot_be_part_of_a_key_are_refused(value: str) -> None:
     """An attempt with an id that would lead elsewhere does not begin."""
     lake = Lake()
     job = lake.set_up()
@@ -143,7 +143,7 @@ def test_ids_that_are_no_part_of_a_key_are_refused(value: str) -> None:
 
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
 def test_a_file_that_failed_cannot_be_left_out(committer: str) -> None:
-    """An attempt whose writer went on after a file was aborted commits nothing: output would be missing."""
+    """An attempt that goes on after a file was aborted commits nothing, because output would be missing."""
     lake = Lake()
     with attempt_of(lake.set_up(committer=committer)) as attempt:
         write(attempt, "a")
@@ -155,7 +155,7 @@ def test_a_file_that_failed_cannot_be_left_out(committer: str) -> None:
     assert lake.pendingset_key() not in lake.keys("")
 
 
-def test_staged_files_are_sent_only_for_a_job_that_is_open() -> None:
+def test_staged_files_are_sent_only_for_an_open_job() -> None:
     """A staging attempt that commits after its job has ended sends no byte."""
     lake = Lake()
     job = lake.set_up(committer="directory")
@@ -169,7 +169,7 @@ def test_staged_files_are_sent_only_for_a_job_that_is_open() -> None:
 
 
 def test_staged_files_leave_the_disk(tmp_path: Path) -> None:
-    """What a staging attempt wrote to disk is gone when it has committed, and when it has not."""
+    """Files of a staging attempt are gone from the disk whether it has committed or not."""
     job = Lake().set_up(committer="partitioned")
     for commits in (True, False):
         attempt = job.task_attempt(
@@ -191,7 +191,7 @@ def test_staged_files_leave_the_disk(tmp_path: Path) -> None:
 
 
 def test_an_open_file_cannot_be_committed() -> None:
-    """A commit while a file is open is refused and writes nothing; after closing it succeeds."""
+    """A commit with an open file is refused and writes nothing, and after closing it succeeds."""
     lake = Lake()
     with attempt_of(lake.set_up()) as attempt:
         file = attempt.open("a")
@@ -206,7 +206,7 @@ def test_an_open_file_cannot_be_committed() -> None:
 @pytest.mark.parametrize("track", ["task", "s3"])
 @pytest.mark.parametrize("unique", [True, False])
 def test_leaving_without_a_commit_leaves_nothing(unique: bool, track: str, committer: str) -> None:
-    """An attempt that was not committed has nothing pending when its block is left, however it is left."""
+    """An uncommitted attempt has nothing pending when its block is left, however it is left."""
     lake = Lake()
     job = lake.set_up(unique_filenames=unique, track_pending=track, committer=committer)
     with attempt_of(job) as attempt:
@@ -236,7 +236,7 @@ def test_an_abort_after_the_commit_takes_it_back() -> None:
 
 
 def test_a_failed_abort_tries_everything() -> None:
-    """An upload that cannot be discarded does not keep the others from it, and the error is raised."""
+    """An upload that cannot be discarded does not prevent the others, and the error is raised."""
     lake = Lake()
     attempt = attempt_of(lake.set_up())
     for path in ("a", "b", "c"):
@@ -250,7 +250,7 @@ def test_a_failed_abort_tries_everything() -> None:
 
 
 def test_the_writer_s_own_error_is_not_hidden() -> None:
-    """If the abort fails too, the error that caused it is the one that is seen."""
+    """If the abort fails too, the error that caused it is raised."""
     lake = Lake()
     job = lake.set_up()
     lake.store.before = once("abort_upload", "", Unavailable("slow down"))
@@ -274,7 +274,7 @@ def test_a_commit_that_fails_leaves_nothing(step: str, error: Any) -> None:
     assert lake.pendingset_key() not in lake.keys("")
 
 
-def test_a_lost_answer_to_the_pendingset_is_found_out() -> None:
+def test_a_lost_answer_to_the_pendingset_is_resolved() -> None:
     """The attempt finds its own pendingset, and is committed."""
     lake = Lake()
     job = lake.set_up()
@@ -287,7 +287,7 @@ def test_a_lost_answer_to_the_pendingset_is_found_out() -> None:
 
 
 def test_a_second_process_with_the_same_ids_is_refused() -> None:
-    """Of two processes that claim to be one attempt the first one counts; the second harms nothing."""
+    """Of two processes that claim to be one attempt the first one counts, and the second harms nothing."""
     lake = Lake()
     job = lake.set_up()
     first = lake.run_task(job, {"a": b"first"})
@@ -327,8 +327,8 @@ def test_an_attempt_needs_a_job() -> None:
 
 
 @pytest.mark.parametrize("end", ["sealed", "aborted", "committed"])
-def test_a_job_that_ended_takes_no_file(end: str) -> None:
-    """A new attempt finds out at its first file that the job takes no more output."""
+def test_a_job_that_ended_accepts_no_file(end: str) -> None:
+    """A new attempt learns at its first file that the job accepts no more output."""
     lake = Lake()
     job = lake.set_up()
     late = attempt_of(job, "99999")
@@ -392,7 +392,7 @@ def test_a_job_that_ends_during_the_commit_is_noticed(ending: str, committer: st
     assert (lake.left() == []) is (ending == "aborted")
 
 
-def test_of_many_attempts_of_a_task_one_counts() -> None:
+def test_one_of_many_attempts_of_a_task_counts() -> None:
     """Attempts of one task commit side by side; only the one that is sealed becomes visible."""
     lake = Lake()
     job = lake.set_up()
@@ -406,7 +406,7 @@ def test_of_many_attempts_of_a_task_one_counts() -> None:
 
 
 def test_a_dead_attempt_stays_dead() -> None:
-    """Uploads of an attempt that died silently are aborted with its job, whichever way that ends."""
+    """Uploads of an attempt that died silently are aborted with its job, however that ends."""
     for end in ("commit", "abort"):
         lake = Lake()
         job = lake.set_up()
@@ -422,8 +422,8 @@ def test_a_dead_attempt_stays_dead() -> None:
         assert lake.data() == ({named("a"): b"1"} if end == "commit" else {})
 
 
-def test_parts_may_go_up_from_several_threads() -> None:
-    """With threads the same files come out as without."""
+def test_several_threads_may_send_parts() -> None:
+    """With threads the same files result as without."""
     lake = Lake()
     job = lake.set_up()
     with job.task_attempt("spark", "1", "0", "1", part_bytes=3, threads=3, min_part_bytes=1) as attempt:
@@ -439,7 +439,7 @@ def test_parts_may_go_up_from_several_threads() -> None:
     assert lake.data() == {named(f"f{number}"): bytes([number]) * 100 for number in range(5)}
 
 
-def test_the_store_is_only_asked_what_is_needed() -> None:
+def test_the_store_is_only_asked_for_what_is_needed() -> None:
     """An attempt's calls are those of its files, two looks at the state, and one pendingset."""
     lake = Lake()
     job = lake.set_up()

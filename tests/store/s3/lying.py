@@ -49,7 +49,7 @@ Lie: TypeAlias = "Callable[[LyingStore, Seen, Callable[[], Say]], Say]"
 
 
 class LyingStore(DeviantStore):
-    """The server's objects, and its answers, of which those to one operation are lies.
+    """The server's objects and its answers, except that the answers to one operation are lies.
 
     Args:
         name: The lie's name.
@@ -173,7 +173,7 @@ def when(header: str, then: Lie) -> Lie:
 
 
 def refusing(header: str) -> Lie:
-    """Refuse, where a condition is false, and do it all the same."""
+    """Refuse if a condition is false, but do it anyway."""
 
     def lie(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
         said = do()

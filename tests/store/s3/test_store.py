@@ -158,13 +158,13 @@ class TestOneAttempt:
     )
     @pytest.mark.parametrize("verb", ["head", "get"])
     def test_headers_that_are_cut_off(self, verb: str, headers: dict[str, str]) -> None:
-        """An object of which the answer's headers say too little was not described."""
+        """An answer whose headers say too little does not describe an object."""
         wire = Wire(Answer(200, headers=headers, has_length=False))
         with pytest.raises(Unavailable):
             VERBS[verb](store_on(wire, deadline=0.0))
 
     def test_a_body_that_is_cut_off(self) -> None:
-        """An object of which less arrives than was announced was not read."""
+        """An object is not read if less of it arrives than was announced."""
         wire = Wire(Answer(200, b"1234", {**FOUND, "content-length": "10"}))
         with pytest.raises(Unavailable):
             store_on(wire, deadline=0.0).get("lake", "k")
@@ -221,7 +221,7 @@ class TestRetries:
         assert clock.slept == [7.0]
 
     def test_until_the_deadline(self) -> None:
-        """A store that stays away is given up at the deadline."""
+        """A store that stays unavailable is given up at the deadline."""
         clock = ManualClock()
         wire = Wire(Answer(503, error_body("SlowDown"), {"retry-after": "4"}))
         with pytest.raises(Unavailable):
@@ -372,7 +372,7 @@ class TestRequests:
         assert b"<ETag>&quot;e&quot;</ETag>" in sent.replace(b'"', b"&quot;")
 
     def test_a_swap_of_nothing_is_a_failed_condition(self) -> None:
-        """AWS says "not found" of a conditional write where no object is; a condition it is all the same."""
+        """AWS answers "not found" to a conditional write without an object: still a failed condition."""
         wire = Wire(Answer(404, error_body("NoSuchKey")))
         with pytest.raises(PreconditionFailed):
             store_on(wire).put("lake", "k", b"", if_match="e")

@@ -83,10 +83,10 @@ class TestTrust:
             config = replace(server.config, endpoint_url=door.endpoint_url)
             assert completed(config, transport) == "e-1"
 
-    def test_an_authority_that_nobody_named(
+    def test_an_unknown_authority(
         self, authority: Authority, server: FaultServer, transport: TransportName
     ) -> None:
-        """An unknown authority's certificate ends the call, with what to do, and nothing is sent."""
+        """An unknown authority's certificate ends the call with a remedy, and nothing is sent."""
         with door_to(server, authority.certificate()) as door:
             config = replace(server.config, endpoint_url=door.endpoint_url)
             outcome = completed(config, transport)

@@ -14,7 +14,7 @@ from tests.integration.airflow_live.stages import DAY
 
 TABLE = Asset("live_table")
 
-#: What the DAG flights_report_on_commit is scheduled by.
+#: What schedules the DAG flights_report_on_commit.
 FLIGHT_DAYS = Asset("flight_days")
 
 WATCHED = Asset(
@@ -42,7 +42,7 @@ def write_flights(job: dict[str, str]) -> None:
 
 @task
 def told(*, triggering_asset_events: Any = None) -> list[Any]:
-    """Return what the events that started this run tell."""
+    """Return the content of the events that started this run."""
     return [event.extra for events in triggering_asset_events.values() for event in events]
 
 

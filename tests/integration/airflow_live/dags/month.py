@@ -1,4 +1,4 @@
-"""A partitioned refresh, as the nightly one, with a stage that costs nothing."""
+"""A partitioned refresh like the nightly one, with a stage that costs nothing."""
 
 from __future__ import annotations
 

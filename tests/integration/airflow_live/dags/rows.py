@@ -1,4 +1,4 @@
-"""One DAG for each way in which a run can go wrong, but for those with Spark."""
+"""One DAG for each way in which a run can go wrong, except those with Spark."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ with row("stage_timed_out") as dag, group(dag) as commit:
     commit.stage(write.override(execution_timeout=timedelta(seconds=20), **task_failed())(commit.job))
 
 for name, seconds in (
-    # What it waits for is Airflow, on a busy machine: the first XCom that a callback asks for takes long.
+    # It waits for Airflow on a busy machine: the first XCom that a callback asks for takes long.
     ("run_timed_out", 180),
     ("run_timed_out_and_swept", 0),
 ):
     with row(name, notifier_seconds=seconds, dagrun_timeout=RUN_TIMEOUT) as dag, group(dag) as commit:
         commit.stage(write(commit.job, late=True))
 
-# Its runs name a destination, where no job lives any more.
+# Its runs name a destination that no longer has a job.
 with DAG("sweep", schedule=None, params={"destination": Param(type="string")}):
     S3CommitSweepOperator(
         task_id="sweep", destination="{{ params.destination }}", older_than="0s", apply=True

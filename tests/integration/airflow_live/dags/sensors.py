@@ -20,7 +20,7 @@ for name, interval in POKE_INTERVALS.items():
     with row(name, max_active_tasks=SENSORS) as dag, group(dag) as commit:
         waits = S3SuccessManifestSensor.partial(
             task_id="wait",
-            # Each place has manifests of this day, from before the run.
+            # Each place has manifests of this day from before the run.
             partitions=[f"dt={DAY}"],
             newer_than="0s",
             aws_conn_id=COUNTED,

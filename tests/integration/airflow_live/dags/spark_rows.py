@@ -55,7 +55,7 @@ for name, statements in (
             conf={
                 "spark.driver.extraClassPath": os.environ.get(S3A_JARS, ""),
                 "spark.driver.extraJavaOptions": JAVA,
-                # Each shell has a metastore of its own.
+                # Each shell has its own metastore.
                 "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
             },
         )

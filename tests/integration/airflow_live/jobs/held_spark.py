@@ -14,7 +14,7 @@ from tests.integration.airflow_live.control import Place
 
 
 def main(destination: str, dag_id: str, run_id: str, then: str = "") -> None:
-    """Write two partitions, the second of which waits for an order; then raise, if that is asked."""
+    """Write two partitions, the second of which waits for an order; then raise on request."""
     # spark-submit started this process, so these two are the whole driver.
     Place.here(dag_id, run_id).say("driver", {"python": os.getpid(), "spark-submit": os.getppid()})
     spark = SparkSession.builder.appName("held").getOrCreate()

@@ -352,7 +352,7 @@ class TestDrawing:
                 held.callback(os.close, os.dup(file.fileno()))
             began = time.monotonic()
             assert len(list(store.perform((number, COMPLETE) for number in range(100)))) == 100
-            # Overlooked, each round of eight would take the second after which the loop looks by itself.
+            # If missed, each round of eight would take the second after which the loop looks anyway.
             assert time.monotonic() - began < 5.0
 
     def test_closing(self) -> None:
@@ -374,7 +374,7 @@ class TestDrawing:
             assert drawn == before == len(server.seen)
 
     def test_a_source_that_fails(self) -> None:
-        """An error of the source is the caller's, and the store goes on to be usable."""
+        """An error of the source reaches the caller, and the store remains usable."""
 
         def failing() -> Iterator[tuple[int, Call]]:
             yield 1, COMPLETE
@@ -454,7 +454,7 @@ class TestReference:
             assert proxy.seen[0].path.startswith("http://store.example.test/lake/k")
 
     def test_a_configured_proxy(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A client with a proxy of its own is not carried over, and that is said to who asked for libcurl."""
+        """A client with its own proxy is not carried over, and the caller who asked for libcurl is told."""
         client: Any = new_client(S3Config("http://store.example.test", "us-east-1", "a", "s"))
         client.meta.config.proxies = {"http": "http://127.0.0.1:9"}
         with caplog.at_level(logging.WARNING):
@@ -522,7 +522,7 @@ class TestResultsAtAGlance:
         ],
     )
     def test_anything_else(self, body: bytes) -> None:
-        """What is no plain, whole result is left to the parser."""
+        """Anything but a plain, complete result is left to the parser."""
         assert completed_etag(Response(200, b"", body)) is None
         assert completed_etag(Response(500, b"", self.BODY)) is None
         assert completed_etag(OSError()) is None
