@@ -201,7 +201,7 @@ def _after(run: CommitRun, current: Stored[StateRecord], entry: LogEntry) -> Man
         raise Verdict(abandoned(context, entry))
     logger.info("%s: entry %d ends it: %s", context.name, entry.number, entry.kind)
     if entry.kind == "commit" and current.record.job is not None:
-        # The entry tells every process. Who finds only the state left still has the job's record.
+        # The entry tells every process. A process that finds only the state left has the job's record in it.
         return finish_commit(run, current)
     run.moved = follow(context, current, entry)
     if run.moved is None:
