@@ -58,6 +58,9 @@ class Tracker:
         options: The job's options.
         extra: Which task attempt.
 
+    Attributes:
+        written: Keys of the records of uploads that have started.
+
     """
 
     def __init__(self, context: JobContext, options: JobOptions, extra: TaskExtra) -> None:
@@ -66,6 +69,8 @@ class Tracker:
         self._format = options.pendingset_format
         self._intends = not options.unique_filenames
         self._tracks = self._intends or options.track_pending == "s3"
+        self._intents: dict[int, str] = {}
+        self.written: set[str] = set()
 
     def intend(self, number: int, key: str) -> None:
         """Write the intent to upload this key."""
@@ -73,6 +78,7 @@ class Tracker:
             intent = (
                 self._key(number).removesuffix(PENDING_SUFFIX) + f"-{text_digest(key).hex()}{INTENT_SUFFIX}"
             )
+            self._intents[number] = intent
             self._context.store.put(
                 self._context.staging_bucket, intent, key.encode(), content_type="text/plain"
             )
@@ -80,8 +86,9 @@ class Tracker:
     def track(self, number: int, pending: PendingUpload) -> None:
         """Write the record of an upload that has started, or is whole."""
         if self._tracks:
-            record = encode(pending.in_format(self._format))
-            self._context.store.put(self._context.staging_bucket, self._key(number), record)
+            record, record_key = encode(pending.in_format(self._format)), self._key(number)
+            self.written |= {record_key, self._intents.get(number, record_key)}
+            self._context.store.put(self._context.staging_bucket, record_key, record)
 
     def _key(self, number: int) -> str:
         extra = self._extra

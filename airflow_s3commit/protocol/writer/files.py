@@ -11,7 +11,7 @@ import mmap
 import os
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -207,6 +207,7 @@ class AttemptFiles:
         self._files: dict[str, OutputFile | LocalFile] = {}
         self._content_types: dict[str, str] = {}
         self._lock = threading.Lock()
+        self._are_aborted = False
 
     def __len__(self) -> int:
         return len(self._files)
@@ -282,6 +283,11 @@ class AttemptFiles:
         """
         files = list(self._files.values())
         run_all([file.abort for file in files], "aborting another file", "its upload may stay pending")
+        self._are_aborted = True
+
+    def records_of_aborted(self) -> Collection[str]:
+        """Return the keys of the uploads' records, or none: while one may be pending, they are needed."""
+        return self._tracker.written if self._are_aborted else ()
 
     def release(self) -> None:
         """Stop the threads, and remove the local directory. Repeatable."""

@@ -15,9 +15,9 @@ from airflow_s3commit._causes import noting, run_all, undoing
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.removal import delete_record
+from airflow_s3commit.protocol.metadata.removal import delete_records
 from airflow_s3commit.protocol.metadata.sealed_job import committed_task
-from airflow_s3commit.protocol.metadata.state import require_state
+from airflow_s3commit.protocol.metadata.state import read_state, require_state
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS
 from airflow_s3commit.protocol.model.destination import check_relative_path
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -259,14 +259,20 @@ class TaskAttempt:
             require_state(self._context, "open")
 
     def _withdraw(self) -> None:
-        """Delete the pendingset if this process wrote it; another process may have used the same ids."""
-        if not self._written:
-            return
+        """Delete the pendingset if this process wrote it, and the records of the aborted uploads.
+
+        Another process may have used the same ids. If this one wrote no pendingset, the records may be that
+        one's: they are left to the end of the job, unless the job has ended.
+        """
         store, bucket, key = self._context.store, self._context.staging_bucket, self._pendingset_key
-        existing = records.find(store, bucket, key, PendingSet)
-        extra = existing.record.s3commit if existing is not None else None
-        if extra is not None and extra.nonce == self._extra.nonce:
-            delete_record(self._context, bucket, key)
+        needless = self._files.records_of_aborted()
+        if self._written:
+            existing = records.find(store, bucket, key, PendingSet)
+            extra = existing.record.s3commit if existing is not None else None
+            if extra is not None and extra.nonce == self._extra.nonce:
+                delete_records(self._context, [*needless, key])
+        elif needless and read_state(self._context) is None:
+            delete_records(self._context, needless)
 
     def _write_pendingset(self) -> CommittedTask:
         pending = self._files.pending()

@@ -364,6 +364,48 @@ def test_a_late_attempt_cannot_commit(end: str, unique: bool, track: str, commit
         assert lake.left() == []
 
 
+@each("unique", [True, False])
+@each("commits", [True, False])
+@each("fails", [False, True])
+def test_a_late_attempt_removes_the_records_of_its_uploads(fails: bool, commits: bool, unique: bool) -> None:
+    """An attempt whose job was committed leaves no record, except while one of its uploads may be pending."""
+    lake = Lake()
+    job = lake.set_up(unique_filenames=unique, track_pending="s3", committer="magic")
+    lake.run_stage(job, {"a": b"1"})
+    late = attempt_of(lake.job(), "99999")
+    write(late, "first")
+    job.seal()
+    job.commit()
+    # Written after the commit has removed the staging.
+    for path in ("second", "third"):
+        write(late, path)
+    if fails:
+        third = named("third") if unique else "third"
+        lake.store.before = once("abort_upload", third, Unavailable("slow down"))
+    with suppress(AlreadyCommitted, Unavailable), late:
+        if commits:
+            late.commit()
+    left = [key for key in lake.keys("") if "/99999_1" in key and not key.endswith(".pendingset")]
+    assert bool(left) is fails
+    assert len(lake.pending()) == fails
+
+
+def test_an_aborted_attempt_keeps_the_record_of_an_upload_that_may_have_started() -> None:
+    """With fixed names the intent of an upload whose start has no known outcome is not removed."""
+    lake = Lake()
+    job = lake.set_up(unique_filenames=False, track_pending="s3", committer="magic")
+    lake.run_stage(job, {"a": b"1"})
+    late = attempt_of(lake.job(), "99999")
+    write(late, "first")
+    job.seal()
+    job.commit()
+    lake.store.after = once("create_upload", "second", OutcomeUnknown("lost"))
+    with pytest.raises(OutcomeUnknown), late:
+        write(late, "second")
+    assert [key.rpartition(".")[2] for key in lake.keys("") if "/99999_1" in key] == ["intent"]
+    assert lake.pending() == [ROOT + "second"]
+
+
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
 @pytest.mark.parametrize("ending", ["aborted", "sealed", "committed"])
 def test_a_job_that_ends_during_the_commit_is_noticed(ending: str, committer: str) -> None:
