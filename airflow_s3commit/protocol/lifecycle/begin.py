@@ -17,7 +17,6 @@ from airflow_s3commit.protocol.lifecycle.success import existing_success
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.lock import remove_former_lock
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.removal import clean_if_ended
 from airflow_s3commit.protocol.metadata.sealed_job import NO_PLAN, find_plan, load_seal, verify_pendingsets
 from airflow_s3commit.protocol.metadata.state import load_job, move
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
@@ -82,7 +81,6 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         saved_success=success,
     )
     if begun is None:
-        clean_if_ended(context)
         raise Overtaken
     run.moved = begun
     run.knows(seal, plan)

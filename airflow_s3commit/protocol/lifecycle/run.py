@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.lifecycle.plan import replaced_objects
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.removal import delete_objects
+from airflow_s3commit.protocol.metadata.removal import clean_staging, delete_objects
 from airflow_s3commit.protocol.metadata.sealed_job import (
     load_plan,
     load_seal,
@@ -285,7 +285,8 @@ _Step: TypeAlias = Callable[[CommitRun, Stored[StateRecord] | None], T | None]
 def drive(run: CommitRun, step: _Step[T]) -> T:
     """Take steps until one returns a result; read the state before each, unless this process moved it.
 
-    A process that finds the job moved on by another one reads the state again and goes on from there.
+    A process that finds the job moved on by another one reads the state again and goes on from there. If the
+    job has ended, it removes what it may have written since.
 
     Args:
         run: The commit.
@@ -297,9 +298,13 @@ def drive(run: CommitRun, step: _Step[T]) -> T:
     """
     context = run.context
     current: Stored[StateRecord] | None = None
+    is_overtaken = False
     while True:
         try:
             current, run.moved = run.moved or read_state(context), None
+            if is_overtaken and (current is None or current.record.state == "aborted"):
+                # A plan, for example, after the other process had listed the staging.
+                clean_staging(context)
         except S3CommitError as error:
             _add_what_is_visible(error, run, current)
             raise
@@ -309,7 +314,7 @@ def drive(run: CommitRun, step: _Step[T]) -> T:
             raise outcome.reason from outcome.reason.__cause__
         except Overtaken:
             logger.info("%s: another process moved this job on", context.name)
-            run.log.is_read = False
+            is_overtaken, run.log.is_read = True, False
         except S3CommitError as error:
             # A process that moves the job on also removes what this one may be reading: compare the states
             # first.
@@ -319,7 +324,7 @@ def drive(run: CommitRun, step: _Step[T]) -> T:
             if not is_moved:
                 _add_what_is_visible(error, run, current)
                 raise
-            run.log.is_read = False
+            is_overtaken, run.log.is_read = True, False
         else:
             if result is not None:
                 return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -190,6 +191,33 @@ def test_two_committers_of_an_unplanned_job_agree() -> None:
         assert lake.data() == {named("dt=1/a"): b"a", named("dt=1/b"): b"b"}
         assert marker(lake) == (OURS, "2")
         assert (lake.pending(), lake.staging()) == ([], [])
+
+
+@each("ending", ["commit", "abort"])
+def test_a_plan_made_again_for_a_job_that_has_ended_is_removed(ending: str) -> None:
+    """A committer that plans again while another process ends its job leaves no plan in the staging."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    first, second = (
+        lake.sealed({"dt=1/t": b"t"}, job_id=job_id, conflict_mode="append")
+        for job_id in (THEIRS, an_id("another"))
+    )
+    lake.sealed({"dt=1/o": b"o"})
+
+    def end() -> None:
+        lake.store.rest()
+        second.commit()
+        getattr(lake.job(owner="second"), ending)()
+
+    def in_the_way() -> None:
+        lake.store.rest()
+        first.commit()
+        lake.store.before = once("put", "summary.json", end)
+
+    lake.store.before = once("put", SECOND, in_the_way)
+    with pytest.raises((JobClosed, NoSuchJob)) if ending == "abort" else nullcontext():
+        lake.job(owner="first").commit()
+    assert (lake.pending(), lake.staging()) == ([], [])
 
 
 def test_a_commit_that_died_after_its_entry_is_committed() -> None:
