@@ -12,7 +12,7 @@ from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.state import follow, move, read_state
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
 
 SUCCESS = f"{ROOT}_SUCCESS"
 MANIFEST = f"manifests/{OURS}.json"
@@ -226,3 +226,17 @@ def test_the_staging_of_an_own_job_is_not_listed_if_it_is_known(
     listed = [call.key for call in lake.store.calls if call.verb == "list_objects"]
     assert [key for key in listed if "__magic_job-" in key] == []
     assert (lake.staging(), lake.pending()) == ([], [])
+
+
+def test_an_abort_after_a_lost_job_writes_no_marker() -> None:
+    """A marker of the lost job, or of an older one, would vouch for files that are missing or overwritten."""
+    lake = lost_lake()
+    with pytest.raises(JobClosed, match="is lost"):
+        lake.job().commit()
+    later = lake.sealed({"dt=2/c": b"333"}, job_id=THEIRS)
+    lake.store.die("put", "log/00000000000000000003.json")
+    with pytest.raises(Crash):
+        later.commit()
+    lake.store.rest()
+    assert lake.job(THEIRS).abort().objects == 1
+    assert SUCCESS not in lake.keys("")
