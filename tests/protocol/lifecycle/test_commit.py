@@ -568,3 +568,13 @@ def test_a_slow_worker_leaves_no_record_of_its_shard(deleted: str) -> None:
     lake.store.before = once("delete", deleted, meanwhile)
     lake.job().commit()
     assert (lake.pending(), lake.staging()) == ([], [])
+
+
+@each("end", ["commit", "abort"])
+def test_a_worker_whose_job_has_ended_removes_the_record_of_its_shard(end: str) -> None:
+    """A worker that slept until the job was committed or aborted leaves nothing in the staging."""
+    lake = sealed_lake()
+    lake.job().begin(2)
+    lake.store.before = once("put", "shards/1.json", meanwhile(lake, getattr(lake.job(), end)))
+    lake.job().complete(1)
+    assert (lake.pending(), lake.staging()) == ([], [])

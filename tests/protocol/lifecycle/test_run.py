@@ -415,6 +415,23 @@ def test_a_shard_with_a_lost_upload_ends_the_job_as_lost() -> None:
     assert lake.data() == {"dt=1/a": b"new a", "dt=1/old": b"old"}
 
 
+def test_a_shard_with_a_lost_upload_is_never_recorded_as_complete() -> None:
+    """If its worker dies, the process that ends the job still finds the upload missing."""
+    lake = Lake()
+    lake.put(OLD)
+    lake.sealed({"dt=1/a": b"new a"}, {"dt=1/b": b"new b"}, **FIXED)
+    lake.job().begin(2)
+    for upload in list(lake.store.list_uploads(BUCKET, f"{ROOT}dt=1/b")):
+        lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
+    lake.store.die("put", ".jsonl")
+    with pytest.raises(Crash):
+        lake.job().complete(1)
+    lake.store.rest()
+    with pytest.raises(JobClosed, match="is lost"):
+        lake.job().commit()
+    assert endings(lake) == [(OURS, "lost")]
+
+
 @each("options", [FIXED, DELETE_FIRST])
 def test_a_table_that_is_being_overwritten_is_not_read(options: dict[str, Any]) -> None:
     """A reader would mix generations, so it is refused until the begun job has ended."""

@@ -558,7 +558,7 @@ def test_an_own_job_that_was_ended_and_set_up_again_is_not_committed() -> None:
     assert lake.visible().keys() <= {f"{ROOT}_SUCCESS"}
 
 
-@pytest.mark.parametrize("end", ["commit", "abort"])
+@pytest.mark.parametrize("end", ["commit", "abort", "abort that dies before its clean-up"])
 def test_a_slow_stage_seal_of_a_job_that_has_ended_is_refused_and_removed(end: str) -> None:
     """A process that slept before it wrote the seal of a stage is refused, and leaves no record behind."""
     lake = Lake()
@@ -570,10 +570,15 @@ def test_a_slow_stage_seal_of_a_job_that_has_ended_is_refused_and_removed(end: s
         lake.store.rest()
         if end == "commit":
             lake.job().commit(stages=[("spark", "1")])
-        else:
+        elif end == "abort":
             lake.job().abort()
+        else:
+            lake.store.die("delete", "/job.json")
+            with pytest.raises(Crash):
+                lake.job().abort()
+            lake.store.rest()
 
     lake.store.before = once("put", "spark-2/sealed.json", meanwhile)
-    with pytest.raises(AlreadyCommitted if end == "commit" else NoSuchJob):
+    with pytest.raises(AlreadyCommitted if end == "commit" else (NoSuchJob, JobClosed)):
         lake.job().seal_stage("spark", "2", [late])
     assert (lake.staging(), lake.pending()) == ([], [])
