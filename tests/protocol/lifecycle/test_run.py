@@ -358,7 +358,7 @@ def test_missing_uploads_are_found_before_the_begin(options: dict[str, Any]) -> 
 
 
 def test_another_process_may_have_completed_what_is_not_pending() -> None:
-    """A process that finds an upload gone reads the log again and finishes the job, which has begun."""
+    """A process that finds no pending upload looks for its object, and finishes the job, which has begun."""
     lake = Lake()
     lake.put(OLD)
     job, other = lake.sealed({"dt=1/a": b"new a"}, **FIXED), lake.job()
@@ -371,6 +371,45 @@ def test_another_process_may_have_completed_what_is_not_pending() -> None:
     lake.store.before = once("list_uploads", "", overtake)
     assert job.commit().counts.files == 1
     assert lake.data() == {"dt=1/a": b"new a"}
+
+
+def test_a_job_that_another_process_has_begun_is_lost_if_its_uploads_are_gone() -> None:
+    """A process that finds an upload gone reads the log again: after the begin nothing is rolled back."""
+    lake = Lake()
+    lake.put(OLD)
+    job, other = lake.sealed({"dt=1/a": b"new a"}, **FIXED), lake.job()
+
+    def overtake() -> None:
+        lake.store.rest()
+        other.begin(1)
+        (upload,) = lake.store.list_uploads(BUCKET, "")
+        lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
+
+    lake.store.before = once("list_uploads", "", overtake)
+    with pytest.raises(JobClosed, match="is lost"):
+        job.commit()
+    assert kinds(lake) == [(OURS, "begin"), (OURS, "lost")]
+
+
+def test_a_begun_job_removes_the_marker_that_an_older_commit_wrote_late() -> None:
+    """No marker vouches for files that the job overwrites, although it was not there when the job began."""
+    lake = Lake()
+    older = lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS)
+    crash(lake, older.commit, "put", "_SUCCESS")
+    job = lake.sealed({"dt=1/a": b"a"}, **FIXED)
+    markers: list[bool] = []
+
+    def finish() -> None:
+        lake.store.rest()
+        lake.job(THEIRS).recover()
+        lake.store.before = once(
+            "complete_upload", "", lambda: markers.append(f"{ROOT}_SUCCESS" in lake.keys(""))
+        )
+
+    lake.store.after = once("put", "log/00000000000000000002.json", finish)
+    job.commit()
+    assert kinds(lake)[1] == (OURS, "begin")
+    assert markers == [False]
 
 
 def test_a_lost_job_is_shown_and_its_record_stays() -> None:
