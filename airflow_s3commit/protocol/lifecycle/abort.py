@@ -126,9 +126,8 @@ def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str
     """Abort the recorded uploads of a task attempt whose process is gone; return how many.
 
     Before: the stage attempt is not sealed. After: the uploads and their records are gone, so the attempt
-        cannot
-    be sealed. Repeatable by any process. With ``track_pending="task"`` an attempt records nothing before it
-    commits: the job's commit or abort, or a sweep, finds its uploads.
+    cannot be sealed. Repeatable by any process. With ``track_pending="task"`` an attempt records nothing
+    before it commits: the job's commit or abort, or a sweep, finds its uploads.
 
     Raises:
         JobClosed: The stage attempt is sealed: its uploads may be committed.

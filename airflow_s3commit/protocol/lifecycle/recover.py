@@ -163,8 +163,7 @@ def recover_job(
     ==============  ==========================================================================
 
     After: the job is committed or aborted, and cleaned up. Repeatable by any process: returns the manifest
-        of a
-    committed job, or an empty report of an aborted one.
+    of a committed job, or an empty report of an aborted one.
 
     Args:
         context: The job.

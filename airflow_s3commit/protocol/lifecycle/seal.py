@@ -111,8 +111,7 @@ def seal_job(
     """Record which stage attempts count, and close the job to further output.
 
     Before: the job is open and its stages are sealed. After: the job is ``sealed``. Repeatable: the same
-        stages
-    give the same seal.
+    stages give the same seal.
 
     Args:
         context: The job.

@@ -232,8 +232,7 @@ def complete_uploads(
     """Complete every upload, and yield each completed one.
 
     Before: the job is ``committing``. After: every object exists. Repeatable: a HEAD of the object
-        recognises an
-    upload that was completed before.
+    recognises an upload that was completed before.
 
     Args:
         context: The job.
