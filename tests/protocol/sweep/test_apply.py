@@ -268,6 +268,8 @@ def test_jobs_with_their_staging_elsewhere_are_known_by_the_staging_root() -> No
     lake.store_clock.advance(2 * DAY)
     lake.run_task(jobs[an_id("alive")], FILES)
     report = lake.sweep(staging_root=root)
+    assert report.plan is not None
+    assert [planned.job_id for planned in report.plan.jobs] == [an_id("dead")]
     assert [done.job_id for done in report.jobs] == [an_id("dead")]
     assert len(lake.pending()) == 4
     assert jobs[an_id("alive")].state() is not None
