@@ -182,9 +182,16 @@ def _check_nulls(name: str, values: pa.Array) -> None:
                 _refuse_any(inner, both, "null structs within structs")
             _check_nulls(name, child)
     elif pt.is_map(kind):
-        _check_nulls(name, values.items)
+        _check_nulls(name, _entries(values)[1])
     elif pt.is_list(kind) or pt.is_large_list(kind):
         _check_nulls(name, values.flatten())
+
+
+def _entries(values: pa.Array) -> list[pa.Array]:
+    """Return the keys and values of a map's rows; ``keys`` and ``items`` include those of other slices."""
+    kind = values.type
+    entries = values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))).flatten()
+    return [entries.field(0), entries.field(1)]
 
 
 def _check_times(name: str, values: pa.Array) -> None:
@@ -194,8 +201,8 @@ def _check_times(name: str, values: pa.Array) -> None:
         for child in values.flatten():
             _check_times(name, child)
     elif pt.is_map(kind):
-        _check_times(name, values.keys)
-        _check_times(name, values.items)
+        for child in _entries(values):
+            _check_times(name, child)
     elif pt.is_nested(kind):
         _check_times(name, values.flatten())
     elif pt.is_date(kind):

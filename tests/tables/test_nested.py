@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -110,6 +111,27 @@ def test_arrow_still_misplaces_what_follows_a_null_struct_in_a_struct() -> None:
     sink = io.BytesIO()
     orc.write_table(pa.table({"c": pa.array(rows, kind)}), sink)
     assert orc.read_table(sink)["c"].to_pylist() == [{"s": None}, {"s": {"x": 0}}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused", "good"),
+    [
+        (pa.struct([("s", pa.struct([("x", pa.int64())]))]), {"s": None}, {"s": {"x": 1}}),
+        (pa.date32(), date(1500, 1, 1), date(2013, 1, 1)),
+    ],
+    ids=str,
+)
+def test_orc_is_refused_for_the_rows_of_a_slice_alone(kind: pa.DataType, refused: Any, good: Any) -> None:
+    """A row of a map that ORC cannot hold prevents no slice of the table that is without it."""
+    rows = [[("k", refused)], [("k", good)], None]
+    table = pa.table({"c": pa.array(rows, pa.map_(pa.string(), kind))})
+    with pytest.raises(UnsupportedColumn):
+        OrcForm().encoder(io.BytesIO(), table.schema).write(table)
+    sink = io.BytesIO()
+    encoder = OrcForm().encoder(sink, table.schema)
+    encoder.write(table.slice(1))
+    encoder.close()
+    assert orc.read_table(sink)["c"].to_pylist() == rows[1:]
 
 
 @pytest.mark.parametrize("form", [ParquetForm(), OrcForm()], ids=lambda form: form.name)
