@@ -93,10 +93,7 @@ def finish_commit(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecor
     run.marker = write_success(context, manifest, keys, is_removed=run.files is not None)
     write_checkpoint(context.store, context.layout.destination, manifest.generation)
     # After the marker is written: see the module `success`.
-    if current.record.shards > 1:
-        # Before the listing: a slow worker that records its shard from here on removes that again.
-        delete_record(context, context.staging_bucket, context.layout.job)
-    _clean(context, left)
+    _clean(context, left, in_shards=current.record.shards > 1)
     return manifest
 
 
@@ -187,7 +184,7 @@ def _plan_keys(context: JobContext) -> Iterator[str]:
                 yield context.layout.plan_part(plan.plan_id, part.number)
 
 
-def _clean(context: JobContext, left: _Left | None) -> None:
+def _clean(context: JobContext, left: _Left | None, *, in_shards: bool) -> None:
     """Remove the staging, after aborting the uploads that it names of task attempts that do not count.
 
     Other programs' writers may give their files names without the job's id. A short staging is listed once.
@@ -195,9 +192,10 @@ def _clean(context: JobContext, left: _Left | None) -> None:
     Args:
         context: The job.
         left: What is in its staging; None if another process is removing it.
+        in_shards: Slow workers may still record that their shards are complete.
 
     """
-    if left is None or not left.unknown:
+    if left is None or not (left.unknown or in_shards):
         clean_staging(context, keys=left.keys if left is not None else None)
         return
     layout = context.layout
@@ -206,7 +204,10 @@ def _clean(context: JobContext, left: _Left | None) -> None:
     recorded = [info for info in listed if info.key.startswith(layout.stages)] if is_whole else None
     late = tracked_uploads(context, skip=left.counted, listed=recorded)
     _log_discarded(context, abort_uploads(context, (PendingId.of(one) for one in late if one is not None)))
-    clean_staging(context, keys=[info.key for info in listed] if is_whole else None)
+    if in_shards:
+        # Before another listing: a worker that records its shard from here on removes that again.
+        delete_record(context, context.staging_bucket, layout.job)
+    clean_staging(context, keys=[info.key for info in listed] if is_whole and not in_shards else None)
 
 
 def _log_discarded(context: JobContext, uploads: int) -> None:

@@ -578,3 +578,23 @@ def test_a_worker_whose_job_has_ended_removes_the_record_of_its_shard(end: str) 
     lake.store.before = once("put", "shards/1.json", meanwhile(lake, getattr(lake.job(), end)))
     lake.job().complete(1)
     assert (lake.pending(), lake.staging()) == ([], [])
+
+
+@each("ending", ["/job.json", "/sealed.json"])
+def test_a_sharded_commit_that_dies_in_its_clean_up_leaves_nothing_pending(ending: str) -> None:
+    """The uploads of attempts that do not count go before their records, which alone name them."""
+    lake = Lake()
+    job = lake.set_up(unique_filenames=False)
+    lake.run_task(lake.job(), {"dt=1/z": b"late"}, attempt="2")
+    lake.run_stage(job, {"dt=1/a": b"1"}, {"dt=1/b": b"22"})
+    job.seal()
+    lake.job().begin(2)
+    for shard in (0, 1):
+        lake.job().complete(shard)
+    lake.store.die("delete", ending, after=True)
+    with pytest.raises(Crash):
+        lake.job().finish()
+    lake.store.rest()
+    lake.job().complete(1)
+    lake.job().commit()
+    assert (lake.pending(), lake.staging()) == ([], [])
