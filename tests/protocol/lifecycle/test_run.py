@@ -21,6 +21,8 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.inspect.details import describe_job
 from airflow_s3commit.protocol.lifecycle.run import Progress, ProgressLog
+from airflow_s3commit.protocol.metadata.log import newest_entries
+from airflow_s3commit.protocol.metadata.manifests import manifest_files
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, refuse_begun
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
@@ -292,6 +294,24 @@ def test_a_damaged_state_of_a_begun_job_is_ended_by_force() -> None:
     with pytest.raises(JobClosed, match="is lost"):
         lake.job().abort(force=True)
     assert lake.data() == {"dt=1/a": b"new a", "dt=1/old": b"old"}
+
+
+def test_a_lost_job_lists_no_file_of_an_older_commit() -> None:
+    """A file that it was to overwrite is not its own, even if its seal is damaged and only names are left."""
+    lake = Lake()
+    lake.sealed({"dt=1/b": b"older b"}, job_id=THEIRS, **FIXED).commit()
+    job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **FIXED)
+    lake.store.die("complete_upload", "dt=1/b")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    lake.tamper(lake.context().layout.seal, cut=10)
+    with pytest.raises(JobClosed, match="is lost"):
+        lake.job().abort(force=True)
+    home = Destination.parse(lake.destination)
+    (lost,) = [one for one in newest_entries(lake.store, home) if one.kind == "lost"]
+    assert lost.manifest is not None
+    assert [entry.key for entry in manifest_files(lake.store, lost.manifest)] == [f"{ROOT}dt=1/a"]
 
 
 @each("options", [FIXED, DELETE_FIRST])
