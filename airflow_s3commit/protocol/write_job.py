@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from airflow_s3commit._causes import noting, undoing, whole_text
 from airflow_s3commit.exceptions import DidNotHappen, JobFailed, OutcomeUnknown, Refused
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, JobOptions
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.store.s3.config import S3Config
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.tables.write import WrittenTable
 
 _STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT = "write", "1", "00000", "1"
-
-#: States in which the commit has not begun.
-_BEFORE_COMMIT = ("open", "sealed")
 
 
 class JobWriter:
@@ -233,7 +230,7 @@ def _commit(job: Job, progress: Callable[[Progress], None] | None) -> ManifestRe
         has_begun = True
         with noting(error, *_of_abort(job)):
             state = job.state()
-            if state is not None and state.state in _BEFORE_COMMIT:
+            if state is not None and state.state in BEFORE_COMMIT:
                 has_begun = False
                 job.abort(reason="the commit did not begin")
         if not has_begun or isinstance(error, JobFailed | Refused):

@@ -191,7 +191,7 @@ def test_a_write_after_the_log_was_removed_begins_a_new_one(rewritten: bool) -> 
 
 @pytest.mark.parametrize("effect", ["reject", "lose-answer"])
 def test_wherever_a_call_fails_the_job_is_gone_or_can_be_finished(effect: Effect) -> None:
-    """Whichever call fails, the job is committed, gone without a trace, or of unknown outcome and whole."""
+    """If any call fails, the job is gone without a trace, or of unknown outcome and can be finished."""
     reads = FaultyStore(Lake().store)
     _write(reads, "s3://lake/out/", [])
     kept = 0

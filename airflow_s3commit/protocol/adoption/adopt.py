@@ -50,7 +50,7 @@ from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads,
 from airflow_s3commit.protocol.metadata.state import find_job, is_spent, move, read_state
 from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord
+from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, AbortReport, JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import is_ours
@@ -95,7 +95,7 @@ def prepare_abort(adoption: Adoption) -> None:
     current = read_state(context)
     if current is None:
         adoption.clean_up_if_superseded()
-    elif current.record.state in ("open", "sealed"):
+    elif current.record.state in BEFORE_COMMIT:
         # The result holds until another process changes the state, in which case the move fails.
         begun = _was_publishing(adoption, files)
         move(context, current, "aborting", reason=ABORT_REASON, begun=begun)
@@ -107,7 +107,7 @@ def is_ending(adoption: Adoption) -> bool:
     current = read_state(adoption.context)
     if current is None:
         return find_manifest(adoption.context) is not None
-    return current.record.state not in ("open", "sealed")
+    return current.record.state not in BEFORE_COMMIT
 
 
 def clean_up(context: JobContext) -> int:

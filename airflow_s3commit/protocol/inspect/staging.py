@@ -20,7 +20,7 @@ from airflow_s3commit.protocol.metadata.records import Stored, fetch_listed
 from airflow_s3commit.protocol.metadata.state import implied_state, read_state
 from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import JobRecord, State, StateRecord
+from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, JobRecord, State, StateRecord
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
     PENDING_SUFFIX,
@@ -190,7 +190,7 @@ def left_by_hadoop(context: JobContext, facts: JobFacts, *, most: int | None = N
         most: Maximum number of uploads to check one by one; None for all.
 
     """
-    if facts.state is not None and facts.state.record.state not in ("open", "sealed"):
+    if facts.state is not None and facts.state.record.state not in BEFORE_COMMIT:
         return None
     source = facts.job.context.get("adopted_from") if facts.job is not None else None
     place = context.layout.destination

@@ -52,7 +52,7 @@ from airflow_s3commit.protocol.metadata.state import (
     read_state,
     replace_state,
 )
-from airflow_s3commit.protocol.model.job import AbortReport, StateRecord
+from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, AbortReport, StateRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, owner_of
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, RetainedCommit
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA
@@ -99,7 +99,7 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
                 continue
             if current.record.state not in ("aborting", "aborted"):
                 _refuse_if_too_late(context, current.record, force=force)
-                if current.record.state in ("open", "sealed"):
+                if current.record.state in BEFORE_COMMIT:
                     _refuse_if_published(context)
                 current = move(context, current, "aborting", reason=reason)
             if current is not None:

@@ -62,7 +62,7 @@ from airflow_s3commit.protocol.metadata.state import (
     read_state,
 )
 from airflow_s3commit.protocol.model.codec import MAX_SHARDS
-from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
+from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, JobRecord, StateRecord
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.sealed_job import PlanRecord, SealRecord
@@ -124,7 +124,7 @@ def commit_job(
     )
     if stages is not None:
         seal_job(context, stages, closes=False)
-        run.begins_from = ("open", "sealed")
+        run.begins_from = BEFORE_COMMIT
     if context.is_own and context.record is not None:
         run.marker = remembered_marker(context.store, context.layout.destination, context.record.log)
     run.moved = known_state(context, *run.begins_from)
@@ -144,7 +144,7 @@ def settle(context: JobContext) -> None:
     current = read_state(context)
     if current is None:
         return
-    if current.record.state in ("open", "sealed"):
+    if current.record.state in BEFORE_COMMIT:
         if move(context, current, current.record.state) is None:
             settle(context)
     elif current.record.state in ("committing", "committed", "lost"):
@@ -223,7 +223,7 @@ def _publish(run: CommitRun, current: Stored[StateRecord]) -> LogEntry:
 
 def not_committing(context: JobContext, state: StateRecord) -> JobClosed:
     """Return the error of a commit of a job that is not committing, and never will by this commit."""
-    if state.state in ("open", "sealed"):
+    if state.state in BEFORE_COMMIT:
         return JobClosed(f"{context.name} is {state.state}; seal it, and begin its commit, first")
     why = f" ({state.reason})" if state.reason else ""
     if state.state == "aborted" or not state.begun:

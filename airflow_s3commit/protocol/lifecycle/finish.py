@@ -195,8 +195,11 @@ def _clean(context: JobContext, left: _Left | None, *, in_shards: bool) -> None:
         in_shards: Slow workers may still record that their shards are complete.
 
     """
-    if left is None or not (left.unknown or in_shards):
-        clean_staging(context, keys=left.keys if left is not None else None)
+    if left is None:
+        clean_staging(context)
+        return
+    if not left.unknown and not in_shards:
+        clean_staging(context, keys=left.keys)
         return
     layout = context.layout
     listed = list(islice(context.store.list_objects(context.staging_bucket, layout.staging.prefix), _SHORT))
@@ -204,10 +207,12 @@ def _clean(context: JobContext, left: _Left | None, *, in_shards: bool) -> None:
     recorded = [info for info in listed if info.key.startswith(layout.stages)] if is_whole else None
     late = tracked_uploads(context, skip=left.counted, listed=recorded)
     _log_discarded(context, abort_uploads(context, (PendingId.of(one) for one in late if one is not None)))
+    keys = [info.key for info in listed] if is_whole else None
     if in_shards:
         # Before another listing: a worker that records its shard from here on removes that again.
         delete_record(context, context.staging_bucket, layout.job)
-    clean_staging(context, keys=[info.key for info in listed] if is_whole and not in_shards else None)
+        keys = None
+    clean_staging(context, keys=keys)
 
 
 def _log_discarded(context: JobContext, uploads: int) -> None:

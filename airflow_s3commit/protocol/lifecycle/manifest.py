@@ -33,8 +33,8 @@ from airflow_s3commit.store.base import MIN_PART_BYTES
 
 _PART_BYTES = 2 * MIN_PART_BYTES
 
-#: Bytes of a list of files that lies within its manifest: about fifty files. Readers of the
-#: log read entries whole, 64 at a time, and every committer reads those that came since its job's setup.
+#: Bytes of a list of files that lies within its manifest: about fifty files. Readers of the log
+#: read entries whole, 64 at a time, and every committer reads those that came since its job's setup.
 WITHIN_BYTES = 16 * KIB
 
 

@@ -3,9 +3,9 @@
 Other processes may commit or abort the job at the same time. The steps tell the loop by signals.
 
 A job with a ``begin`` entry overwrites or deletes old data before its last entry, so no other job may commit
-to its partitions meanwhile: a run ends such jobs before its own entry. There is no lease and
-no clock: a process does not find out whether the other committer lives, it does the same steps, which any
-number of processes may do at once. Waiting first would save requests beside a live committer, and cost time
+to its partitions meanwhile: a run ends such jobs before its own entry. There is no lease and no clock: a
+process does not find out whether the other committer lives, it does the same steps, which any number of
+processes may do at once. Waiting first would save requests beside a live committer, and cost time
 beside a dead one; nothing shows which it is. Jobs on other partitions pass one another. So the begun jobs of
 a destination that have not ended touch different partitions, and ending one of them never has to end
 another.
@@ -314,7 +314,6 @@ def drive(run: CommitRun, step: _Step[T]) -> T:
             raise outcome.reason from outcome.reason.__cause__
         except Overtaken:
             logger.info("%s: another process moved this job on", context.name)
-            is_overtaken, run.log.is_read = True, False
         except S3CommitError as error:
             # A process that moves the job on also removes what this one may be reading: compare the states
             # first.
@@ -324,10 +323,11 @@ def drive(run: CommitRun, step: _Step[T]) -> T:
             if not is_moved:
                 _add_what_is_visible(error, run, current)
                 raise
-            is_overtaken, run.log.is_read = True, False
         else:
             if result is not None:
                 return result
+            continue
+        is_overtaken, run.log.is_read = True, False
 
 
 def _has_ended(run: CommitRun, current: Stored[StateRecord] | None) -> bool:

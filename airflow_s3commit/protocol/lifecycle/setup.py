@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.snapshot import KnownFiles, known_files, read_snapshot
 from airflow_s3commit.protocol.metadata.state import find_job, first_state, is_spent, read_state
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, StateRecord
+from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, JobOptions, JobRecord, StateRecord
 from airflow_s3commit.protocol.model.layout import check_new_id, entry_key
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.ownership import check_place
@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 #: only, which saves requests where one is unlikely; after it, and only if the log has moved on since this
 #: process's own entry; or never, because the caller has just made the id.
 Look: TypeAlias = Literal["first", "after", "moved", "never"]
-
-#: States in which the commit has not begun.
-_BEFORE_COMMIT = ("open", "sealed")
 
 
 def set_up_job(
@@ -139,7 +136,7 @@ def set_up_job(
             )
             check_place(state.record, context.layout, context.staging_uri(context.layout.state))
             context.known.keep(context.layout.state, state)
-        is_new = is_created or state.record.state in _BEFORE_COMMIT
+        is_new = is_created or state.record.state in BEFORE_COMMIT
         if is_new and _has_ended(recorded, state, look):
             return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
@@ -214,7 +211,7 @@ def _withdraw(context: JobContext, state: Stored[StateRecord]) -> None:
     context.known.forget(context.layout.state)
     job = records.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
     # The state first: without it nobody can seal or commit the job.
-    doomed = [(context.layout.state, state.etag)] if state.record.state in _BEFORE_COMMIT else []
+    doomed = [(context.layout.state, state.etag)] if state.record.state in BEFORE_COMMIT else []
     doomed += [(context.layout.job, job.etag)] if job is not None else []
     for key, etag in doomed:
         if not delete_unchanged(context, context.staging_bucket, key, etag):

@@ -69,26 +69,30 @@ class Tracker:
         self._format = options.pendingset_format
         self._intends = not options.unique_filenames
         self._tracks = self._intends or options.track_pending == "s3"
-        self._intents: dict[int, str] = {}
         self.written: set[str] = set()
 
     def intend(self, number: int, key: str) -> None:
         """Write the intent to upload this key."""
         if self._intends:
-            intent = (
-                self._key(number).removesuffix(PENDING_SUFFIX) + f"-{text_digest(key).hex()}{INTENT_SUFFIX}"
-            )
-            self._intents[number] = intent
             self._context.store.put(
-                self._context.staging_bucket, intent, key.encode(), content_type="text/plain"
+                self._context.staging_bucket,
+                self._intent(number, key),
+                key.encode(),
+                content_type="text/plain",
             )
 
     def track(self, number: int, pending: PendingUpload) -> None:
         """Write the record of an upload that has started, or is whole."""
         if self._tracks:
-            record, record_key = encode(pending.in_format(self._format)), self._key(number)
-            self.written |= {record_key, self._intents.get(number, record_key)}
-            self._context.store.put(self._context.staging_bucket, record_key, record)
+            key = self._key(number)
+            self.written.add(key)
+            if self._intends:
+                self.written.add(self._intent(number, pending.destinationKey))
+            record = encode(pending.in_format(self._format))
+            self._context.store.put(self._context.staging_bucket, key, record)
+
+    def _intent(self, number: int, key: str) -> str:
+        return self._key(number).removesuffix(PENDING_SUFFIX) + f"-{text_digest(key).hex()}{INTENT_SUFFIX}"
 
     def _key(self, number: int) -> str:
         extra = self._extra

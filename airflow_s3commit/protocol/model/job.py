@@ -38,6 +38,9 @@ Fencing: TypeAlias = Literal["required", "best-effort"]
 ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
 State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted", "lost"]
 
+#: States in which the commit has not begun.
+BEFORE_COMMIT: tuple[State, ...] = ("open", "sealed")
+
 
 #: The longest retention, in seconds.
 _RETAIN_SECONDS = 100 * 366 * 86_400

@@ -265,14 +265,14 @@ class TaskAttempt:
         one's: they are left to the end of the job, unless the job has ended.
         """
         store, bucket, key = self._context.store, self._context.staging_bucket, self._pendingset_key
-        needless = self._files.records_of_aborted()
+        leftovers = self._files.records_of_aborted()
         if self._written:
             existing = records.find(store, bucket, key, PendingSet)
             extra = existing.record.s3commit if existing is not None else None
             if extra is not None and extra.nonce == self._extra.nonce:
-                delete_records(self._context, [*needless, key])
-        elif needless and read_state(self._context) is None:
-            delete_records(self._context, needless)
+                delete_records(self._context, [*leftovers, key])
+        elif leftovers and read_state(self._context) is None:
+            delete_records(self._context, leftovers)
 
     def _write_pendingset(self) -> CommittedTask:
         pending = self._files.pending()

@@ -13,6 +13,7 @@ from airflow_s3commit.protocol.metadata.state import follow, move, read_state
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.lifecycle.test_enter import crash
 
 SUCCESS = f"{ROOT}_SUCCESS"
 MANIFEST = f"manifests/{OURS}.json"
@@ -234,9 +235,6 @@ def test_an_abort_after_a_lost_job_writes_no_marker() -> None:
     with pytest.raises(JobClosed, match="is lost"):
         lake.job().commit()
     later = lake.sealed({"dt=2/c": b"333"}, job_id=THEIRS)
-    lake.store.die("put", "log/00000000000000000003.json")
-    with pytest.raises(Crash):
-        later.commit()
-    lake.store.rest()
+    crash(lake, later.commit, "put", "log/00000000000000000003.json")
     assert lake.job(THEIRS).abort().objects == 1
     assert SUCCESS not in lake.keys("")

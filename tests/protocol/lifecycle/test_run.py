@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -301,10 +302,7 @@ def test_a_lost_job_lists_no_file_of_an_older_commit() -> None:
     lake = Lake()
     lake.sealed({"dt=1/b": b"older b"}, job_id=THEIRS, **FIXED).commit()
     job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **FIXED)
-    lake.store.die("complete_upload", "dt=1/b")
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
+    crash(lake, job.commit, "complete_upload", "dt=1/b")
     lake.tamper(lake.context().layout.seal, cut=10)
     with pytest.raises(JobClosed, match="is lost"):
         lake.job().abort(force=True)
@@ -377,18 +375,24 @@ def test_missing_uploads_are_found_before_the_begin(options: dict[str, Any]) -> 
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
-def test_another_process_may_have_completed_what_is_not_pending() -> None:
-    """A process that finds no pending upload looks for its object, and finishes the job, which has begun."""
-    lake = Lake()
+def overtaken(lake: Lake, then: Callable[[], object]) -> Job:
+    """Return a job that another process begins, and then acts on, while the job's own lists its uploads."""
     lake.put(OLD)
-    job, other = lake.sealed({"dt=1/a": b"new a"}, **FIXED), lake.job()
+    job = lake.sealed({"dt=1/a": b"new a"}, **FIXED)
 
     def overtake() -> None:
         lake.store.rest()
-        other.begin(1)
-        other.complete(0)
+        lake.job().begin(1)
+        then()
 
     lake.store.before = once("list_uploads", "", overtake)
+    return job
+
+
+def test_another_process_may_have_completed_what_is_not_pending() -> None:
+    """A process that finds no pending upload looks for its object, and finishes the job, which has begun."""
+    lake = Lake()
+    job = overtaken(lake, lambda: lake.job().complete(0))
     assert job.commit().counts.files == 1
     assert lake.data() == {"dt=1/a": b"new a"}
 
@@ -396,16 +400,7 @@ def test_another_process_may_have_completed_what_is_not_pending() -> None:
 def test_a_job_that_another_process_has_begun_is_lost_if_its_uploads_are_gone() -> None:
     """A process that finds an upload gone reads the log again: after the begin nothing is rolled back."""
     lake = Lake()
-    lake.put(OLD)
-    job, other = lake.sealed({"dt=1/a": b"new a"}, **FIXED), lake.job()
-
-    def overtake() -> None:
-        lake.store.rest()
-        other.begin(1)
-        (upload,) = lake.store.list_uploads(BUCKET, "")
-        lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
-
-    lake.store.before = once("list_uploads", "", overtake)
+    job = overtaken(lake, lambda: lose_uploads(lake))
     with pytest.raises(JobClosed, match="is lost"):
         job.commit()
     assert kinds(lake) == [(OURS, "begin"), (OURS, "lost")]
@@ -482,10 +477,7 @@ def test_a_shard_with_a_lost_upload_is_never_recorded_as_complete() -> None:
     lake.job().begin(2)
     for upload in list(lake.store.list_uploads(BUCKET, f"{ROOT}dt=1/b")):
         lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
-    lake.store.die("put", ".jsonl")
-    with pytest.raises(Crash):
-        lake.job().complete(1)
-    lake.store.rest()
+    crash(lake, lambda: lake.job().complete(1), "put", ".jsonl")
     with pytest.raises(JobClosed, match="is lost"):
         lake.job().commit()
     assert endings(lake) == [(OURS, "lost")]

@@ -29,6 +29,7 @@ from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import FaultyStore, MemoryStore, StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.lifecycle.test_enter import crash
 
 
 def refused(lake: Lake, error: type[Exception], match: str, **options: Any) -> None:
@@ -442,10 +443,7 @@ def test_a_setup_withdraws_the_records_that_a_dead_setup_wrote_after_the_job_had
         options = JobOptions(committer="magic", conflict_mode="replace")
         return Job.setup(lake.store, lake.destination, options=options, job_id=OURS, assume=assume)
 
-    lake.store.die("put", "state.json", after=True)
-    with pytest.raises(Crash):
-        again("new")
-    lake.store.rest()
+    crash(lake, lambda: again("new"), "put", "state.json", after=True)
     assert "job.json" in lake.staging()
     late = lake.job()
     if goes_on:
@@ -459,10 +457,7 @@ def test_a_setup_leaves_a_commit_that_has_not_finished_to_its_caller() -> None:
     """A job that died between its manifest and its end is returned, and can be committed again."""
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"1"})
-    lake.store.die("put", "/_SUCCESS")
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
+    crash(lake, job.commit, "put", "/_SUCCESS")
     before = lake.staging()
     options = JobOptions(committer="magic", conflict_mode="replace")
     for assume in get_args(Assumption):
@@ -491,11 +486,7 @@ def test_an_abort_of_an_id_whose_setup_checks_the_store_is_found_out() -> None:
 def test_a_setup_leaves_no_record_beside_the_state_of_an_ended_job(assume: Any) -> None:
     """A set-up that finds the state of a job whose removal stopped half-way withdraws its own record."""
     lake = Lake()
-    job = lake.sealed({"dt=1/a": b"1"})
-    lake.store.die("delete", "/sealed.json")
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
+    crash(lake, lake.sealed({"dt=1/a": b"1"}).commit, "delete", "/sealed.json")
     assert "job.json" not in lake.staging()
     options = JobOptions(committer="magic", conflict_mode="replace")
     again = Job.setup(lake.store, lake.destination, options=options, job_id=OURS, assume=assume)

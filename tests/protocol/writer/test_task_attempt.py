@@ -364,11 +364,8 @@ def test_a_late_attempt_cannot_commit(end: str, unique: bool, track: str, commit
         assert lake.left() == []
 
 
-@each("unique", [True, False])
-@each("commits", [True, False])
-@each("fails", [False, True])
-def test_a_late_attempt_removes_the_records_of_its_uploads(fails: bool, commits: bool, unique: bool) -> None:
-    """An attempt whose job was committed leaves no record, except while one of its uploads may be pending."""
+def late_attempt(*, unique: bool) -> tuple[Lake, TaskAttempt]:
+    """Return a lake whose job was committed, and an attempt that had written a file before, and writes on."""
     lake = Lake()
     job = lake.set_up(unique_filenames=unique, track_pending="s3", committer="magic")
     lake.run_stage(job, {"a": b"1"})
@@ -376,6 +373,15 @@ def test_a_late_attempt_removes_the_records_of_its_uploads(fails: bool, commits:
     write(late, "first")
     job.seal()
     job.commit()
+    return lake, late
+
+
+@each("unique", [True, False])
+@each("commits", [True, False])
+@each("fails", [False, True])
+def test_a_late_attempt_removes_the_records_of_its_uploads(fails: bool, commits: bool, unique: bool) -> None:
+    """An attempt whose job was committed leaves no record, except while one of its uploads may be pending."""
+    lake, late = late_attempt(unique=unique)
     # Written after the commit has removed the staging.
     for path in ("second", "third"):
         write(late, path)
@@ -392,13 +398,7 @@ def test_a_late_attempt_removes_the_records_of_its_uploads(fails: bool, commits:
 
 def test_an_aborted_attempt_keeps_the_record_of_an_upload_that_may_have_started() -> None:
     """With fixed names the intent of an upload whose start has no known outcome is not removed."""
-    lake = Lake()
-    job = lake.set_up(unique_filenames=False, track_pending="s3", committer="magic")
-    lake.run_stage(job, {"a": b"1"})
-    late = attempt_of(lake.job(), "99999")
-    write(late, "first")
-    job.seal()
-    job.commit()
+    lake, late = late_attempt(unique=False)
     lake.store.after = once("create_upload", "second", OutcomeUnknown("lost"))
     with pytest.raises(OutcomeUnknown), late:
         write(late, "second")
