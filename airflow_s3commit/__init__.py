@@ -8,7 +8,7 @@ imported when they are first used, so importing the package imports nothing else
 
 from __future__ import annotations
 
-from airflow_s3commit._names import install, lazy
+from airflow_s3commit._names import lazy
 
 __version__ = "0.1.0.dev0"
 
@@ -217,6 +217,3 @@ if not TYPE_CHECKING:
             "airflow_s3commit.store.s3.store": ("S3Store",),
         },
     )  # fmt: skip
-
-install()
-del install

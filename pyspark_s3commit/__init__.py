@@ -1,15 +1,12 @@
 """Where Spark finds the data source ``s3commit`` by itself.
 
 Spark imports every top-level module whose name begins with ``pyspark_`` and registers its ``DefaultSource``.
-That lookup alone may use the name: any other use of it warns.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 if TYPE_CHECKING:
     from airflow_s3commit.spark.datasource import S3CommitDataSource as DefaultSource
@@ -18,16 +15,9 @@ __all__ = ["DefaultSource"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return the data source; warn if the caller is not Spark. For any other name, raise `AttributeError`."""
+    """Return the data source; raise `AttributeError` for any other name."""
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    caller = sys._getframe(1).f_globals.get("__package__")  # noqa: SLF001 - no other way to know
-    if not str(caller).startswith("pyspark."):
-        message = (
-            "importing pyspark_s3commit.DefaultSource is deprecated: the name is for Spark's own lookup;"
-            " use: from airflow_s3commit.spark import S3CommitDataSource"
-        )
-        warn(message, DeprecationWarning, stacklevel=2)
     try:
         from airflow_s3commit.spark.datasource import S3CommitDataSource  # noqa: PLC0415
     except ImportError as error:

@@ -7,8 +7,7 @@ from typing import Literal, TypeAlias
 import click
 
 from airflow_s3commit._format import several, size
-from airflow_s3commit._names import ignored
-from airflow_s3commit.cli.command import Session, as_duration, as_stage, store_command
+from airflow_s3commit.cli.command import Session, as_stage, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, Facts, Line
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed
@@ -50,14 +49,6 @@ Step: TypeAlias = Literal["abort", "recover", "rollback"]
     help="Seal the job first, with this stage attempt instead of all; repeatable.",
 )
 @click.option("--replan", is_flag=True, help="Plan again first, to replace the objects that exist now.")
-@click.option(
-    "--lock-wait",
-    type=as_duration,
-    metavar="DURATION",
-    expose_value=False,
-    hidden=True,
-    callback=lambda _context, _option, value: ignored("--lock-wait", value),
-)
 def commit(
     session: Session,
     *,

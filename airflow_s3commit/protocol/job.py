@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit._names import ignored
 from airflow_s3commit.protocol.job_output import JobOutput
 from airflow_s3commit.protocol.lifecycle.abort import abort_late
 from airflow_s3commit.protocol.lifecycle.commit import begin_shards, commit_job, complete_shard, finish_shards
@@ -61,7 +60,6 @@ class Job(JobOutput):
         context: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
-        lock_wait: float | None = None,
         signer: Signer | None = None,
         assume: Assumption = "nothing",
     ) -> Job:
@@ -78,7 +76,6 @@ class Job(JobOutput):
             context: Facts of the orchestrator to keep with the job, such as DAG and run.
             clock: Source of time.
             new_id: Source of ids.
-            lock_wait: Has no effect any more, and will be removed.
             signer: Signs the records that a commit depends on. Then every process that commits or aborts the
                 job needs the key; processes that only write its output do not.
             assume: What setup may assume, to save requests. By default ``nothing``: it first looks for an
@@ -101,7 +98,6 @@ class Job(JobOutput):
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
-        ignored("lock_wait", lock_wait)
         job = cls(
             JobContext(
                 store,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Self
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit._names import ignored
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.lifecycle.abort import abort_attempt, abort_stage
 from airflow_s3commit.protocol.lifecycle.collect import collect_stage
@@ -55,7 +54,6 @@ class JobOutput:
         *,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
-        lock_wait: float | None = None,
         signer: Signer | None = None,
     ) -> Self:
         """Open an existing job. Sends no request; the first method call does.
@@ -65,7 +63,6 @@ class JobOutput:
             reference: The job, as `reference` returned it.
             clock: Source of time.
             new_id: Source of ids.
-            lock_wait: Has no effect any more, and will be removed.
             signer: The signer that the job was set up with; only needed to commit or abort.
 
         Raises:
@@ -76,7 +73,6 @@ class JobOutput:
         layout = Layout(
             Destination.parse(reference.destination), Destination.parse(reference.staging), reference.job_id
         )
-        ignored("lock_wait", lock_wait)
         return cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, signer=signer))
 
     @property

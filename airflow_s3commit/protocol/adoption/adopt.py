@@ -18,7 +18,6 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit._names import ignored
 from airflow_s3commit.exceptions import (
     InvalidDestination,
     InvalidOption,
@@ -338,7 +337,6 @@ def adopt(
     progress: Callable[[Progress], None] | None = None,
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
-    lock_wait: float | None = None,
     **request: Unpack[AdoptionRequest],
 ) -> ManifestRecord | AbortReport:
     """Commit or abort a job that Hadoop's S3A committers left. Repeatable: resumes an interrupted adoption.
@@ -355,7 +353,6 @@ def adopt(
         progress: Called after each completed upload.
         clock: Source of time for records and waits.
         new_id: Source of nonces for records.
-        lock_wait: Has no effect any more, and will be removed.
         **request: The job and the options of its adoption: see `AdoptionRequest`.
 
     Returns:
@@ -379,7 +376,6 @@ def adopt(
 
     """
     adoption = _adoption(store, destination, request)
-    ignored("lock_wait", lock_wait)
     adoption.context = replace(adoption.context, clock=clock or SystemClock(), new_id=new_id)
     with naming(adoption.context, "adoption"):
         if commit:
