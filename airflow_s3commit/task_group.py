@@ -125,7 +125,9 @@ class S3CommitGroup:
 
         :param stage: The stage's name.
         """
-        pull = f"{{{{ ti.xcom_pull(task_ids='{self.setup.task_id}')['%s'] }}}}"
+        # The setup of a mapped group has the map index of the stage, any other has none.
+        index = "ti.map_index" if next(self.group.iter_mapped_task_groups(), None) else "-1"
+        pull = f"{{{{ ti.xcom_pull(task_ids='{self.setup.task_id}', map_indexes={index})['%s'] }}}}"
         return {
             "S3COMMIT_DESTINATION": pull % "destination",
             "S3COMMIT_JOB": pull % "job_id",

@@ -13,7 +13,9 @@ from airflow_s3commit.operators.base import (
     NO_OUTPUT,
     STORE_FAILURE,
     CommitStepOperator,
+    pulled,
     refusals_are_final,
+    states_of,
 )
 
 if TYPE_CHECKING:
@@ -124,19 +126,14 @@ class S3CommitAbortOperator(CommitStepOperator):
         failed = sorted(name for name, state in states.items() if state == "failed")
         if not failed or not set(states.values()) <= {"failed", "upstream_failed", "success", "skipped"}:
             return []
-        ti = context["ti"]
-        if all(ti.xcom_pull(task_ids=name, key=STORE_FAILURE) for name in failed):
-            return failed
-        return []
+        return failed if len(pulled(context, failed, STORE_FAILURE)) == len(failed) else []
 
     def _states(self, context: Context) -> dict[str, str]:
         """Return the states of the other tasks in this task's group; nothing without a group."""
         group = self.task_group
         if group is None or group.group_id is None:
             return {}
-        ti = context["ti"]
-        found = ti.get_task_states(dag_id=ti.dag_id, task_group_id=group.group_id, run_ids=[ti.run_id])
-        states = {name: str(state) for name, state in found.get(ti.run_id, {}).items()}
+        states = states_of(context, task_group_id=group.group_id)
         states.pop(self.task_id, None)
         return states
 
@@ -158,10 +155,9 @@ class S3CommitAbortOperator(CommitStepOperator):
         """Return whether no task that succeeded has written files."""
         # Uploads may be those of an earlier try of a stage, and an earlier try of this task may have aborted
         # those of the others.
-        ti = context["ti"]
-        if not succeeded or (not uploads and ti.try_number == 1):
+        if not succeeded or (not uploads and context["ti"].try_number == 1):
             return True
-        return any(ti.xcom_pull(task_ids=skipped, key=NO_OUTPUT) or [])
+        return bool(pulled(context, skipped, NO_OUTPUT))
 
     def _abort(self, job: Job) -> int | None:
         """Abort the job; return the number of aborted uploads, None if the job is committed."""

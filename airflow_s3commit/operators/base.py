@@ -73,6 +73,46 @@ def job_reference(value: Any, task_id: str) -> Mapping[str, str]:
     )
 
 
+def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
+    """Return what tasks of this task's job pushed under a key, without those that pushed nothing.
+
+    In a mapped group these are the tasks with the same map index, because each index has a job of its own.
+    Elsewhere they are all instances of mapped tasks.
+
+    :param context: The task's context.
+    :param task_ids: The tasks.
+    :param key: The key.
+    """
+    ti: Any = context["ti"]
+    if not task_ids:
+        return []
+    # Without map_indexes Airflow returns the XComs of all instances.
+    own = {} if _item(ti) is None else {"map_indexes": _item(ti)}
+    return [value for value in ti.xcom_pull(task_ids=list(task_ids), key=key, **own) if value]
+
+
+def states_of(context: Context, **tasks: Any) -> dict[str, str]:
+    """Return the states of tasks of this task's job, by task id.
+
+    In a mapped group these are the tasks with the same map index. Elsewhere the instances of a mapped task
+    have its id, ``_`` and their map index.
+
+    :param context: The task's context.
+    :param tasks: ``task_ids``, or ``task_group_id`` for all tasks of a group.
+    """
+    ti = context["ti"]
+    item = _item(ti)
+    found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], map_index=item, **tasks)
+    ending = "" if item is None else f"_{item}"
+    return {name.removesuffix(ending): str(state) for name, state in found.get(ti.run_id, {}).items()}
+
+
+def _item(ti: Any) -> int | None:
+    """Return the map index that a task shares with the other tasks of its job; None outside mapped groups."""
+    index = getattr(ti, "map_index", None)
+    return None if index is None or index < 0 else int(index)
+
+
 class S3CommitBaseOperator(BaseOperator):
     """A task that uses a store.
 

@@ -11,7 +11,9 @@ from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import (
     NO_OUTPUT,
     CommitStepOperator,
+    pulled,
     refusals_are_final,
+    states_of,
     store_failures_are_noted,
 )
 
@@ -85,10 +87,7 @@ class S3CommitStagesOperator(BaseOperator):
         """
         from airflow_s3commit.xcom import fetched  # noqa: PLC0415 - keeps DAG parsing light
 
-        ti = context["ti"]
-        stages = sorted(self.upstream_task_ids)
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=stages, run_ids=[ti.run_id])
-        ended = set(map(str, states.get(ti.run_id, {}).values()))
+        ended = {*states_of(context, task_ids=sorted(self.upstream_task_ids)).values()}
         if ended == {"skipped"}:
             if self.on_empty == "skip":
                 raise AirflowSkipException("All stages were skipped; there is nothing to commit.")
@@ -138,7 +137,9 @@ class SealingOperator(CommitStepOperator):
             stages, etags = stages_of(xcoms, job.reference.job_id), seal_etags_of(xcoms)
             if stages is None:
                 sealed_stages = job.sealed_stages()
-                stages = counting_attempts(sealed_stages, self._tries(context)) or None
+                # What the tasks with a stage's name noted when their last try began.
+                tries = pulled(context, self.named_stages, _STAGE_TRY)
+                stages = counting_attempts(sealed_stages, tries) or None
                 for stage, attempt in sorted({*sealed_stages} - {*(stages or ())}):
                     self.log.info("Attempt %s of stage %s does not count: a later try did", attempt, stage)
         except ValueError as error:
@@ -154,14 +155,6 @@ class SealingOperator(CommitStepOperator):
             len(sealed.partitions),
         )
         return sealed
-
-    def _tries(self, context: Context) -> list[JsonObject]:
-        """Return what the tasks with a stage's name noted when their last try began."""
-        if not self.named_stages:
-            return []
-        # Without map_indexes Airflow returns the XComs of all instances of mapped tasks.
-        found = context["ti"].xcom_pull(task_ids=self.named_stages, key=_STAGE_TRY)
-        return [each for each in found if each]
 
 
 class S3CommitCollectOperator(SealingOperator):

@@ -10,7 +10,7 @@ from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
-from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
+from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final, states_of
 from airflow_s3commit.params import CONFLICT_MODE, check_conflict_mode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
@@ -240,8 +240,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
     def _stages_stand(self, context: Context) -> bool:
         """Return whether every stage after this task has succeeded or was skipped, and none was cleared."""
-        ti = context["ti"]
-        if self.get_dag() is None or (ti.map_index is not None and ti.map_index >= 0):
+        if self.get_dag() is None:
             return False
         behind = list(self.get_flat_relatives(upstream=False))
         steps = [task for task in behind if task.task_type in _STEPS]
@@ -250,10 +249,9 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         stages = sorted({task.task_id for task in behind} - after)
         if not stages:
             return False
-        found = ti.get_task_states(dag_id=ti.dag_id, task_ids=stages, run_ids=[ti.run_id]).get(ti.run_id, {})
-        # Those of a mapped task have its id and their map index.
+        found = states_of(context, task_ids=stages)
         ended = {"success", "skipped"}
-        return {str(state) for state in found.values()} <= ended and all(
+        return {*found.values()} <= ended and all(
             any(re.fullmatch(rf"{re.escape(name)}(_\d+)?", known) for known in found) for name in stages
         )
 

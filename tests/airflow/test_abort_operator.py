@@ -127,11 +127,12 @@ class Group:
         ti = context["ti"]
         ti.get_task_states = lambda **_: {ti.run_id: {"refresh.abort": "running", **found}}
         self.no_output: list[str] = []
-        ti.xcom_pull = lambda *, task_ids, key: (
-            self.failures.get(task_ids)
+        ti.xcom_pull = lambda *, task_ids, key: [
+            self.failures.get(name)
             if key == STORE_FAILURE
-            else [name in self.no_output for name in task_ids if key == NO_OUTPUT]
-        )
+            else (key == NO_OUTPUT and name in self.no_output) or None
+            for name in task_ids
+        ]
 
 
 NOTHING_TO_DO = {"setup": "success", "stage": "skipped", "commit": "skipped"}

@@ -316,7 +316,7 @@ def stages_left(context, xcoms, asked: dict[str, str] | None = None, **states: s
         for name in states:
             EmptyOperator(task_id=name) >> task
     ti = context["ti"]
-    ti.get_task_states = lambda *, dag_id, task_ids, run_ids: {
+    ti.get_task_states = lambda *, dag_id, task_ids, run_ids, map_index: {
         run_ids[0]: {name: states[name] for name in task_ids if dag_id == ti.dag_id}
     }
     return task.execute(context)

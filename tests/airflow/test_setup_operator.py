@@ -279,7 +279,7 @@ class Run:
         context = new_context(2, self.remembered)
         ti = context["ti"]
 
-        def states_of(*, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+        def states_of(*, dag_id: str, task_ids: list[str], run_ids: list[str], **_: None) -> dict[str, Any]:
             assert (dag_id, run_ids, task_ids) == (ti.dag_id, [ti.run_id], ["one", "two"])
             return {ti.run_id: states}
 

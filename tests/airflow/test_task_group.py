@@ -135,7 +135,7 @@ def test_a_program_s_environment_names_its_job_and_its_try() -> None:
         load = BashOperator(task_id="load", bash_command="true", env=commit.environment("load"))
         commit.stage(load)
     reference = {"job_id": "j", "destination": "s3://lake/x/", "staging": "s3://lake/x/__magic_job-j/"}
-    pull = lambda task_ids: reference if task_ids == "g.setup" else None  # noqa: E731 - a fake's method
+    pull = lambda **asked: reference if asked == {"task_ids": "g.setup", "map_indexes": -1} else None  # noqa: E731 - a fake's method
     ti = SimpleNamespace(task=load, try_number=3, xcom_pull=pull)
     assert load.render_template(load.env, {"ti": ti}) == {
         "S3COMMIT_DESTINATION": "s3://lake/x/",

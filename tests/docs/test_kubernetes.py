@@ -40,8 +40,8 @@ class Instance:
     try_number = 2
     map_index = -1
 
-    def xcom_pull(self, task_ids):
-        assert task_ids == "refresh.setup"
+    def xcom_pull(self, task_ids, map_indexes):
+        assert (task_ids, map_indexes) == ("refresh.setup", -1)
         return {"job_id": "job-1", "destination": "s3://lake/flights/", "staging": "s3://lake/flights/__m"}
 
 
