@@ -199,8 +199,6 @@ def _unusual(options: JobOptions) -> Iterator[str]:
         yield f"pendingsets for {options.pendingset_format}"
     if options.retain_seconds:
         yield f"replaced files retained for {age(options.retain_seconds)}"
-    if options.fencing != "required":
-        yield f"fencing {options.fencing}"
 
 
 def _uploads(report: PendingReport) -> Fact:

@@ -277,7 +277,6 @@ def s3_commit_task_group(
     committer: str = "partitioned",
     staging: str | Destination | None = None,
     track_pending: str = "task",
-    fencing: str = "required",
     pendingset_format: str = "hadoop-3.4.2",
     object_options: Mapping[str, Any] | None = None,
     retain: str = "0s",
@@ -316,7 +315,6 @@ def s3_commit_task_group(
         (templated)
     :param track_pending: ``task``, or ``s3`` for stores that do not list pending uploads by prefix.
         (templated)
-    :param fencing: ``required``, or ``best-effort`` for stores without conditional writes. (templated)
     :param pendingset_format: ``hadoop-3.4.2``, or ``hadoop-3.3`` if an older Hadoop must read the job's
         pending uploads. (templated)
     :param object_options: Encryption, storage class, ACL, tags and headers of the objects that the job
@@ -367,7 +365,6 @@ def s3_commit_task_group(
             committer=committer,
             staging=staging,
             track_pending=track_pending,
-            fencing=fencing,
             pendingset_format=pendingset_format,
             object_options=object_options,
             retain=retain,

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from airflow_s3commit import Job, JobOptions, RetryPolicy, S3Config, S3Store, write_job
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode, Fencing
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.store.s3.config import new_client
 from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
@@ -261,7 +262,7 @@ def connect(config: S3Config) -> S3Store:
     return S3Store.connect(config, retry=RetryPolicy(deadline=20.0))
 
 
-def run_jobs(store: S3Store, fencing: Fencing = "required") -> int:
+def run_jobs(store: S3Store) -> int:
     """Run three jobs for each committer and mode, check the files, and return how many jobs ran.
 
     Raises:
@@ -273,7 +274,7 @@ def run_jobs(store: S3Store, fencing: Fencing = "required") -> int:
     modes: tuple[ConflictMode, ...] = ("append", "replace")
     for committer, mode in product(get_args(Committer), modes):
         home = f"{uuid.uuid4().hex}/"
-        options = JobOptions(committer=committer, conflict_mode=mode, fencing=fencing)
+        options = JobOptions(committer=committer, conflict_mode=mode)
         for _ in range(3):
             with write_job(f"s3://{BUCKET}/{home}", store=store, job_options=options) as writer:
                 file = writer.open("dt=1/part.bin")
@@ -285,10 +286,10 @@ def run_jobs(store: S3Store, fencing: Fencing = "required") -> int:
     return done
 
 
-def abort_many(store: S3Store, fencing: Fencing = "required", uploads: int = UPLOADS) -> int:
+def abort_many(store: S3Store, uploads: int = UPLOADS) -> int:
     """Abort a job with many pending uploads that no record names; return how many remain."""
     home = f"{uuid.uuid4().hex}/"
-    job = Job.setup(store, f"s3://{BUCKET}/{home}", options=JobOptions(committer="magic", fencing=fencing))
+    job = Job.setup(store, f"s3://{BUCKET}/{home}", options=JobOptions(committer="magic"))
     job_id = job.reference.job_id
     keys = [f"{home}dt={number % 7}/part-{number:05d}-{job_id}.bin" for number in range(uploads)]
 
@@ -345,10 +346,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         store: The server's name and version.
         measured: The day of the run.
         failed: The checks of the doctor that failed.
-        fencing: The option of the jobs; ``best-effort`` where setup refuses the server otherwise.
-        jobs: How many jobs left the files that they should.
-        left: Uploads that the abort of a job with 1,500 of them left.
-        killed: How many killed commits another process finished, or took back; None if none was killed.
+        jobs: How many jobs left the files that they should; None on a server that is not fit: none ran.
+        left: Uploads that the abort of a job with 1,500 of them left; None if no job ran.
+        killed: How many killed commits another process finished, or took back; None if no job ran.
         profile: The server's profile.
 
     """
@@ -356,9 +356,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     measured: str
     failed: list[str]
-    fencing: Fencing
-    jobs: int
-    left: int
+    jobs: int | None = None
+    left: int | None = None
     killed: int | None = None
     profile: StoreProfile
 
@@ -375,24 +374,19 @@ def measure(store: OtherStore, folder: Path) -> Result:
         other = connect(config)
         diagnosis = diagnose(other)
         profile = other.profile(BUCKET)
-        fencing: Fencing = "required" if profile.fences else "best-effort"
-        jobs = run_jobs(other, fencing)
-        left = abort_many(other, fencing)
-        options = options_of_killed(lists_uploads=not left)
-        # A killed process may have a request under way, and without fencing nothing stops it.
-        kills = KILLS if profile.fences else None
-        for strike in range(kills or 0):
-            finish_killed(config, BUCKET, f"{uuid.uuid4().hex}/", options, strike)
-        return Result(
+        result = Result(
             store=store.name,
             measured=date.today().isoformat(),
             failed=[check.name for check in diagnosis.checks if check.verdict == "failed"],
-            fencing=fencing,
-            jobs=jobs,
-            left=left,
-            killed=kills,
             profile=profile,
         )
+        if result.failed:
+            return result
+        jobs, left = run_jobs(other), abort_many(other)
+        options = options_of_killed(lists_uploads=not left)
+        for strike in range(KILLS):
+            finish_killed(config, BUCKET, f"{uuid.uuid4().hex}/", options, strike)
+        return replace(result, jobs=jobs, left=left, killed=KILLS)
 
 
 def results() -> dict[str, Result]:
@@ -411,9 +405,7 @@ def table(found: Mapping[str, Result]) -> str:
                 result.store,
                 result.measured,
                 f"**not fit**: {', '.join(result.failed)}" if result.failed else "fit",
-                str(result.jobs) + (" with best-effort fencing" if result.fencing == "best-effort" else ""),
-                str(result.left),
-                "not run" if result.killed is None else str(result.killed),
+                *("not run" if it is None else str(it) for it in (result.jobs, result.left, result.killed)),
                 "; ".join(_MEANINGS[name] for name, value in profile.items() if value != usual[name]),
             )
         )

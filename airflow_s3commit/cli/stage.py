@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import Destination, is_hidden
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode, Fencing, JobOptions
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions
 
 #: Bytes to read at once.
 _CHUNK = 1024 * 1024
@@ -72,13 +72,6 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     default="task",
     show_default=True,
     help="s3 for stores that do not list pending uploads by prefix.",
-)
-@click.option(
-    "--fencing",
-    type=click.Choice(get_args(Fencing)),
-    default="required",
-    show_default=True,
-    help="best-effort for stores without conditional writes.",
 )
 @click.option("--retain", default="0s", show_default=True, help="How long replaced files stay, such as 7d.")
 @registry_option("Register the destination in the registry at this prefix; a failure is only logged.")

@@ -66,8 +66,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     :param track_pending: ``task``, or ``s3`` to record each upload on S3 when it begins. Stores that do not
         list pending uploads by prefix need ``s3``: otherwise an abort misses the uploads of a killed task.
         (templated)
-    :param fencing: ``required`` refuses a store without conditional writes; ``best-effort`` accepts it, and
-        then only one process may commit to the destination at a time. (templated)
     :param pendingset_format: The Hadoop versions that can read the job's pending uploads: ``hadoop-3.4.2``
         for 3.4.2 and later, or ``hadoop-3.3`` for 3.3 to 3.4.1. (templated)
     :param object_options: Encryption, storage class, ACL, tags and headers of the objects that the job
@@ -88,7 +86,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         "staging",
         "replace_order",
         "track_pending",
-        "fencing",
         "pendingset_format",
         "object_options",
         "retain",
@@ -104,7 +101,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         staging: str | Destination | None = None,
         replace_order: str = "publish-then-delete",
         track_pending: str = "task",
-        fencing: str = "required",
         pendingset_format: str = "hadoop-3.4.2",
         object_options: Mapping[str, Any] | None = None,
         retain: str = "0s",
@@ -119,7 +115,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.staging = as_uri(staging)
         self.replace_order = replace_order
         self.track_pending = track_pending
-        self.fencing = fencing
         self.pendingset_format = pendingset_format
         self.object_options = object_options
         self.retain = retain
@@ -174,7 +169,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 "conflict_mode": self.conflict_mode,
                 "replace_order": self.replace_order,
                 "track_pending": self.track_pending,
-                "fencing": self.fencing,
                 "pendingset_format": self.pendingset_format,
                 "staging": self.staging,
                 "object_options": ObjectOptions.from_dict(self.object_options or {}),

@@ -92,7 +92,7 @@ class Job(JobOutput):
             JobClosed: A job with this id was aborted; its id cannot be used again.
             DestinationNotEmpty: Committer ``directory`` with conflict mode ``fail``, and there is data.
             AccessDenied: The credentials may not do what a commit needs.
-            StoreUnsuitable: The store ignores conditional writes, and ``fencing`` is ``required``.
+            StoreUnsuitable: The store ignores conditional writes.
 
         """
         options = options or JobOptions()

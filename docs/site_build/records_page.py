@@ -27,7 +27,6 @@ EVERYWHERE = {
     "attempt": "Id of the attempt: letters and digits, new in each run.",
     "bytes": "Total bytes of the files.",
     "columns": "Statistics of the columns, by name.",
-    "conditional_writes": "Whether create-only writes are honoured.",
     "context": "What the orchestrator knows of the job: DAG, run, partition.",
     "counts": "Files, bytes, rows and columns' statistics.",
     "created": "Time of creation, in milliseconds since the epoch by the writing machine's clock.",

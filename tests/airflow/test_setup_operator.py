@@ -170,7 +170,6 @@ def test_it_works_without_a_memory(store) -> None:
         ({"conflict_mode": "overwrite"}, "must be one of fail, append, replace"),
         ({"committer": "hourly"}, "committer"),
         ({"track_pending": "disk"}, "track_pending"),
-        ({"fencing": "none"}, "fencing"),
         ({"pendingset_format": "hadoop-2"}, "pendingset_format"),
         ({"destination": "https://lake/flights"}, "not an S3 URI"),
     ],
@@ -182,10 +181,9 @@ def test_wrong_arguments_fail_without_retry(store, context, wrong, message) -> N
 
 
 def test_a_store_may_need_other_options(store, context) -> None:
-    """The job's record has the task's tracking, fencing, order and Hadoop format."""
+    """The job's record has the task's tracking, order and Hadoop format."""
     asked = {
         "track_pending": "s3",
-        "fencing": "best-effort",
         "replace_order": "delete-then-publish",
         "pendingset_format": "hadoop-3.3",
     }
@@ -194,22 +192,21 @@ def test_a_store_may_need_other_options(store, context) -> None:
     assert {name: getattr(options, name) for name in asked} == asked
 
 
-def test_a_store_without_conditions_takes_best_effort(monkeypatch, context) -> None:
-    """It is refused at once, unless the task renounces fencing."""
+def test_a_store_without_conditions_fails_without_retry(monkeypatch, context) -> None:
+    """No retry makes a store suitable, so the task fails at once."""
     store = MemoryStore(conditions=False)
     monkeypatch.setattr(S3CommitHook, "store", store)
-    with pytest.raises(AirflowFailException, match="best-effort"):
+    with pytest.raises(AirflowFailException, match="If-None-Match"):
         operator().execute(context)
-    assert state(store, operator(fencing="best-effort").execute(context)) == "open"
 
 
 def test_options_for_a_store_may_be_templates(store, context) -> None:
-    """One DAG serves several stores: tracking and fencing are rendered for each run."""
-    setup = operator(track_pending="{{ params.track }}", fencing="{{ params.fence }}")
-    setup.render_template_fields({**context, "params": {"track": "s3", "fence": "best-effort"}})
+    """One DAG serves several stores: the tracking of uploads is rendered for each run."""
+    setup = operator(track_pending="{{ params.track }}")
+    setup.render_template_fields({**context, "params": {"track": "s3"}})
     reference = setup.execute(context)
     options = Job.at(store, JobReference.from_dict(reference)).record().options
-    assert (options.track_pending, options.fencing) == ("s3", "best-effort")
+    assert options.track_pending == "s3"
 
 
 def test_staging_may_be_elsewhere(store, context) -> None:

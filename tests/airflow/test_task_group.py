@@ -56,21 +56,17 @@ def test_every_task_uses_the_groups_connection() -> None:
 
 
 def test_the_group_takes_the_store_s_options() -> None:
-    """Where uploads are tracked and how committers are fenced is passed to the setup."""
+    """Where uploads are tracked, and for which Hadoop, is passed to the setup."""
     with DAG("nightly", schedule=None) as dag:
         for name, needs in (
-            ("minio", {"track_pending": "s3", "fencing": "best-effort", "pendingset_format": "hadoop-3.3"}),
+            ("minio", {"track_pending": "s3", "pendingset_format": "hadoop-3.3"}),
             ("aws", {}),
         ):
             with s3_commit_task_group(name, destination=f"s3://lake/{name}/", **needs) as commit:
                 commit.spark_submit(application="flights.py")
     minio, aws = dag.get_task("minio.setup"), dag.get_task("aws.setup")
-    assert (minio.track_pending, minio.fencing, minio.pendingset_format) == (
-        "s3",
-        "best-effort",
-        "hadoop-3.3",
-    )
-    assert (aws.track_pending, aws.fencing, aws.pendingset_format) == ("task", "required", "hadoop-3.4.2")
+    assert (minio.track_pending, minio.pendingset_format) == ("s3", "hadoop-3.3")
+    assert (aws.track_pending, aws.pendingset_format) == ("task", "hadoop-3.4.2")
 
 
 def test_the_group_takes_object_options() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_s3commit import Job, JobOptions
-from airflow_s3commit.exceptions import JobFailed, StoreUnsuitable
+from airflow_s3commit.exceptions import JobFailed
 from dev.stores import BUCKET, STORES, UPLOADS, VIRTUAL_HOST, abort_many, connect, diagnose, run_jobs
 from tests.store.s3.relay import relay
 from tests.store.s3.test_conditions import run_jobs as replace_twice
@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_s3commit import S3Config, S3Store
-    from airflow_s3commit.protocol.model.job import Fencing
 
 pytestmark = [pytest.mark.all, pytest.mark.slow]
 
-#: How often a store without fencing is set up, at most, until a race shows.
-SETUPS = 12
+#: Stores on which no job runs.
+UNFIT = ("s3mock", "s3proxy")
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"store-{name}")) for name in STORES]
-)
+#: Each store, in the group of its server.
+EACH = {name: pytest.param(name, marks=pytest.mark.xdist_group(f"store-{name}")) for name in STORES}
+
+
+@pytest.fixture(params=[param for name, param in EACH.items() if name not in UNFIT])
 def name(request: pytest.FixtureRequest) -> str:
-    """Return the name of each server in turn."""
+    """Return the name of each server that is fit, in turn."""
     return str(request.param)
 
 
@@ -39,49 +40,29 @@ def other(name: str, other_server: Callable[[str], S3Config]) -> S3Store:
     return connect(other_server(name))
 
 
-@pytest.fixture
-def fencing(name: str) -> Fencing:
-    """Return what it can promise: S3Mock and S3Proxy compare first and write later."""
-    return "best-effort" if name in ("s3mock", "s3proxy") else "required"
-
-
-def test_doctor_knows_it(other: S3Store, fencing: Fencing) -> None:
-    """Whole jobs pass their rehearsal, unless concurrent writes are not kept apart."""
+@pytest.mark.parametrize("name", EACH.values())
+def test_doctor_knows_it(name: str, other: S3Store) -> None:
+    """Whole jobs pass their rehearsal; S3Mock and S3Proxy, which compare before they write, do not."""
     failed = {check.name for check in diagnose(other).checks if check.verdict == "failed"}
-    # Each measures; on a busy machine the first one may see no race.
-    assert bool({"fencing", "commit"} & failed) == (fencing == "best-effort")
-    assert failed <= {"fencing"} or fencing == "best-effort"
+    # Each check races; on a busy machine the first one may see nothing.
+    assert bool({"fencing", "commit"} & failed) == (name in UNFIT)
+    assert not failed or name in UNFIT
 
 
-def test_setup_knows_it(name: str, other_server: Callable[[str], S3Config], fencing: Fencing) -> None:
-    """Setup refuses a store that lets several concurrent writes succeed, and no other."""
-    if fencing == "required":
-        Job.setup(connect(other_server(name)), f"s3://{BUCKET}/jobs/").abort()
-        return
-
-    def set_up_each() -> None:
-        # Each measures anew. On a busy machine most of them may see no race.
-        for number in range(SETUPS):
-            Job.setup(connect(other_server(name)), f"s3://{BUCKET}/jobs-{number}/").abort()
-
-    with pytest.raises(StoreUnsuitable, match=r"several (of one key|over one ETag) succeed"):
-        set_up_each()
-
-
-def test_every_committer_and_mode(other: S3Store, fencing: Fencing) -> None:
+def test_every_committer_and_mode(other: S3Store) -> None:
     """Three jobs in a row of each committer and mode leave the files that they should."""
-    assert run_jobs(other, fencing) == 18
+    assert run_jobs(other) == 18
 
 
-def test_an_abort_finds_more_than_a_page_of_uploads(name: str, other: S3Store, fencing: Fencing) -> None:
+def test_an_abort_finds_more_than_a_page_of_uploads(name: str, other: S3Store) -> None:
     """No pending upload of an aborted job is left, however many pages list them, if the store lists them."""
     # MinIO lists them by their exact keys only.
-    assert abort_many(other, fencing) == (UPLOADS if name == "minio" else 0)
+    assert abort_many(other) == (UPLOADS if name == "minio" else 0)
 
 
-def test_an_abort_finds_uploads_by_their_records(other: S3Store, fencing: Fencing, prefix: str) -> None:
+def test_an_abort_finds_uploads_by_their_records(other: S3Store, prefix: str) -> None:
     """With records of them, the uploads of a dead task are gone on every store."""
-    options = JobOptions(committer="magic", fencing=fencing, track_pending="s3")
+    options = JobOptions(committer="magic", track_pending="s3")
     job = Job.setup(other, f"s3://{BUCKET}/{prefix}", options=options)
     attempt = job.task_attempt("stage", "1", "00000", "1")
     files = [attempt.open(f"dt={number}/part.bin") for number in range(20)]
@@ -94,9 +75,9 @@ def test_an_abort_finds_uploads_by_their_records(other: S3Store, fencing: Fencin
     assert [upload for file in files for upload in other.list_uploads(BUCKET, file.key)] == []
 
 
-def test_a_job_whose_upload_is_gone_fails(other: S3Store, fencing: Fencing) -> None:
+def test_a_job_whose_upload_is_gone_fails(other: S3Store) -> None:
     """If an upload was aborted behind a job's back, its commit fails with that reason, and shows nothing."""
-    options = JobOptions(committer="magic", fencing=fencing)
+    options = JobOptions(committer="magic")
     job = Job.setup(other, f"s3://{BUCKET}/gone/", options=options)
     with job.task_attempt("stage", "1", "00000", "1") as attempt:
         with attempt.open("dt=1/part.bin") as file:

@@ -13,7 +13,6 @@ from airflow_s3commit.exceptions import (
     LockHeld,
     NoSuchKey,
     NotReversible,
-    StoreUnsuitable,
 )
 from airflow_s3commit.protocol.inspect.history import history
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
@@ -284,17 +283,6 @@ def test_invalid_arguments_are_refused() -> None:
         rolled_back(lake, to=9)
     with pytest.raises(InvalidOption, match="retain"):
         rolled_back(lake, retain="a week")
-
-
-def test_a_store_without_conditional_writes_is_refused() -> None:
-    """Without create-only writes two processes could take one number."""
-    lake = Lake(conditions=False)
-    for job_id in (FIRST, THEIRS):
-        lake.sealed(
-            {f"dt=1/{job_id}": b"1"}, job_id=job_id, conflict_mode="append", fencing="best-effort"
-        ).commit()
-    with pytest.raises(StoreUnsuitable):
-        rolled_back(lake)
 
 
 def test_a_signer_signs_entry_and_manifest() -> None:

@@ -368,9 +368,7 @@ def import_file(
     commits = [msgspec.structs.replace(upload, jobId=context.job_id) for upload in pendingset.commits]
     record = msgspec.structs.replace(pendingset, jobId=context.job_id, commits=commits, s3commit=extra)
     key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
-    stored = records.create(
-        context.store, context.staging_bucket, key, record, conditional=context.conditional
-    )
+    stored = records.create(context.store, context.staging_bucket, key, record)
     if stored.record != record:
         raise InvalidRecord(
             f"{file.uri} has changed since it was imported as {context.staging_uri(key)}: its job may be"

@@ -199,7 +199,7 @@ _SKEW_REFUSED = 900.0
 _SAFE_DAYS = 2
 
 #: The remedy for a store without conditional writes.
-UNFENCED = 'use another store, or set fencing="best-effort" and let only one process commit at a time'
+UNFENCED = "use another store, or a newer version of this one"
 
 #: An ETag that no object has.
 _NO_ETAG = "0" * 32

@@ -106,12 +106,6 @@ def _replace(sandbox: Sandbox) -> Finding:
 
 
 def _retain(sandbox: Sandbox) -> Finding:
-    if not _is_fenced(sandbox):
-        return Finding(
-            "warning",
-            "files that a replace retains need conditional writes",
-            "leave the job option retain at its default",
-        )
     before = _files(sandbox)
     with _job(sandbox, "replace", retain="1h") as writer:
         _write(writer)
@@ -123,7 +117,7 @@ def _retain(sandbox: Sandbox) -> Finding:
 
 def _abort(sandbox: Sandbox) -> Finding:
     before = _files(sandbox)
-    job = Job.setup(sandbox.store, _home(sandbox), options=_options(sandbox, "append"), clock=sandbox.clock)
+    job = Job.setup(sandbox.store, _home(sandbox), options=_options("append"), clock=sandbox.clock)
     _leave(job)
     report = job.abort(reason="rehearsal")
     if report.uploads < 1 or _files(sandbox) != before:
@@ -137,7 +131,7 @@ def _abort(sandbox: Sandbox) -> Finding:
 
 def _sweep(sandbox: Sandbox) -> Finding:
     before = _files(sandbox)
-    job = Job.setup(sandbox.store, _home(sandbox), options=_options(sandbox, "append"), clock=sandbox.clock)
+    job = Job.setup(sandbox.store, _home(sandbox), options=_options("append"), clock=sandbox.clock)
     _leave(job)
     # Times have whole seconds, or finer ones in listings than in responses.
     sandbox.clock.sleep(_SECONDS)
@@ -153,17 +147,12 @@ def _home(sandbox: Sandbox) -> Destination:
     return sandbox.home.below("rehearsal")
 
 
-def _is_fenced(sandbox: Sandbox) -> bool:
-    return sandbox.store.profile(sandbox.bucket).fences
-
-
-def _options(sandbox: Sandbox, conflict_mode: ConflictMode, retain: str = "0s") -> JobOptions:
+def _options(conflict_mode: ConflictMode, retain: str = "0s") -> JobOptions:
     return JobOptions(
         committer="magic",
         conflict_mode=conflict_mode,
         retain=retain,
         track_pending="s3",
-        fencing="required" if _is_fenced(sandbox) else "best-effort",
     )
 
 
@@ -173,7 +162,7 @@ def _job(
     return write_job(
         _home(sandbox),
         store=sandbox.store,
-        job_options=_options(sandbox, conflict_mode, retain),
+        job_options=_options(conflict_mode, retain),
         clock=sandbox.clock,
     )
 

@@ -59,7 +59,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         remove_former_lock(context, run.settle)
     settle_begun(run, touched(job.options, seal.record))
     # A process that wrote the newest marker goes by that. To delete it shows whether it is still there.
-    run.is_marker_assumed = run.marker is not None and context.conditional and not job.options.needs_begin
+    run.is_marker_assumed = run.marker is not None and not job.options.needs_begin
     success = run.marker if run.is_marker_assumed else existing_success(context)
     run.marker = None
     import_older_commits(run, success)

@@ -168,9 +168,7 @@ class _Application:
         extra = self._extra(task, nonce=digest)
         record = msgspec.structs.replace(pendingset, s3commit=extra)
         context, key = self.context, self._key(task)
-        stored = records.create(
-            context.store, context.staging_bucket, key, record, conditional=context.conditional
-        )
+        stored = records.create(context.store, context.staging_bucket, key, record)
         return _Output(task, stored, partial=True)
 
     def _partitions(self, output: _Output) -> Iterator[str]:

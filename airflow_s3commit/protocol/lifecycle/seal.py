@@ -136,7 +136,6 @@ def seal_job(
             context.staging_bucket,
             context.layout.seal,
             record,
-            conditional=context.conditional,
             signer=context.signer,
         )
         if [*map(_pinned, stored.record.stages)] != [*map(_pinned, record.stages)]:
@@ -186,9 +185,7 @@ def _write_stage_seal(
         # No other process seals the job, so its own seal is the first that must be on the store.
         return held(record, body)
     key = context.layout.stage_seal(stage, stage_attempt)
-    stored = records.create(
-        context.store, context.staging_bucket, key, record, conditional=context.conditional
-    )
+    stored = records.create(context.store, context.staging_bucket, key, record)
     if clean_if_ended(context):
         raise gone(context)
     return stored

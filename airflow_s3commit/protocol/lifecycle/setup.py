@@ -74,7 +74,7 @@ def set_up_job(
         InvalidDestination: The destination is an object.
         InvalidOption: ``retain`` on a table with a marker in each partition, or ``partition_success`` on one
             with retained files.
-        StoreUnsuitable: The store ignores conditional writes and ``fencing`` is ``required``.
+        StoreUnsuitable: The store ignores conditional writes.
 
     """
     context = replace(context, store=with_headers(context.store, options.object_options.of_records))
@@ -89,7 +89,6 @@ def set_up_job(
             # First: from now on the commit sees an abort of this id.
             head, newest = _head_of_log(context)
             profiles = check_store(context, options)
-            conditional = all(profile.create_only for profile in profiles.values())
             if newest is None:
                 _refuse_object(context)
             elif newest is not own_entry(context.store, context.layout.destination):
@@ -100,7 +99,6 @@ def set_up_job(
                 **context.layout.place,
                 options=options,
                 context=dict(job_context),
-                conditional_writes=conditional,
                 created=context.now_ms(),
                 log=head,
                 epoch=newest.epoch if newest is not None else 0,
@@ -115,7 +113,6 @@ def set_up_job(
                 context.staging_bucket,
                 context.layout.job,
                 record,
-                conditional=conditional,
                 signer=context.signer,
             )
             existing = stored.record
@@ -132,7 +129,6 @@ def set_up_job(
                 context.staging_bucket,
                 context.layout.state,
                 first_state(context, existing),
-                conditional=existing.conditional_writes,
             )
             check_place(state.record, context.layout, context.staging_uri(context.layout.state))
             context.known.keep(context.layout.state, state)

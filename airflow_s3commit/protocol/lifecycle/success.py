@@ -93,10 +93,6 @@ def remove_success(context: JobContext, saved: SavedSuccess | None) -> bool:
     """
     if saved is None:
         return True
-    if not context.conditional:
-        found = find_marker(context)
-        if found is None or found.etag != saved.etag:
-            return found is None
     if not delete_unchanged(context, context.bucket, context.layout.success, saved.etag):
         logger.info("%s: another job wrote _SUCCESS", context.name)
         return False
@@ -143,16 +139,16 @@ def write_success(
     """
     body = b""
     while True:
-        found = None if is_removed and context.conditional else find_marker(context)
+        found = None if is_removed else find_marker(context)
         is_removed = False
         if found is None:
-            condition: dict[str, Any] = {"if_none_match": context.conditional}
+            condition: dict[str, Any] = {"if_none_match": True}
         elif (found.etag != renewed and (found.generation or 0) >= manifest.generation) or _is_unknown_commit(
             context, found
         ):
             return None
         else:
-            condition = {"if_match": found.etag if context.conditional else None}
+            condition = {"if_match": found.etag}
         body = body or encode(success_of(context, manifest, keys()))
         try:
             written = context.store.put(context.bucket, context.layout.success, body, **condition)
@@ -339,13 +335,12 @@ def _is_to_be_restored(context: JobContext, saved: SavedSuccess) -> bool:
 def _put_foreign(context: JobContext, saved: SavedSuccess) -> None:
     """Put a marker back in one piece; another job's marker is left alone."""
     store, bucket, key = context.store, context.bucket, context.layout.success
-    conditional = context.conditional
     try:
         store.head(bucket, key)
     except NoSuchKey:
-        condition: dict[str, Any] = {"if_none_match": conditional}
+        condition: dict[str, Any] = {"if_none_match": True}
     else:
-        condition = {"if_match": saved.etag if conditional else None}
+        condition = {"if_match": saved.etag}
     try:
         store.put(bucket, key, saved.body, **condition)
     except PreconditionFailed:
@@ -422,11 +417,11 @@ def _write(context: JobContext, manifest: ManifestRecord, partition: str) -> Non
     part = replace(manifest, partitions={partition: counts}, counts=counts, metrics={})
     body = encode(success_of(context, part, []))
     # At first as if there were none: that is the marker of a new partition in one request.
-    found = None if context.conditional else find_marker(context, key)
+    found: Marker | None = None
     while found is None or (found.generation or 0) < manifest.generation:
-        condition = {"if_match": found.etag} if found is not None else {"if_none_match": True}
+        condition: dict[str, Any] = {"if_match": found.etag} if found is not None else {"if_none_match": True}
         try:
-            context.store.put(context.bucket, key, body, **(condition if context.conditional else {}))
+            context.store.put(context.bucket, key, body, **condition)
         except (PreconditionFailed, NoSuchKey):
             found = find_marker(context, key)
         else:

@@ -76,7 +76,7 @@ def check_store(context: JobContext, options: JobOptions) -> dict[str, StoreProf
         NoSuchBucket: A bucket is missing.
         AccessDenied: The role may not do what a commit needs: list objects and uploads, start an upload,
             abort it, write and delete.
-        StoreUnsuitable: Conditions are ignored and ``fencing`` is ``required``, or objects or uploads are not
+        StoreUnsuitable: Conditional writes are ignored, or objects or uploads are not
             what the store says of them.
 
     """
@@ -91,11 +91,11 @@ def check_store(context: JobContext, options: JobOptions) -> dict[str, StoreProf
         known.rehearsed.append((context.bucket, headers))
     profiles = {bucket: known.profiles[bucket] for bucket in buckets}
     lacking = {bucket: profile.losses[0] for bucket, profile in profiles.items() if not profile.fences}
-    if lacking and options.fencing == "required":
+    if lacking:
         raise StoreUnsuitable(
             f"{context.name}: two committers cannot be kept apart on {store.endpoint}:"
             f" {'; '.join(f'in bucket {bucket} {loss}' for bucket, loss in lacking.items())}."
-            ' If only one process ever commits here, set fencing="best-effort"'
+            " Use another store, or a newer version of this one"
         )
     return profiles
 

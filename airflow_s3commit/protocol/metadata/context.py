@@ -42,7 +42,6 @@ class JobContext:
         clock: Source of time.
         new_id: Source of nonces and upload ids.
         owner: Host and process, for people who read records.
-        conditional: Whether to use the store's conditional writes.
         record: The job's own record, once read and verified; None before, and after its clean-up.
         threads: Concurrent listings; 0 lists in the caller's thread.
         signer: Signs and checks the records that a commit depends on; None for unsigned jobs and in Spark's
@@ -58,7 +57,6 @@ class JobContext:
     clock: Clock = field(default_factory=SystemClock)
     new_id: Callable[[], str] = new_uuid
     owner: str = field(default_factory=_this_process)
-    conditional: bool = True
     record: JobRecord | None = None
     threads: int = 16
     signer: Signer | None = None
@@ -98,7 +96,7 @@ class JobContext:
     def as_recorded(self, record: JobRecord, *, acting: bool = True) -> JobContext:
         """Return the context with the settings of the job's own record.
 
-        It uses conditional writes as the record says, writes records with the headers of the job's options,
+        It writes records with the headers of the job's options,
         and has the store follow the profiles that its setup found.
 
         Args:
@@ -118,7 +116,7 @@ class JobContext:
         store = with_headers(self.store, record.options.object_options.of_records)
         for bucket, profile in record.profiles.items():
             store.follow(bucket, profile)
-        return replace(self, store=store, conditional=record.conditional_writes, record=record)
+        return replace(self, store=store, record=record)
 
     def staging_uri(self, key: str) -> str:
         """Return the URI of a key in the staging bucket."""

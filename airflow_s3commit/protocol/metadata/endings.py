@@ -34,7 +34,7 @@ def record_ending(context: JobContext, entry: LogEntry) -> None:
         _replace_imported(context, key, entry.manifest)
         return
     with suppress(PreconditionFailed):
-        store.put(destination.bucket, key, body, if_none_match=context.conditional)
+        store.put(destination.bucket, key, body, if_none_match=True)
 
 
 def ending_of(entry: LogEntry) -> ManifestRecord | AbortedRecord | None:
@@ -65,6 +65,6 @@ def _replace_imported(context: JobContext, key: str, manifest: ManifestRecord) -
         logger.warning("%s: leaving a damaged manifest: %s", context.name, error)
         return
     if existing is None:
-        records.create(store, bucket, key, manifest, conditional=context.conditional)
+        records.create(store, bucket, key, manifest)
     elif existing.record.generation == 0:
-        records.swap(store, bucket, key, manifest, existing.etag, conditional=context.conditional)
+        records.swap(store, bucket, key, manifest, existing.etag)

@@ -114,7 +114,7 @@ def _take(context: JobContext, key: str, lock: LockRecord, settle: Callable[[Job
     began = context.clock.monotonic()
     while True:
         try:
-            stored = records.create(context.store, context.bucket, key, lock, conditional=context.conditional)
+            stored = records.create(context.store, context.bucket, key, lock)
         except NoSuchKey:
             continue
         holder = stored.record
@@ -129,9 +129,7 @@ def _take(context: JobContext, key: str, lock: LockRecord, settle: Callable[[Job
         else:
             _wait(context, holder, began)
             continue
-        if records.swap(
-            context.store, context.bucket, key, lock, stored.etag, conditional=context.conditional
-        ):
+        if records.swap(context.store, context.bucket, key, lock, stored.etag):
             return
 
 

@@ -207,9 +207,7 @@ class Log:
             begun=still_open | own,
         )
         entry = sign(entry, context.signer)
-        stored = records.create(
-            context.store, destination.bucket, key, entry, conditional=context.conditional
-        )
+        stored = records.create(context.store, destination.bucket, key, entry)
         if stored.record.nonce == entry.nonce:
             self._know(entry)
             self._created = stored.etag

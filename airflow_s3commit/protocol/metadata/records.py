@@ -205,7 +205,6 @@ def create(
     key: str,
     record: R,
     *,
-    conditional: bool = True,
     signer: Signer | None = None,
 ) -> Stored[R]:
     """Create a record if absent; return the stored one (ours, or an earlier writer's).
@@ -217,7 +216,6 @@ def create(
         bucket: The bucket.
         key: The key.
         record: The record; it has a nonce.
-        conditional: False for a store without conditional writes; then it reads first.
         signer: Signs the record, and checks an earlier writer's.
 
     Raises:
@@ -227,12 +225,8 @@ def create(
     """
     record = sign(record, signer)
     body = encode(record)
-    if not conditional:
-        existing = find(store, bucket, key, type(record), signer=signer)
-        if existing is not None:
-            return existing
     try:
-        written = store.put(bucket, key, body, if_none_match=conditional)
+        written = store.put(bucket, key, body, if_none_match=True)
     except PreconditionFailed:
         return load(store, bucket, key, type(record), signer=signer)
     except OutcomeUnknown:
@@ -243,9 +237,7 @@ def create(
     return Stored(record, written.etag, written.date, written.date, sha256(body))
 
 
-def swap(
-    store: ObjectStore, bucket: str, key: str, record: R, etag: str, *, conditional: bool = True
-) -> Stored[R] | None:
+def swap(store: ObjectStore, bucket: str, key: str, record: R, etag: str) -> Stored[R] | None:
     """Overwrite the record with this ETag; None if another writer was first.
 
     Repeatable with the same record: it recognises its own write.
@@ -256,19 +248,14 @@ def swap(
         key: The key.
         record: The record; it has a nonce.
         etag: ETag of the record to overwrite.
-        conditional: False for a store without conditional writes; then it reads first.
 
     Raises:
         OutcomeUnknown: The response was lost, and reading back did not settle it.
 
     """
     body = encode(record)
-    if not conditional:
-        existing = find(store, bucket, key, type(record))
-        if existing is None or existing.etag != etag:
-            return None
     try:
-        written = store.put(bucket, key, body, if_match=etag if conditional else None)
+        written = store.put(bucket, key, body, if_match=etag)
     except (PreconditionFailed, NoSuchKey, OutcomeUnknown) as error:
         existing = find(store, bucket, key, type(record))
         if existing is not None and _nonce(existing.record) == _nonce(record):

@@ -19,7 +19,6 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     PreconditionFailed,
     S3CommitError,
-    StoreRejected,
 )
 from airflow_s3commit.protocol.metadata.records import fetch_listed
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
@@ -87,9 +86,6 @@ def register_destination(
         store.put(place.bucket, key, body, if_none_match=True)
     except PreconditionFailed:
         return
-    except StoreRejected:
-        # A store without conditional writes. Every writer writes the same bytes.
-        store.put(place.bucket, key, body)
 
 
 @contextmanager

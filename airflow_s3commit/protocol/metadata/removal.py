@@ -109,7 +109,7 @@ def delete_unchanged(context: JobContext, bucket: str, key: str, etag: str) -> b
 
     """
     try:
-        delete_record(context, bucket, key, if_match=etag if context.conditional else None)
+        delete_record(context, bucket, key, if_match=etag)
     except PreconditionFailed:
         return False
     except StoreRejected:

@@ -140,7 +140,6 @@ def move(
         context.layout.state,
         record,
         current.etag,
-        conditional=context.conditional,
     )
     return context.known.keep(context.layout.state, stored) if stored is not None else None
 
@@ -181,7 +180,7 @@ def replace_state(context: JobContext, state: State, **fields: Any) -> Stored[St
     """
     damaged = context.store.head(context.staging_bucket, context.layout.state)
     record = msgspec.structs.replace(first_state(context), state=state, **fields)
-    etag = damaged.etag if context.conditional else None
+    etag = damaged.etag
     context.known.forget(context.layout.state)
     try:
         written = context.store.put(

@@ -34,7 +34,6 @@ from airflow_s3commit.store.profile import StoreProfile
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
 ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
-Fencing: TypeAlias = Literal["required", "best-effort"]
 ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
 State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted", "lost"]
 
@@ -61,14 +60,13 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         unique_filenames: Put the job id in every file name.
         track_pending: Where a task records its uploads before its pendingset is written: in the memory of the
             ``task`` or, file by file, on ``s3``.
-        fencing: ``required`` refuses stores without conditional writes; ``best-effort`` accepts them.
         staging: URI of another prefix for the job's records; by default they are below the destination.
         pendingset_format: Hadoop releases that can read the job's pending uploads: ``hadoop-3.4.2`` or
             later, or ``hadoop-3.3`` to 3.4.1, whose ETags have no checksums. This package reads both.
         object_options: Storage class, encryption, ACL, tags and headers of the objects that the job writes.
         retain: How long the files that the commit replaces stay in place before a sweep may delete them:
             ``7d``, ``36h``. ``0s`` deletes them at once. For tables that are read by generation: a reader by
-            listing sees old and new files. Needs unique file names, ``publish-then-delete`` and ``fencing``.
+            listing sees old and new files. Needs unique file names and ``publish-then-delete``.
         partition_success: Write a ``_SUCCESS`` in each partition too, for readers that wait for one. From
             then on every commit to the destination does. Excludes ``retain``: such readers list.
 
@@ -82,7 +80,6 @@ class JobOptions(Checked, frozen=True, kw_only=True):
     replace_order: ReplaceOrder = "publish-then-delete"
     unique_filenames: bool = True
     track_pending: Literal["task", "s3"] = "task"
-    fencing: Fencing = "required"
     staging: Line | None = None
     pendingset_format: PendingsetFormat = "hadoop-3.4.2"
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
@@ -106,11 +103,6 @@ class JobOptions(Checked, frozen=True, kw_only=True):
             raise InvalidOption(
                 f"retain={self.retain!r} needs unique file names and replace_order='publish-then-delete': a"
                 " commit without them overwrites or deletes old files before it is in the log"
-            )
-        if seconds and self.fencing != "required":
-            raise InvalidOption(
-                f"retain={self.retain!r} needs fencing='required': a sweep and a commit exclude each other by"
-                " conditional writes"
             )
         if seconds and self.partition_success:
             raise InvalidOption(
@@ -192,7 +184,6 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         staging: URI of its staging.
         options: How it commits.
         context: Facts of the orchestrator: DAG, run, partition.
-        conditional_writes: Whether the store honours create-only writes.
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
         log: Number of the log's newest entry at setup; 0 without one. The job's own entry comes later.
         epoch: Number of the entry that the history began with, at setup; 0 if it had not begun.
@@ -209,7 +200,6 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     staging: Text
     options: JobOptions
     context: dict[Line, Prose] = field(default_factory=dict)
-    conditional_writes: bool = True
     created: Milliseconds
     log: Generation = 0
     epoch: Generation = 0

@@ -424,7 +424,6 @@ def _move_to_aborting(context: JobContext, facts: JobFacts, reason: str) -> bool
             context.staging_bucket,
             context.layout.state,
             aborting,
-            conditional=context.conditional,
         )
         return existing.record.nonce == aborting.nonce
     if facts.state.record.state in ("aborting", "aborted"):

@@ -287,7 +287,6 @@ class TaskAttempt:
             self._context.staging_bucket,
             self._pendingset_key,
             record,
-            conditional=self._context.conditional,
         )
         if stored.record.s3commit is None or stored.record.s3commit.nonce != self._extra.nonce:
             raise DuplicateOutput(

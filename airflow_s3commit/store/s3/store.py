@@ -238,11 +238,6 @@ class S3Store(MultipartUploads):
             return Written(etag_of(request, response), self._date(response))
 
         try:
-            if if_match is not None and not self.profile(bucket).compare_and_swap:
-                # This store cannot do more; setup has reported what is lost.
-                if self.head(bucket, key).etag != unquoted(if_match):
-                    raise PreconditionFailed(f"{request}: the object has another ETag")
-                if_match = None
             if if_match is None:
                 return self._send(request, attempt)
             return self._send_if_match(request, if_match, attempt)

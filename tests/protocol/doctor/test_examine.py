@@ -15,7 +15,6 @@ from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.capabilities import find_profiles, keep_profiles
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.store.base import (
@@ -243,19 +242,18 @@ def test_a_store_that_compares_before_it_writes_is_not_fit(condition: str, heade
     check = _check(_examined(store), "fencing")
     assert check.verdict == "failed"
     assert f"writes with {header} are refused, or several" in check.says
-    assert "best-effort" in str(check.remedy)
+    assert "another store" in str(check.remedy)
     for setup in (store, Racing(condition)):
         with pytest.raises(StoreUnsuitable, match=r"cannot be kept apart.*several"):
             Job.setup(setup, FLIGHTS, clock=store.clock)
-        Job.setup(setup, FLIGHTS, options=JobOptions(fencing="best-effort"), clock=store.clock)
 
 
 def test_a_store_without_conditional_writes_is_not_fit() -> None:
-    """Both conditions are tried, and the error names the alternative."""
+    """Both conditions are tried, and the remedy is another store."""
     diagnosis = _examined(Lacking(conditions=False))
     for name in ("conditional create", "compare and swap", "fencing"):
         assert _check(diagnosis, name).verdict == "failed"
-        assert 'fencing="best-effort"' in str(_check(diagnosis, name).remedy)
+        assert "another store" in str(_check(diagnosis, name).remedy)
     assert not diagnosis.healthy
 
 

@@ -13,7 +13,6 @@ from airflow_s3commit import Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import (
     AccessDenied,
     AlreadyCommitted,
-    DestinationNotEmpty,
     InvalidRecord,
     JobClosed,
     JobFailed,
@@ -397,57 +396,6 @@ def test_an_abort_during_the_commit_wins_or_is_refused(verb: str, ending: str) -
     else:
         assert outcome == ["refused"]
         check_committed(lake)
-
-
-# Where conditions are not honoured.
-
-
-@pytest.mark.parametrize("committer", ["directory", "partitioned", "magic"])
-@pytest.mark.parametrize("mode", ["fail", "append", "replace"])
-def test_best_effort_works_throughout(committer: str, mode: str) -> None:
-    """On a store without conditional writes a job with best effort does all steps, twice each."""
-    lake = Lake(conditions=False)
-    if mode != "fail":
-        lake.put(OLD)
-    options: dict[str, Any] = {"committer": committer, "conflict_mode": mode, "fencing": "best-effort"}
-    job = lake.set_up(**options)
-    assert lake.set_up(**options).record() == job.record()
-    assert not job.record().conditional_writes
-    tasks = [lake.run_task(job, NEW)]
-    for _ in range(2):
-        lake.job().seal_stage("spark", "1", tasks)
-    for _ in range(2):
-        lake.job().seal()
-    for _ in range(2):
-        lake.job().plan()
-    manifest = lake.job().commit()
-    assert lake.job().commit() == manifest
-    kept = {} if mode == "fail" or (mode, committer) == ("replace", "directory") else dict(OLD)
-    if mode == "replace":
-        kept.pop("dt=1/old", None)
-    assert lake.data() == {**kept, **{named(path): body for path, body in NEW.items()}}
-    assert (lake.pending(), lake.staging()) == ([], [])
-
-
-def test_best_effort_rolls_back_too() -> None:
-    """On such a store a failed job leaves the destination unchanged."""
-    lake = Lake(conditions=False)
-    lake.put({**OLD, "_SUCCESS": b"marker"})
-    lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"}, fencing="best-effort")
-    lose_upload(lake, named("dt=1/b"))
-    with pytest.raises(JobFailed):
-        lake.job().commit()
-    check_as_before(lake)
-
-
-def test_best_effort_still_notices_another_job() -> None:
-    """Even without conditions a job sees the lock of an earlier one, and refuses data in mode fail."""
-    lake = Lake(conditions=False)
-    lake.sealed({"a": b"1"}, fencing="best-effort", conflict_mode="fail")
-    lake.put({"b": b"2"})
-    with pytest.raises(DestinationNotEmpty):
-        lake.job().commit()
-    assert lake.data() == {"b": b"2"}
 
 
 @each("mode", ["append", "replace"])

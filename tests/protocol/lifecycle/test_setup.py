@@ -49,7 +49,6 @@ def test_a_job_is_recorded() -> None:
     assert record.staging == f"{lake.destination}__magic_job-{OURS}/"
     assert record.options == JobOptions(committer="directory", conflict_mode="append")
     assert record.context == {"dag_id": "nightly"}
-    assert record.conditional_writes
     assert lake.staging() == ["job.json", "state.json"]
     assert len(lake.left()) == 2
     assert lake.pending() == []
@@ -81,7 +80,7 @@ def test_a_committed_job_set_up_again_is_still_committed() -> None:
     "options",
     [
         {"conflict_mode": "append"}, {"committer": "directory"}, {"unique_filenames": False},
-        {"replace_order": "delete-then-publish"}, {"track_pending": "s3"}, {"fencing": "best-effort"},
+        {"replace_order": "delete-then-publish"}, {"track_pending": "s3"},
     ],
 )  # fmt: skip
 def test_the_same_id_with_other_options_is_refused(options: dict[str, Any]) -> None:
@@ -186,16 +185,8 @@ def test_a_job_id_that_is_not_a_uuid_is_refused(job_id: str) -> None:
 
 
 def test_a_store_without_conditions_is_refused() -> None:
-    """If conditional writes are not honoured, setup says what to ask for, and leaves nothing."""
-    lake = Lake(conditions=False)
-    refused(lake, StoreUnsuitable, 'fencing="best-effort"')
-    assert not lake.set_up(fencing="best-effort").record().conditional_writes
-
-
-@pytest.mark.parametrize("fencing", ["required", "best-effort"])
-def test_conditions_are_used_where_they_are_honoured(fencing: str) -> None:
-    """Best effort uses all that the store can do."""
-    assert Lake().set_up(fencing=fencing).record().conditional_writes
+    """Setup names the bucket and the condition that is not honoured, and leaves nothing."""
+    refused(Lake(conditions=False), StoreUnsuitable, f"in bucket {BUCKET} writes with If-None-Match")
 
 
 @pytest.mark.parametrize("after", [False, True])

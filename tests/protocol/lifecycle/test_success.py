@@ -306,16 +306,6 @@ def test_readers_and_sweeps_skip_the_markers() -> None:
     assert markers(lake) == {"dt=1": 2}
 
 
-def test_a_store_without_conditions_gets_markers_too() -> None:
-    """On a store that ignores conditional writes a marker is compared right before the write."""
-    lake = Lake(conditions=False)
-    for job_id, mode in ((FIRST, "append"), (OURS, "replace")):
-        lake.sealed(
-            {"dt=1/a": b"1"}, job_id=job_id, conflict_mode=mode, partition_success=True, fencing="best-effort"
-        ).commit()
-    assert markers(lake) == {"dt=1": 2}
-
-
 def test_a_table_has_no_markers_beside_retained_files() -> None:
     """Whichever of the two comes second is refused before it writes."""
     lake = marked()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.base import ObjectInfo
 
-REQUIRED, BEST_EFFORT = JobOptions(), JobOptions(fencing="best-effort")
+OPTIONS = JobOptions()
 
 
 class HalfBlind(MemoryStore):
@@ -111,7 +111,7 @@ RECORD = "flights/_s3commit/store.json"
 def test_a_probe_recognises_a_good_store() -> None:
     """Conditions are found to be honoured, and only the record of that is left."""
     lake = Lake()
-    assert check_store(lake.context(), REQUIRED) == {BUCKET: StoreProfile()}
+    assert check_store(lake.context(), OPTIONS) == {BUCKET: StoreProfile()}
     assert lake.keys("") == [RECORD]
     assert lake.pending() == []
 
@@ -139,25 +139,22 @@ def test_deletes_are_tried(lacks: str, losses: str) -> None:
 
 
 def test_a_store_that_ignores_conditions_is_unsuitable() -> None:
-    """Required fencing refuses it, best effort continues and remembers."""
+    """The error names the store, the bucket and the condition that is ignored."""
     lake = Lake(conditions=False)
-    with pytest.raises(StoreUnsuitable, match="cannot be kept apart"):
-        check_store(lake.context(), REQUIRED)
-    (found,) = check_store(lake.context(), BEST_EFFORT).values()
-    assert not found.create_only
-    assert lake.keys("") == [RECORD]
+    with pytest.raises(StoreUnsuitable, match="on memory:: in bucket lake writes with If-None-Match"):
+        check_store(lake.context(), OPTIONS)
 
 
 def test_the_answer_is_remembered() -> None:
     """A store is probed once for each bucket, not for each job."""
     lake = Lake()
-    check_store(lake.context(), REQUIRED)
+    check_store(lake.context(), OPTIONS)
     lake.store.calls.clear()
-    check_store(lake.context("another"), REQUIRED)
+    check_store(lake.context("another"), OPTIONS)
     assert lake.store.calls == []
     assert Lake(conditions=False).store is not lake.store
     with pytest.raises(StoreUnsuitable):
-        check_store(Lake(conditions=False).context(), REQUIRED)
+        check_store(Lake(conditions=False).context(), OPTIONS)
 
 
 def test_profiles_are_measured_once() -> None:
@@ -166,7 +163,7 @@ def test_profiles_are_measured_once() -> None:
     kept = StoreProfile(bare_etags=True)
     keep_profiles(lake.store, lake.context().layout.destination, {BUCKET: kept})
     lake.store.calls.clear()
-    assert check_store(lake.context(), REQUIRED) == {BUCKET: kept}
+    assert check_store(lake.context(), OPTIONS) == {BUCKET: kept}
     assert [call for call in lake.store.calls if call.verb in ("get", "put", "delete")] == [
         StoreCall("get", BUCKET, RECORD)
     ]
@@ -188,7 +185,7 @@ def test_a_useless_record_is_replaced(why: str) -> None:
     else:
         lake.tamper(store_key(home), cut=1)
     assert find_profiles(lake.store, home) == {}
-    assert check_store(lake.context(), REQUIRED) == {BUCKET: StoreProfile()}
+    assert check_store(lake.context(), OPTIONS) == {BUCKET: StoreProfile()}
     assert find_profiles(lake.store, home) == {BUCKET: StoreProfile()}
 
 
@@ -199,7 +196,7 @@ def test_a_signed_job_only_trusts_signed_profiles() -> None:
     for other in (None, HmacSigner.of_text("o" * 32)):
         keep_profiles(lake.store, home, forged, other)
         assert find_profiles(lake.store, home, signer) == {}
-    assert check_store(lake.context(signer=signer), REQUIRED) == {BUCKET: StoreProfile()}
+    assert check_store(lake.context(signer=signer), OPTIONS) == {BUCKET: StoreProfile()}
     assert find_profiles(lake.store, home, signer) == {BUCKET: StoreProfile()}
 
 
@@ -208,11 +205,11 @@ def test_both_buckets_are_probed() -> None:
     lake = Lake()
     layout = lake.context().layout
     apart = lake.context(layout=replace(layout, staging=Destination("other", f"x/__magic_job-{OURS}/")))
-    assert check_store(apart, REQUIRED).keys() == {BUCKET, "other"}
+    assert check_store(apart, OPTIONS).keys() == {BUCKET, "other"}
     assert [call.verb for call in lake.store.calls].count("put") == 2 * (9 + LISTED) + 1
     nowhere = lake.context(layout=replace(layout, staging=Destination("nowhere", f"x/__magic_job-{OURS}/")))
     with pytest.raises(NoSuchBucket):
-        check_store(nowhere, REQUIRED)
+        check_store(nowhere, OPTIONS)
 
 
 @pytest.mark.parametrize("verb", ["create_upload", "list_uploads", "abort_upload", "put", "delete"])
@@ -221,7 +218,7 @@ def test_a_missing_right_shows_at_once(verb: str) -> None:
     lake = Lake()
     lake.store.before = once(verb, "", AccessDenied("no"))
     with pytest.raises(AccessDenied):
-        check_store(lake.context(), REQUIRED)
+        check_store(lake.context(), OPTIONS)
 
 
 def test_rights_below_one_prefix_are_enough() -> None:
@@ -236,9 +233,9 @@ def test_a_probe_that_fails_is_removed() -> None:
     lake = Lake()
     lake.store.after = once("put", "", OutcomeUnknown("lost"))
     with pytest.raises(OutcomeUnknown):
-        check_store(lake.context(), REQUIRED)
+        check_store(lake.context(), OPTIONS)
     assert (lake.keys(""), lake.pending()) == ([], [])
-    assert check_store(lake.context(), REQUIRED)
+    assert check_store(lake.context(), OPTIONS)
 
 
 def test_a_dead_setups_probe_is_removed() -> None:
@@ -248,7 +245,7 @@ def test_a_dead_setups_probe_is_removed() -> None:
     lake.store.put(BUCKET, old, b"")
     lake.store_clock.sleep(2 * 86_400.0)
     lake.store.put(BUCKET, new, b"")
-    check_store(lake.context(), REQUIRED)
+    check_store(lake.context(), OPTIONS)
     assert lake.keys("") == [new, RECORD]
 
 
@@ -260,6 +257,6 @@ def test_a_short_lifecycle_rule_gets_a_warning(
 ) -> None:
     """A rule that removes uploads too early gets a warning, a missing one a mention, a good one neither."""
     caplog.set_level(logging.INFO, "airflow_s3commit.protocol.metadata.capabilities")
-    check_store(Lake(stale_upload_days=days).context(), REQUIRED)
+    check_store(Lake(stale_upload_days=days).context(), OPTIONS)
     levels = [record.levelno for record in caplog.records if "lifecycle" in record.message]
     assert levels == ([] if level is None else [level])

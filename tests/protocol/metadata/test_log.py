@@ -156,17 +156,6 @@ class TestAppend:
         assert mine.number == 1
         assert lake.keys(f"{HOME}log/") == [entry_key(HERE, 1)]
 
-    def test_without_conditional_writes_no_entry_is_overwritten(self) -> None:
-        """On a store without them a process first looks for the entry."""
-        lake = Lake(conditions=False)
-        context = lake.context(conditional=False)
-        log = Log(context)
-        log.read()
-        theirs = entry(1, THEIRS)
-        write(lake, theirs)
-        assert append(log) is None
-        assert read_entry(lake.store, HERE, 1) == theirs
-
     @pytest.mark.parametrize("kind", ["commit", "abandon"])
     def test_the_newest_entry_is_recorded_before_the_next_one(self, kind: str) -> None:
         """An entry's manifest or abort record is stored as the entry has it, before another follows."""

@@ -16,16 +16,10 @@ from tests.protocol.building import BUCKET, WatchedStore, once
 KEY = "there/lock.json"
 
 
-@pytest.fixture(params=[True, False], ids=["conditional", "best-effort"])
-def conditional(request: pytest.FixtureRequest) -> bool:
-    """Say whether the store honours conditions."""
-    return bool(request.param)
-
-
 @pytest.fixture
-def store(conditional: bool) -> WatchedStore:
-    """Return a store that honours conditions, or one that does not."""
-    return WatchedStore((BUCKET,), conditions=conditional)
+def store() -> WatchedStore:
+    """Return a store whose calls a test can interrupt."""
+    return WatchedStore((BUCKET,))
 
 
 def record(nonce: str, owner: str = "me") -> LockRecord:
@@ -67,30 +61,30 @@ def test_a_damaged_record_is_never_taken_for_none(store: WatchedStore, body: byt
     with pytest.raises(InvalidRecord, match=f"s3://{BUCKET}/{KEY}"):
         records.find(store, BUCKET, KEY, LockRecord)
     with pytest.raises(InvalidRecord):
-        records.create(store, BUCKET, KEY, record("n"), conditional=store.inner._conditions)
+        records.create(store, BUCKET, KEY, record("n"))
     assert store.get(BUCKET, KEY).info.etag == etag
 
 
-def test_of_two_creators_the_first_wins(store: WatchedStore, conditional: bool) -> None:
+def test_of_two_creators_the_first_wins(store: WatchedStore) -> None:
     """The second one gets the first one's record."""
-    first = records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
-    second = records.create(store, BUCKET, KEY, record("2"), conditional=conditional)
+    first = records.create(store, BUCKET, KEY, record("1"))
+    second = records.create(store, BUCKET, KEY, record("2"))
     assert first.record.nonce == second.record.nonce == standing(store) == "1"
     assert first.etag == second.etag
 
 
-def test_a_lost_answer_to_a_create_is_resolved_by_a_read(store: WatchedStore, conditional: bool) -> None:
+def test_a_lost_answer_to_a_create_is_resolved_by_a_read(store: WatchedStore) -> None:
     """After a lost response a read decides: the writer's own record is returned, or the error is raised."""
     store.after = once("put", KEY, lost())
-    created = records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
+    created = records.create(store, BUCKET, KEY, record("1"))
     assert created.record.nonce == standing(store) == "1"
 
 
-def test_a_create_that_did_not_happen_is_still_unknown(store: WatchedStore, conditional: bool) -> None:
+def test_a_create_that_did_not_happen_is_still_unknown(store: WatchedStore) -> None:
     """If the request is lost before the write, nothing is written and the outcome is unknown."""
     store.before = once("put", KEY, lost())
     with pytest.raises(OutcomeUnknown):
-        records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
+        records.create(store, BUCKET, KEY, record("1"))
     assert records.find(store, BUCKET, KEY, LockRecord) is None
 
 
@@ -106,47 +100,47 @@ def test_a_lost_answer_may_hide_another_writer() -> None:
     assert records.create(store, BUCKET, KEY, record("1")).record.nonce == "another"
 
 
-def test_a_repeated_create_finds_its_own_record(store: WatchedStore, conditional: bool) -> None:
+def test_a_repeated_create_finds_its_own_record(store: WatchedStore) -> None:
     """A create that is sent again after a lost answer gets 412, and its nonce shows that it succeeded."""
     own = record("1")
-    records.create(store, BUCKET, KEY, own, conditional=conditional)
-    assert records.create(store, BUCKET, KEY, own, conditional=conditional).record == own
+    records.create(store, BUCKET, KEY, own)
+    assert records.create(store, BUCKET, KEY, own).record == own
 
 
-def test_a_swap_follows_the_record_it_read(store: WatchedStore, conditional: bool) -> None:
+def test_a_swap_follows_the_record_it_read(store: WatchedStore) -> None:
     """Of two that read the same record, the first one swaps and the second one gets None."""
     etag = put(store, "0")
-    first = records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional)
+    first = records.swap(store, BUCKET, KEY, record("1"), etag)
     assert first is not None
-    assert records.swap(store, BUCKET, KEY, record("2"), etag, conditional=conditional) is None
+    assert records.swap(store, BUCKET, KEY, record("2"), etag) is None
     assert standing(store) == "1"
-    assert records.swap(store, BUCKET, KEY, record("2"), first.etag, conditional=conditional) is not None
+    assert records.swap(store, BUCKET, KEY, record("2"), first.etag) is not None
 
 
-def test_a_swap_of_a_record_that_is_gone_fails(store: WatchedStore, conditional: bool) -> None:
+def test_a_swap_of_a_record_that_is_gone_fails(store: WatchedStore) -> None:
     """If the record is gone, nothing is written."""
     etag = put(store, "0")
     store.delete(BUCKET, KEY)
-    assert records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional) is None
+    assert records.swap(store, BUCKET, KEY, record("1"), etag) is None
     assert records.find(store, BUCKET, KEY, LockRecord) is None
 
 
-def test_a_lost_answer_to_a_swap_is_resolved_by_a_read(store: WatchedStore, conditional: bool) -> None:
+def test_a_lost_answer_to_a_swap_is_resolved_by_a_read(store: WatchedStore) -> None:
     """The writer finds its own nonce and has succeeded."""
     etag = put(store, "0")
     store.after = once("put", KEY, lost())
-    swapped = records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional)
+    swapped = records.swap(store, BUCKET, KEY, record("1"), etag)
     assert swapped is not None
     assert swapped.record.nonce == standing(store) == "1"
     assert swapped.etag == store.head(BUCKET, KEY).etag
 
 
-def test_a_swap_that_may_still_happen_is_unknown(store: WatchedStore, conditional: bool) -> None:
+def test_a_swap_that_may_still_happen_is_unknown(store: WatchedStore) -> None:
     """If the old record is still stored, the request may be in flight: the outcome is unknown."""
     etag = put(store, "0")
     store.before = once("put", KEY, lost())
     with pytest.raises(OutcomeUnknown):
-        records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional)
+        records.swap(store, BUCKET, KEY, record("1"), etag)
     assert standing(store) == "0"
 
 
@@ -178,12 +172,12 @@ def test_other_errors_go_through(act: str) -> None:
     assert standing(store) == "0"
 
 
-def test_an_unreadable_record_is_not_written(store: WatchedStore, conditional: bool) -> None:
+def test_an_unreadable_record_is_not_written(store: WatchedStore) -> None:
     """An invalid record never reaches the store."""
     bad = LockRecord(job_id="", staging="s", owner="o", lease=-1.0, nonce="n")
     with pytest.raises(InvalidRecord):
-        records.create(store, BUCKET, KEY, bad, conditional=conditional)
+        records.create(store, BUCKET, KEY, bad)
     etag = put(store, "0")
     with pytest.raises(InvalidRecord):
-        records.swap(store, BUCKET, KEY, bad, etag, conditional=conditional)
+        records.swap(store, BUCKET, KEY, bad, etag)
     assert standing(store) == "0"

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from airflow_s3commit import Destination, MemoryStore, register_destination
-from airflow_s3commit.exceptions import InvalidDestination, StoreRejected
+from airflow_s3commit.exceptions import InvalidDestination
 from airflow_s3commit.protocol.metadata.registry import failures_logged, is_gone, read_registry
 from airflow_s3commit.protocol.metadata.removal import forget_destination
 from airflow_s3commit.protocol.model.destination import is_pattern, matches
@@ -77,20 +77,6 @@ def test_a_changed_object_is_left_out(
     with caplog.at_level(logging.WARNING):
         assert [entry.record.destination for entry in read_registry(memory, REGISTRY)] == [ORDERS]
     assert "left out of the registry" in caplog.text
-
-
-def test_a_store_without_conditional_writes_is_written_plainly(memory: MemoryStore) -> None:
-    """Every writer writes the same bytes, so nothing is lost."""
-
-    class Plain(CountingStore):
-        def put(self, *args: object, **kwargs: object) -> object:
-            if kwargs.get("if_none_match"):
-                raise StoreRejected("NotImplemented")
-            return super().put(*args, **kwargs)  # type: ignore[arg-type]
-
-    for _ in range(2):
-        register_destination(Plain(memory), REGISTRY, FLIGHTS)
-    assert len(read_registry(memory, REGISTRY)) == 1
 
 
 def test_a_failure_is_logged_once(memory: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:

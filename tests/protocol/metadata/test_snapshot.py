@@ -398,7 +398,6 @@ def test_verify_does_not_take_retained_files_for_foreign_ones() -> None:
     [
         ({"retain": WEEK, "unique_filenames": False}, "needs unique file names"),
         ({"retain": WEEK, "replace_order": "delete-then-publish"}, "needs unique file names"),
-        ({"retain": WEEK, "fencing": "best-effort"}, "needs fencing"),
         ({"retain": "7"}, "retain: '7' is not a duration"),
         ({"retain": "1000000w"}, "more than a hundred years"),
         ({"retain": 7}, "retain=7 is not text"),

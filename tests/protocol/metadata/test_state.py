@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, JobClosed, NoSuchJob, OutcomeUnknown
-from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.state import (
     first_state,
@@ -156,15 +155,3 @@ def test_a_damaged_state_that_another_process_rewrites_meanwhile_is_left() -> No
     lake.store.before = once("put", "state.json", meanwhile)
     assert replace_state(lake.context(), "aborting") is None
     assert lake.get(key) == whole
-
-
-def test_without_conditions_a_move_looks_first() -> None:
-    """With best effort an earlier writer is still noticed."""
-    lake = Lake(conditions=False)
-    lake.set_up(fencing="best-effort")
-    context = lake.context(conditional=False)
-    old = read_state(context)
-    assert old is not None
-    assert move(context, old, "sealed") is not None
-    assert move(context, old, "aborting") is None
-    assert records.find(lake.store, BUCKET, context.layout.state, type(old.record)) is not None

@@ -10,4 +10,4 @@ def test_options_have_hadoop_s_names() -> None:
     options = JobOptions()
     assert (options.committer, options.conflict_mode) == ("partitioned", "fail")
     assert (options.replace_order, options.unique_filenames) == ("publish-then-delete", True)
-    assert (options.track_pending, options.fencing, options.staging) == ("task", "required", None)
+    assert (options.track_pending, options.staging) == ("task", None)

@@ -79,7 +79,7 @@ def demanding() -> tuple[Lake, Demanding]:
         ({"replace_order": None}, "replace_order=None is not"),
         ({"unique_filenames": "yes"}, "unique_filenames='yes' is not True or False"),
         ({"track_pending": 3}, "track_pending=3 is not 'task' or 's3'"),
-        ({"fencing": ["required"]}, "fencing="),
+        ({"track_pending": ["task"]}, "track_pending="),
         ({"staging": 7}, "staging=7 is not text or None"),
         ({"staging": "lake/private"}, "staging: 'lake/private' is not an S3 URI"),
         ({"object_options": {"sse": "AES256"}}, r"is not ObjectOptions\(…\)"),

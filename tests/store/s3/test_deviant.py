@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -59,9 +59,9 @@ class Place:
         """Start an upload, and return its id."""
         return self.memory.create_upload("lake", key, metadata={}, content_type="a/b")
 
-    def commit(self, fencing: Literal["required", "best-effort"] = "required") -> None:
+    def commit(self) -> None:
         """Replace the data of one partition."""
-        options = JobOptions(committer="partitioned", conflict_mode="replace", fencing=fencing)
+        options = JobOptions(committer="partitioned", conflict_mode="replace")
         with write_job("s3://lake/flights/", store=self.store, job_options=options) as job:
             file = job.open("dt=1/part.bin")
             file.write(b"content")
@@ -207,10 +207,8 @@ def test_jobs_run(place: Place) -> None:
     indirect=True,
     ids=lambda _: "",
 )
-def test_jobs_run_without_fencing(place: Place) -> None:
-    """A store without conditional writes is refused, and with best-effort fencing its jobs run."""
-    with pytest.raises(StoreUnsuitable):
+def test_a_store_without_conditional_writes_is_refused(place: Place) -> None:
+    """A store that ignores or refuses one of the two conditions gets no job, and keeps nothing of the try."""
+    with pytest.raises(StoreUnsuitable, match="lake"):
         place.commit()
-    for _ in range(2):
-        place.commit("best-effort")
-    assert len(place.data()) == 1
+    assert place.data() == []
