@@ -116,7 +116,7 @@ SKEWED = "RequestTimeTooSkewed"
 FORBIDDEN = frozenset({"AccessDenied", "AccessDeniedException", "AllAccessDisabled", SKEWED})
 
 
-#: The body was damaged on the way: a part is uploaded again.
+#: The body was damaged on the way: a part or a small object is sent again.
 DAMAGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 
 
@@ -126,6 +126,10 @@ NOT_TRUSTED = ("CERTIFICATE_VERIFY_FAILED", "doesn't match")
 
 #: Characters of a store's message that our error repeats.
 LONGEST_MESSAGE = 300
+
+
+#: Words of a store's message about a bucket with a default retention.
+OBJECT_LOCK = "object lock"
 
 
 #: The 403 of an archived object, which valid credentials get too.
@@ -224,6 +228,11 @@ def _from_response(error: ClientError, request: Request) -> S3CommitError:
     code = str(response.get("Error", {}).get("Code", "")) or str(status)
     message = " ".join(str(response.get("Error", {}).get("Message", "")).split())[:LONGEST_MESSAGE]
     text = f"{request}: {code} {message}".rstrip()
+    if OBJECT_LOCK in message.lower():
+        text += (
+            "; the bucket's Object Lock refuses it: write to a bucket without a default retention, or without"
+            " Object Lock"
+        )
     if request.operation.startswith("Head") and code == str(HTTPStatus.NOT_FOUND):
         # The response to a HEAD has no body, hence no error code.
         code = "NoSuchBucket" if request.key is None else "NoSuchKey"
@@ -248,7 +257,7 @@ def _is_retryable(code: str, status: int, request: Request) -> bool:
     if code in CONFLICTS:
         return request.operation != "CompleteMultipartUpload"
     if code in DAMAGED:
-        return request.operation == "UploadPart"
+        return request.operation in {"UploadPart", "PutObject"}
     return code in THROTTLED or status in THROTTLED_STATUS
 
 

@@ -15,7 +15,7 @@ from airflow_s3commit.store.base import Part, Upload
 from airflow_s3commit.store.headers import boto3_parameters
 from airflow_s3commit.store.s3.client import ENDLESS, FIRST_PAGE, PARTS, UPLOADS, Page, RetryingClient
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
-from airflow_s3commit.store.s3.request import Request, entries, etag_of, quoted
+from airflow_s3commit.store.s3.request import Request, content_md5, entries, etag_of, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,6 +117,8 @@ class MultipartUploads(RetryingClient):
         # Whether each bucket supports it, and uploads of supporting buckets that were started without it.
         self._checksum_buckets: dict[str, bool] = {}
         self._without_checksum: set[str] = set()
+        # Buckets that refuse a part without a checksum, as those with a default retention do.
+        self._digest_buckets: set[str] = set()
 
     def create_upload(
         self,
@@ -177,6 +179,8 @@ class MultipartUploads(RetryingClient):
             and upload_id not in self._without_checksum
         ):
             options = {checksum.parameter: checksum.text(body)}
+        elif bucket in self._digest_buckets:
+            options = {"ContentMD5": content_md5(body)}
 
         def attempt() -> str:
             content: Any = BufferBody(body)
@@ -185,7 +189,16 @@ class MultipartUploads(RetryingClient):
             )
             return etag_of(request, response)
 
-        return self._send(request, attempt)
+        try:
+            return self._send(request, attempt)
+        except StoreRejected as error:
+            if options or error.code not in NOT_KNOWN:
+                raise
+        # Not sent by default: computing it takes as long as all the rest of an upload.
+        options = {"ContentMD5": content_md5(body)}
+        etag = self._send(request, attempt)
+        self._digest_buckets.add(bucket)
+        return etag
 
     def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
         """Implement `ObjectStore.complete_upload`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -138,6 +140,14 @@ def quoted(etag: str) -> str:
 def unquoted(etag: str) -> str:
     """Return an ETag without quotes, whether it has them or not."""
     return etag.strip('"')
+
+
+def content_md5(body: bytes | bytearray | memoryview) -> str:
+    """Return the value of a body's Content-MD5 header, by which the store detects damage.
+
+    Buckets with a default retention (Object Lock) refuse a write without a checksum.
+    """
+    return base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
 
 
 def object_info(request: Request, response: Mapping[str, Any]) -> ObjectInfo:

@@ -32,7 +32,15 @@ from airflow_s3commit.store.s3.client import (
 from airflow_s3commit.store.s3.config import S3Config, check_keys_before_signing, new_client
 from airflow_s3commit.store.s3.curl.event_loop import perform
 from airflow_s3commit.store.s3.multipart import MultipartUploads
-from airflow_s3commit.store.s3.request import Request, entries, etag_of, object_info, quoted, unquoted
+from airflow_s3commit.store.s3.request import (
+    Request,
+    content_md5,
+    entries,
+    etag_of,
+    object_info,
+    quoted,
+    unquoted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,6 +58,10 @@ CONNECTIONS = 512
 
 #: Below S3's guaranteed rate for one partitioned prefix: 3,500 writes per second.
 REQUESTS_PER_SECOND = 3000.0
+
+
+#: How the names of directory buckets end: they have no Object Lock, and take no Content-MD5.
+DIRECTORY_BUCKET = "--x-s3"
 
 
 #: The code of the error for a condition that the store does not implement.
@@ -229,6 +241,8 @@ class S3Store(MultipartUploads):
         options = boto3_parameters(headers)
         if if_none_match:
             options["IfNoneMatch"] = "*"
+        if not bucket.endswith(DIRECTORY_BUCKET):
+            options["ContentMD5"] = content_md5(body)
 
         def attempt(condition: str | None = None) -> Written:
             matching: dict[str, Any] = {} if condition is None else {"IfMatch": condition}

@@ -31,19 +31,19 @@ FILES, SECONDS = 12, 60.0
 REGION = "eu-west-3"
 
 
-def run_jobs(store: S3Store, prefix: str) -> None:
+def run_jobs(store: S3Store, prefix: str, bucket: str = BUCKET) -> None:
     """Commit two generations of a partition, the second over the first, and compare what is there."""
     for generation in ("old", "new"):
         options = JobOptions(committer="magic", conflict_mode="replace")
-        with write_job(f"s3://{BUCKET}/{prefix}", store=store, job_options=options) as writer:
+        with write_job(f"s3://{bucket}/{prefix}", store=store, job_options=options) as writer:
             for number in range(FILES):
                 file = writer.open(f"dt=1/part-{number}.bin")
                 file.write(f"{generation} {number}".encode())
                 file.close()
-        keys = [info.key for info in store.list_objects(BUCKET, f"{prefix}dt=1/")]
-        found = sorted(store.get(BUCKET, key).body.decode() for key in keys)
+        keys = [info.key for info in store.list_objects(bucket, f"{prefix}dt=1/")]
+        found = sorted(store.get(bucket, key).body.decode() for key in keys)
         assert found == sorted(f"{generation} {number}" for number in range(FILES))
-    assert list(store.list_uploads(BUCKET, prefix)) == []
+    assert list(store.list_uploads(bucket, prefix)) == []
 
 
 def connect(config: S3Config, **settings: Any) -> S3Store:

@@ -34,11 +34,11 @@ from airflow_s3commit.store.s3.curl.request import (
     ActiveCall,
     Pauses,
     body_of,
-    content_md5,
     is_plain_path,
     path_of,
 )
 from airflow_s3commit.store.s3.errors import NOT_KNOWN, translate
+from airflow_s3commit.store.s3.request import content_md5
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -195,7 +195,12 @@ class EventLoop(Generic[T]):
             active.endpoint, active.keys = route
             body = body_of(call)
             self._connections.start(
-                active, OPERATIONS[DeleteMany], *route, path="", body=body, header=content_md5(body)
+                active,
+                OPERATIONS[DeleteMany],
+                *route,
+                path="",
+                body=body,
+                header=f"Content-MD5: {content_md5(body)}",
             )
 
     def _wait(self) -> None:

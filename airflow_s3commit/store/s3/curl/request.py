@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 import re
 from functools import lru_cache
@@ -91,12 +89,6 @@ def body_of(call: Call) -> bytes:
     if isinstance(call, DeleteMany):
         return _delete_list(call.objects)
     return b""
-
-
-def content_md5(body: bytes) -> str:
-    """Return the Content-MD5 header of a body, by which the store detects damage."""
-    digest = hashlib.md5(body, usedforsecurity=False).digest()
-    return f"Content-MD5: {base64.b64encode(digest).decode()}"
 
 
 @lru_cache(CACHED_FOLDERS)
