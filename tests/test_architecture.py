@@ -31,7 +31,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"protocol.metadata", "tables", "testing", "xcom"}),
     frozenset({"protocol.hadoop", "protocol.writer"}),
     frozenset({"protocol.lifecycle"}),
-    frozenset({"protocol.adoption", "protocol.inspect", "protocol.watch"}),
+    frozenset({"protocol.adoption", "protocol.inspect", "protocol.steps", "protocol.watch"}),
     frozenset({"protocol", "protocol.sweep"}),
     frozenset({"protocol.doctor"}),
     frozenset({"assets", "hooks", "present", "reader"}),

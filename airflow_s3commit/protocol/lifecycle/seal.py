@@ -76,7 +76,7 @@ def seal_stage(
 
     """
     with naming(context, f"seal of stage {stage}-{stage_attempt}"):
-        sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
+        sealed = sealed_tasks(context, stage, stage_attempt, tasks)
         key = context.layout.stage_seal(stage, stage_attempt)
         state = last_state(context, "open")
         stored = held_stage_seal(context, stage, stage_attempt)
@@ -130,7 +130,7 @@ def seal_job(
         chosen = sorted(stages) if stages is not None else sealed_attempts(context)
         if stages is None and not chosen:
             raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")
-        record = _seal_record(context, chosen, etags or {})
+        record = make_seal(context, chosen, etags or {})
         stored = records.create(
             context.store,
             context.staging_bucket,
@@ -164,12 +164,47 @@ def _write_stage_seal(
     removes: Removal | None,
     emptied: Iterable[str],
 ) -> Stored[StageSealRecord]:
+    record = make_stage_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
+    if context.is_own and len(body := encode(record)) <= _WITHIN_BYTES:
+        # No other process seals the job, so its own seal is the first that must be on the store.
+        return held(record, body)
+    key = context.layout.stage_seal(stage, stage_attempt)
+    stored = records.create(context.store, context.staging_bucket, key, record)
+    if clean_if_ended(context):
+        raise gone(context)
+    return stored
+
+
+def make_stage_seal(
+    context: JobContext,
+    stage: str,
+    stage_attempt: str,
+    sealed: list[SealedTask],
+    *,
+    removes: Removal | None,
+    emptied: Iterable[str],
+) -> StageSealRecord:
+    """Return the seal of a stage attempt, after reading every pendingset of the tasks that count.
+
+    Args:
+        context: The job.
+        stage: Name of the stage.
+        stage_attempt: Id of the stage attempt.
+        sealed: The tasks, as `sealed_tasks` returned them.
+        removes: What the writer asked to remove, for conflict mode ``as-written``.
+        emptied: Partitions among those that get no files.
+
+    Raises:
+        DuplicateOutput: A key is written twice.
+        InvalidRecord: A pendingset is missing, damaged, another job's, or not the one that was committed.
+
+    """
     counted, schemas = _read_output(context, stage, stage_attempt, sealed)
     partitions = dict(sorted({**dict.fromkeys(emptied, Counts()), **counted}.items()))
     counts = Counts.total(partitions.values())
     if counts.rows is None:
         counts = msgspec.structs.replace(counts, rows=Counts.total(task.counts for task in sealed).rows)
-    record = StageSealRecord(
+    return StageSealRecord(
         **context.layout.place,
         stage=stage,
         stage_attempt=stage_attempt,
@@ -181,19 +216,18 @@ def _write_stage_seal(
         created=context.now_ms(),
         nonce=context.new_id(),
     )
-    if context.is_own and len(body := encode(record)) <= _WITHIN_BYTES:
-        # No other process seals the job, so its own seal is the first that must be on the store.
-        return held(record, body)
-    key = context.layout.stage_seal(stage, stage_attempt)
-    stored = records.create(context.store, context.staging_bucket, key, record)
-    if clean_if_ended(context):
-        raise gone(context)
-    return stored
 
 
-def _sealed_tasks(
+def sealed_tasks(
     context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
 ) -> list[SealedTask]:
+    """Return the tasks of a stage attempt as its seal names them, in the order of their names.
+
+    Raises:
+        DuplicateOutput: A task occurs twice.
+        InvalidRecord: A task was committed in another stage attempt, or its pendingset is elsewhere.
+
+    """
     by_task: dict[str, CommittedTask] = {}
     for task in tasks:
         if (task.stage, task.stage_attempt) != (stage, stage_attempt):
@@ -303,9 +337,22 @@ class _Keys:
         self._seen.add(digest)
 
 
-def _seal_record(
+def make_seal(
     context: JobContext, chosen: Sequence[tuple[str, str]], etags: Mapping[tuple[str, str], str]
 ) -> SealRecord:
+    """Return the seal of a job, made from the seals of its stages.
+
+    Args:
+        context: The job.
+        chosen: Pairs of stage and stage attempt.
+        etags: Expected ETags of the stages' seals; any other seal is refused.
+
+    Raises:
+        DuplicateOutput: Two sealed attempts of one stage, or two stages that write one key.
+        InvalidRecord: A seal is missing, damaged, or another job's.
+        InvalidOption: Some stages overwrite partitions, others add to other ones.
+
+    """
     names = [stage for stage, _ in chosen]
     doubled = {stage for stage in names if names.count(stage) > 1}
     if doubled:

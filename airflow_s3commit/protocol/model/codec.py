@@ -74,6 +74,7 @@ LINE_BYTES: Final = 16 * MIB
 LARGEST: Final[Mapping[str, int]] = {
     # Ids, options, and the orchestrator's context.
     "JobRecord": MIB,
+    "OpenJob": MIB,
     # Holds the _SUCCESS that was there, in base64.
     "StateRecord": 8 * MIB,
     # A hundred file names, counters, and the context once more; Hadoop's have some 10 KiB.
@@ -98,6 +99,8 @@ LARGEST: Final[Mapping[str, int]] = {
     # A manifest and a little more.
     "LogEntry": 129 * MIB,
     # A part of 10,000 objects takes 180 bytes here: room for nine hundred million objects.
+    # As large as a manifest: a commit's partitions, and a million objects that it takes.
+    "Entry": 256 * MIB,
     "PlanRecord": 16 * MIB,
     # Lines of lists.
     "LiveCommit": 128 * MIB,

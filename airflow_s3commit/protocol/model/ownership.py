@@ -25,6 +25,7 @@ from airflow_s3commit.exceptions import ForeignRecord, InvalidOption, SignatureR
 from airflow_s3commit.protocol.model.codec import sha256, text_digest
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, former_lock_key, is_canonical, owner_of
+from airflow_s3commit.protocol.model.places import lists_prefix, open_prefix
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.codec import JobOwned
@@ -197,6 +198,9 @@ def _why_not_record(layout: Layout, thing: Thing) -> str | None:
     """Check a record: it is in the job's staging, or one of the job's records at the destination."""
     # The staging's own key counts: Hadoop's mkdirs leaves an empty object there.
     if thing.bucket == layout.staging.bucket and thing.key.startswith(layout.staging.prefix):
+        return None
+    own = (open_prefix(layout.destination, layout.job_id), lists_prefix(layout.destination, layout.job_id))
+    if thing.bucket == layout.destination.bucket and thing.key.startswith(own):
         return None
     kept = (former_lock_key(layout.destination), layout.success, layout.manifest_files)
     if thing.bucket == layout.destination.bucket and (thing.key in kept or _is_marker(layout, thing.key)):

@@ -1,0 +1,178 @@
+"""Abort a job: create its ``abandon`` entry, then undo what it did.
+
+Nothing is undone before the entry: until then another process may commit the job.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, NoSuchKey, Unavailable
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.removal import delete_objects, delete_record
+from airflow_s3commit.protocol.model.job import AbortReport
+from airflow_s3commit.protocol.model.layout import owner_of
+from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
+from airflow_s3commit.protocol.model.places import lists_prefix
+from airflow_s3commit.protocol.steps.clean import abort_pending, clean
+from airflow_s3commit.protocol.steps.entry import Entry, OpenJob, Position
+from airflow_s3commit.protocol.steps.files import files_of
+from airflow_s3commit.protocol.steps.log import Log, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.seal import find_seal
+from airflow_s3commit.protocol.steps.setup import begin_log, find_end, find_job
+from airflow_s3commit.protocol.steps.table import Source
+from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
+from airflow_s3commit.store.execute import in_batches, outcomes
+
+logger = logging.getLogger(__name__)
+
+#: Tries to create the entry. Each that fails means that another job's entry came first.
+TRIES = 100
+
+_BATCH = 1_000
+
+
+def abort(context: JobContext, why: str = "") -> AbortReport:
+    """End a job that is not committed, and undo all it did. Repeatable by any process.
+
+    Also for an id that nobody has set up: it is spent then. After: nothing of the job is visible, pending or
+    staged, and no process can commit it. ``_SUCCESS`` is not touched.
+
+    Args:
+        context: The job.
+        why: The reason, for the log.
+
+    Raises:
+        AlreadyCommitted: The job is committed.
+        OutcomeUnknown: A response was lost; abort again.
+        Unavailable: Other jobs' entries came first a hundred times; abort again.
+
+    """
+    with naming(context, "abort"):
+        job = _readable_job(context)
+        log = Log(context, job.base if job is not None else None)
+        begin_log(context, log)
+        end = log.end or find_end(context) or abandon(context, log, job, why)
+        if end.kind == "commit":
+            raise AlreadyCommitted(
+                f"{context.name} is committed, as entry {end.number} of the log; it cannot be aborted"
+            )
+        return undo(context, end)
+
+
+def abandon(context: JobContext, log: Log, job: OpenJob | None, why: str) -> Entry:
+    """Create the job's ``abandon`` entry, and return it, or the entry that ended the job before it.
+
+    Before: the log is read to its end. Repeatable.
+
+    Raises:
+        OutcomeUnknown: A response was lost.
+        Unavailable: Other jobs' entries came first a hundred times.
+
+    """
+
+    def entry_after(head: Position) -> Entry:
+        return Entry(
+            destination=context.layout.destination.uri,
+            number=head.number + 1,
+            kind="abandon",
+            prev=head.sha256,
+            since=context.now_ms(),
+            job_id=context.job_id,
+            staging=context.layout.staging.uri,
+            context=job.context if job is not None else {},
+            why=why,
+            nonce=context.new_id(),
+        )
+
+    for _ in range(TRIES):
+        if log.end is not None:
+            return log.end
+        log.append(entry_after)
+        log.read()
+    if log.end is not None:
+        return log.end
+    raise Unavailable(
+        f"{context.name}: entries of other jobs came first {TRIES} times; it is not aborted: abort it again"
+    )
+
+
+def undo(context: JobContext, entry: Entry) -> AbortReport:
+    """Undo what an abandoned job did. Repeatable by any process.
+
+    Objects go after uploads: else a process that completes an upload late brings an object back.
+
+    Args:
+        context: The job.
+        entry: Its ``abandon`` entry.
+
+    Raises:
+        S3CommitError: A request failed; run the step again.
+
+    """
+    # Before uploads are listed: a task attempt that records its output later finds the receipt.
+    write_receipt(context.store, context.layout.destination, entry)
+    uploads = abort_pending(context)
+    objects = delete_objects(context, _published(context), "metadata")
+    _delete_lists(context)
+    clean(context, entry)
+    logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
+    return AbortReport(uploads=uploads, objects=objects, state="aborted")
+
+
+def _readable_job(context: JobContext) -> OpenJob | None:
+    """Return the job's record; None without one, or if it is damaged: that does not prevent an abort."""
+    try:
+        stored = find_job(context)
+    except InvalidRecord as error:
+        logger.warning("%s: aborting it without its record: %s", context.name, error)
+        return None
+    return stored.record if stored is not None else None
+
+
+def _published(context: JobContext) -> Iterator[ObjectToDelete]:
+    """Yield the objects that a commit of the job completed, and that no entry of the log names.
+
+    Only sealed files are completed, so without a seal there are none. A name with the job's id is not enough:
+    files that were copied here with a dataset keep their names. They carry another destination, or the first
+    entry lists them.
+    """
+    try:
+        seal = find_seal(context)
+    except InvalidRecord as error:
+        logger.warning("%s: listing all of the destination: %s", context.name, error)
+        partitions = None
+    else:
+        if seal is None:
+            return
+        partitions = list(seal.record.partitions)
+    named = (one for one in data_objects(context, partitions) if owner_of(one.key) == context.job_id)
+    older: set[str] | None = None
+    for batch in in_batches(named, _BATCH):
+        if older is None:
+            older = _older_files(context)
+        calls = [(info, Head(context.bucket, info.key)) for info in batch if info.key not in older]
+        for info, outcome in outcomes(context.store, calls, NoSuchKey):
+            if not isinstance(outcome, ObjectInfo):
+                continue
+            is_own = outcome.metadata.get(JOB_METADATA) == context.job_id
+            if is_own and is_written_here(outcome, context.layout.destination):
+                yield ObjectToDelete(info.key, outcome.etag)
+
+
+def _older_files(context: JobContext) -> set[str]:
+    """Return the keys with the job's id that the first entry lists as older than the log."""
+    store, home = context.store, context.layout.destination
+    first = read_entry(store, home, 1).entry
+    if first.commit is None or first.job_id is not None:
+        return set()
+    source = Source(1, None, first.commit.files_sha256, bool(first.commit.within), {})
+    return {file.key for file in files_of(store, home, source) if owner_of(file.key) == context.job_id}
+
+
+def _delete_lists(context: JobContext) -> None:
+    home = context.layout.destination
+    for info in context.store.list_objects(home.bucket, lists_prefix(home, context.job_id)):
+        delete_record(context, home.bucket, info.key)

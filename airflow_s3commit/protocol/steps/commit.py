@@ -1,0 +1,286 @@
+"""Commit a job: complete its uploads, create its entry in the log, finish.
+
+The entry is the commit. Before it the job can be aborted, after it only finished. What the commit takes from
+the table is worked out at the head of the log, right before each try to create the entry: the entry's number
+is free only if nothing came after that head.
+
+Any process may commit a job again after a crash at any point, beside a live committer too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    DestinationNotEmpty,
+    InvalidDestination,
+    InvalidRecord,
+    JobClosed,
+    JobFailed,
+    NoSuchJob,
+    NoSuchUpload,
+    Unavailable,
+)
+from airflow_s3commit.protocol.lifecycle.manifest import FileList
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.model.job import JobOptions, Removal
+from airflow_s3commit.protocol.model.layout import owner_of
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
+from airflow_s3commit.protocol.steps.abort import abandon, undo
+from airflow_s3commit.protocol.steps.entry import Commit, Entry, OpenJob, Position, UnownedObject
+from airflow_s3commit.protocol.steps.files import unowned_objects, write_list
+from airflow_s3commit.protocol.steps.finish import finish
+from airflow_s3commit.protocol.steps.log import Log, read_table
+from airflow_s3commit.protocol.steps.seal import load_seal
+from airflow_s3commit.protocol.steps.setup import find_end, find_job, refuse_ended
+from airflow_s3commit.protocol.steps.table import Table
+
+logger = logging.getLogger(__name__)
+
+#: Tries to create the entry. Each that fails means that another job's entry came first.
+TRIES = 100
+
+
+def commit(
+    context: JobContext,
+    *,
+    seen: int | None = None,
+    seal_sha256: str | None = None,
+    progress: Callable[[PendingUpload], object] = lambda _: None,
+) -> Entry:
+    """Make a sealed job visible, and return its entry. Repeatable by any process.
+
+    Before: the job is sealed. After: its entry is in the log, what it replaces is deleted, ``_SUCCESS`` is of
+    this commit or a later one, and nothing of the job is pending or staged.
+
+    Args:
+        context: The job.
+        seen: The generation that a preview was made at; the commit is refused if a later one touched the
+            same partitions.
+        seal_sha256: The expected SHA-256 of the job's seal.
+        progress: Called after each completed upload.
+
+    Raises:
+        DestinationChanged: A later commit than ``seen`` touched the partitions. Preview it again.
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data. The job is aborted if it had begun
+            to publish, and unchanged otherwise.
+        JobFailed: An upload is gone. The job is aborted.
+        InvalidRecord: A sealed record was changed. The job is aborted if it had begun to publish.
+        JobClosed: The job is not sealed, or is aborted.
+        NoSuchJob: The job was never set up.
+        OutcomeUnknown: A response was lost: commit again.
+        Unavailable: Other jobs' entries came first a hundred times: commit again.
+
+    """
+    with naming(context, "commit"):
+        stored = find_job(context)
+        log = Log(context, stored.record.base if stored is not None else None)
+        log.read()
+        # Without a record the newest entry comes first: it alone may lack its receipt.
+        end = log.end or find_end(context)
+        if end is None and stored is None:
+            raise NoSuchJob(f"{context.name} was never set up; see: s3commit jobs")
+        if end is None and stored is not None:
+            end = _publish(_Run(context, stored.record, log, seen, progress), seal_sha256)
+        assert end is not None
+        if end.kind == "abandon":
+            undo(context, end)
+            refuse_ended(context, end)
+        finish(context, end)
+        return end
+
+
+@dataclass
+class _Run:
+    """One process's try to publish a job."""
+
+    context: JobContext
+    job: OpenJob
+    log: Log
+    seen: int | None
+    progress: Callable[[PendingUpload], object]
+    seal: SealRecord = field(init=False)
+    files: FileList = field(init=False)
+    table: Table | None = None
+
+    def __post_init__(self) -> None:
+        self.files = FileList(self.context)
+
+    @property
+    def options(self) -> JobOptions:
+        return self.job.options.as_sealed(self.seal.removes)
+
+    @property
+    def partitions(self) -> Collection[str]:
+        return self.seal.partitions.keys()
+
+    def table_at_head(self) -> Table:
+        """Return the table at the head of the log as it was read."""
+        store, home = self.context.store, self.context.layout.destination
+        if self.table is None or self.table.head != self.log.head:
+            self.table = read_table(store, home, self.log.head.number)
+        return self.table
+
+
+def _publish(run: _Run, seal_sha256: str | None) -> Entry:
+    """Complete the uploads, and create the job's entry: a commit, or ``abandon`` if that cannot be."""
+    context, log = run.context, run.log
+    try:
+        run.seal = load_seal(context, seal_sha256)
+    except JobClosed:
+        # Another process may have ended the job, and deleted its seal, since the log was read.
+        log.read()
+        if log.end is None:
+            raise
+        return log.end
+    # Nothing is published yet: a refusal leaves the job as it is.
+    _refuse_unseen(run)
+    if run.options.conflict_mode == "fail" or run.options.whole_destination:
+        _decide(run)
+    try:
+        _complete(run)
+        write_list(context, run.files, context.job_id)
+        return _enter(run)
+    except (JobFailed, DestinationNotEmpty, DestinationChanged, InvalidDestination, InvalidRecord) as error:
+        end = abandon(context, log, run.job, str(error))
+        if end.kind == "commit":
+            return end
+        logger.warning("%s: aborting it: %s", context.name, error)
+        undo(context, end)
+        raise
+    except NoSuchUpload:
+        # The upload of the list was aborted: another process has ended the job.
+        log.read()
+        if log.end is None:
+            raise
+        return log.end
+
+
+def _complete(run: _Run) -> None:
+    """Complete every sealed upload, and list its file."""
+    context = run.context
+    sealed = each_pendingset(context, load_stage_seals(context, run.seal))
+    uploads = (upload for _, _, pendingset in sealed for upload in pendingset.commits)
+    for upload in complete_uploads(context, _listed(run, uploads)):
+        run.progress(upload)
+
+
+def _listed(run: _Run, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
+    """Add each upload to the job's list of files. One that is not the job's own by its name is refused."""
+    for upload in uploads:
+        if owner_of(upload.destinationKey) != run.context.job_id:
+            raise InvalidRecord(
+                f"{run.context.name}: the sealed file {upload.destinationKey} does not have the job's id in"
+                " its name"
+            )
+        run.files.add(upload)
+        yield upload
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What a commit takes from the table, as of one entry of the log."""
+
+    takes: Removal
+    unowned: list[UnownedObject]
+    replaced: Counts
+
+
+def _decide(run: _Run) -> _Taken:
+    """Return what the commit takes at the head of the log, or refuse it.
+
+    Raises:
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data.
+        DestinationChanged: A commit after the generation that was seen touched the partitions.
+        InvalidDestination: All is replaced, and another dataset lies below the destination.
+
+    """
+    options = run.options
+    _refuse_unseen(run)
+    if options.conflict_mode == "append":
+        return _Taken("nothing", [], Counts())
+    whole = options.whole_destination
+    takes: Removal = "everything" if whole else "partitions"
+    table = run.table_at_head()
+    pieces = table.left_by(takes, run.partitions)
+    unowned = unowned_objects(run.context, table, None if whole else run.partitions)
+    if options.conflict_mode == "fail":
+        if pieces or unowned:
+            where = min(pieces) if pieces else unowned[0].key
+            raise DestinationNotEmpty(
+                f"{run.context.name}: conflict mode fail, and there is data: {where!r}; use append or replace"
+            )
+        return _Taken("nothing", [], Counts())
+    others = Counts(files=len(unowned), bytes=sum(one.size for one in unowned), rows=None)
+    replaced = replace(table.counts_of(pieces).plus(others).without_columns(), rows=None)
+    return _Taken(takes, unowned, replaced)
+
+
+def _refuse_unseen(run: _Run) -> None:
+    for entry in run.log.after_base if run.seen is not None else ():
+        made = entry.commit
+        if made is None or run.seen is None or entry.number <= run.seen:
+            continue
+        touched = made.partitions.keys() | made.restores.keys()
+        if run.options.whole_destination or made.takes == "everything" or touched & set(run.partitions):
+            raise DestinationChanged(
+                f"{run.context.name}: generation {entry.number} changed its partitions after the preview at"
+                f" {run.seen}; preview it again"
+            )
+
+
+def _enter(run: _Run) -> Entry:
+    """Create the job's entry, and return it, or the entry that another process ended the job with."""
+    context, seal, options = run.context, run.seal, run.options
+    within, digest = run.files.short(), run.files.sha256
+    for _ in range(TRIES):
+        if run.log.end is not None:
+            return run.log.end
+        taken = _decide(run)
+        made = Commit(
+            mode=options.conflict_mode,
+            takes=taken.takes,
+            unowned=taken.unowned,
+            partitions=seal.partitions,
+            counts=seal.counts,
+            replaced=taken.replaced,
+            files_sha256=digest,
+            within=UNSET if within is None else within,
+            retain=options.retain_seconds,
+            tasks=sum(stage.tasks for stage in seal.stages),
+            schemas=seal.schemas,
+        )
+
+        def entry_after(head: Position, made: Commit = made) -> Entry:
+            return Entry(
+                destination=context.layout.destination.uri,
+                number=head.number + 1,
+                kind="commit",
+                prev=head.sha256,
+                since=context.now_ms(),
+                job_id=context.job_id,
+                staging=context.layout.staging.uri,
+                context=run.job.context,
+                commit=made,
+                nonce=context.new_id(),
+            )
+
+        if (entry := run.log.append(entry_after)) is not None:
+            logger.info("%s: committed as entry %d", context.name, entry.number)
+            return entry
+        run.log.read()
+    if run.log.end is not None:
+        return run.log.end
+    raise Unavailable(
+        f"{context.name}: entries of other jobs came first {TRIES} times. Its files are there, and not in the"
+        " table: commit it again, or abort it"
+    )

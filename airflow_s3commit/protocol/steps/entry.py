@@ -1,0 +1,166 @@
+"""Records of a job and of the log: who set a job up, and how it ended.
+
+``job.json`` says that a job is open, ``sealed.json`` which task attempts count, and an entry of the log how
+the job ended. No other record says it: what a receipt or ``_SUCCESS`` says is copied from the entry.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.structs import force_setattr
+
+from airflow_s3commit.protocol.model.codec import (
+    Count,
+    Generation,
+    Integer,
+    JobOwned,
+    Line,
+    Milliseconds,
+    Prose,
+    Schemas,
+    Text,
+    Versioned,
+)
+from airflow_s3commit.protocol.model.job import JobOptions, Removal
+from airflow_s3commit.protocol.model.sealed_job import Counts
+
+EntryKind: TypeAlias = Literal["commit", "abandon", "release"]
+
+
+class Position(Struct, frozen=True):
+    """An entry of a log by its number and the SHA-256 of its bytes; number 0 before the first entry.
+
+    Whoever keeps a position is a witness: an entry of that number with other bytes is of another log.
+    """
+
+    number: Generation = 0
+    sha256: Line = ""
+
+
+class OpenJob(JobOwned, frozen=True, kw_only=True):
+    """``_s3commit/open/<job id>/job.json``: a job that was set up and whose clean-up is not finished.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        destination: URI of its destination.
+        staging: URI of the directory of its pendingsets.
+        options: How it commits.
+        context: Facts of the orchestrator: DAG, run, task, partition.
+        base: The newest entry of the log at setup. The job's own entry comes later.
+        created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
+        nonce: Unique to each write.
+
+    """
+
+    destination: Text
+    staging: Text
+    options: JobOptions
+    context: dict[Line, Prose] = field(default_factory=dict)
+    base: Position = Position()
+    created: Milliseconds
+    nonce: Text
+
+
+class UnownedObject(Struct, frozen=True, kw_only=True, gc=False):
+    """A data object that is not in the table and has no job's id in its name: another program wrote it."""
+
+    key: Text
+    etag: Line
+    size: Count
+
+
+class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a ``commit`` entry does to the table.
+
+    Attributes:
+        mode: ``append``, ``replace`` or ``fail``; ``older-data`` for the first entry, which lists what is
+            older than the log; ``rollback``.
+        takes: What leaves the table before the files are added: ``nothing``, the files of the
+            ``partitions``, or ``everything``.
+        unowned: Objects that leave with them. They are named because the table does not have them.
+        partitions: Totals by partition, in directories below the destination. One without files is emptied.
+        counts: The sum of the partitions.
+        replaced: Files and bytes that leave; their rows are unknown.
+        files_sha256: SHA-256 of the list of files: `FileEntry` records, one JSON line each.
+        within: The lines, if they are short; otherwise the list is an object of its own.
+        retain: Seconds that what leaves stays in place; 0 deletes it at once.
+        restores: Of a rollback, the commits that each partition consists of again.
+        rolled_back_to: Of a rollback, the generation; otherwise 0.
+        tasks: How many task attempts count.
+        schemas: The schemas of the files; empty if that of one is unknown.
+        metrics: Durations in milliseconds and counts of requests.
+
+    """
+
+    mode: Line
+    takes: Removal = "nothing"
+    unowned: list[UnownedObject] = field(default_factory=list)
+    partitions: dict[Line, Counts]
+    counts: Counts
+    replaced: Counts = Counts()
+    files_sha256: Text
+    within: list[Raw] | UnsetType = UNSET
+    retain: Count = 0
+    restores: dict[Line, list[Generation]] = field(default_factory=dict)
+    rolled_back_to: Generation = 0
+    tasks: Count = 0
+    schemas: Schemas = field(default_factory=list)
+    metrics: dict[Line, Integer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Copy the lines: as decoded they would keep the bytes of the whole entry in memory."""
+        if self.within is not UNSET:
+            force_setattr(self, "within", [line.copy() for line in self.within])
+
+
+class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
+    """``_s3commit/log/<number>.json``: an entry of the log; for a job its end.
+
+    Attributes:
+        version: Always 1.
+        destination: URI of the destination whose log it is in. In a copy it names the original.
+        number: Its number, from 1; for a commit the generation.
+        kind: ``commit``: files entered the table. ``abandon``: the job is aborted. ``release``: files that
+            earlier commits retained may be deleted.
+        prev: SHA-256 of the bytes of the entry before; empty for the first.
+        since: When it was made, in milliseconds since the epoch by that machine's clock, for people.
+        job_id: The job that it ends; None for the first entry and a release.
+        staging: URI of the job's staging.
+        context: The orchestrator's facts about the job.
+        commit: Of a commit, what it does.
+        why: Of an abandoned job, the reason.
+        frees: Of a release, the generations whose removed files may be deleted.
+        nonce: Unique to each write.
+
+    Raises:
+        ValueError: The kind and the fields do not fit.
+
+    """
+
+    destination: Text
+    number: Generation
+    kind: EntryKind
+    prev: Line = ""
+    since: Milliseconds
+    job_id: Text | None = None
+    staging: Line = ""
+    context: dict[Line, Prose] = field(default_factory=dict)
+    commit: Commit | None = None
+    why: Prose = ""
+    frees: list[Generation] = field(default_factory=list)
+    nonce: Text
+
+    def __post_init__(self) -> None:
+        """Check that the fields fit the kind."""
+        super().__post_init__()
+        if (self.commit is not None) != (self.kind == "commit"):
+            raise ValueError(f"an entry of kind {self.kind} with or without the facts of a commit")
+        if self.kind == "abandon" and self.job_id is None:
+            raise ValueError("an abandoned job without its id")
+        if bool(self.frees) != (self.kind == "release"):
+            raise ValueError(f"an entry of kind {self.kind} with or without generations that it frees")
+        if bool(self.prev) != (self.number > 1):
+            raise ValueError(f"entry {self.number} with or without the digest of the one before")

@@ -1,0 +1,140 @@
+"""Lists of files: what the commits of a table wrote, and which objects are not in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from msgspec import UNSET
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.lifecycle.manifest import FileList, write_files
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.listing import data_objects, refuse_nested
+from airflow_s3commit.protocol.metadata.manifests import list_pieces, read_list
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
+from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.model.places import OLDER_DATA, list_key
+from airflow_s3commit.protocol.steps.entry import UnownedObject
+from airflow_s3commit.protocol.steps.log import read_entry
+from airflow_s3commit.protocol.steps.table import Pieces, Source, Table
+from airflow_s3commit.store.base import ObjectStore
+
+
+def write_list(context: JobContext, files: FileList, owner: str) -> None:
+    """Write a list of files that is too long for an entry, under its own digest. Repeatable.
+
+    Args:
+        context: The job.
+        files: The list.
+        owner: The job, or `OLDER_DATA`.
+
+    Raises:
+        NoSuchUpload: Another process ended the job, and aborted the upload of the list.
+
+    """
+    if files.short() is None:
+        write_files(context, files.lines(), list_key(context.layout.destination, owner, files.sha256))
+
+
+def files_of(store: ObjectStore, home: Destination, source: Source) -> Iterator[FileEntry]:
+    """Yield every file that a commit wrote, after checking its list against the digest in the entry.
+
+    Raises:
+        InvalidRecord: The list is gone, or was changed.
+
+    """
+    owner = source.job_id or OLDER_DATA
+    key = list_key(home, owner, source.files_sha256)
+    if source.is_within:
+        key = entry_key(home, source.number)
+        commit = read_entry(store, home, source.number).entry.commit
+        if commit is None or commit.within is UNSET:
+            raise InvalidRecord(f"{join_uri(home.bucket, key)} lists no files; it did before")
+        pieces: Iterable[bytes] = [bytes(line) + b"\n" for line in commit.within]
+    else:
+        pieces = list_pieces(store, home, owner, key)
+    where = join_uri(home.bucket, key)
+    try:
+        yield from read_list(FileEntry, home, owner, source.files_sha256, pieces, where=where)
+    except NoSuchKey as error:
+        raise InvalidRecord(
+            f"{where} is gone, which lists files of the table; see: s3commit verify"
+        ) from error
+
+
+def files_in(
+    store: ObjectStore, home: Destination, sources: Mapping[int, Source], pieces: Pieces
+) -> Iterator[FileEntry]:
+    """Yield the files of some pieces of a table.
+
+    Args:
+        store: The store of the destination.
+        home: The destination.
+        sources: The commits that the pieces name, by number.
+        pieces: The commits by partition.
+
+    Raises:
+        InvalidRecord: A list of files is gone, or was changed.
+
+    """
+    partitions_of: dict[int, set[str]] = {}
+    for name, numbers in pieces.items():
+        for number in numbers:
+            partitions_of.setdefault(number, set()).add(name)
+    for number, names in sorted(partitions_of.items()):
+        for file in files_of(store, home, sources[number]):
+            if file.partition in names:
+                yield file
+
+
+def unowned_objects(
+    context: JobContext, table: Table, partitions: Collection[str] | None
+) -> list[UnownedObject]:
+    """Return the data objects without a job's id in their names that the table does not have.
+
+    Other programs put them there. An object with the id of a job is that job's, whether or not it is in the
+    table.
+
+    Args:
+        context: The job.
+        table: The table at the head.
+        partitions: Directories to list, without those below them; None for the whole destination.
+
+    Raises:
+        InvalidDestination: The whole destination is listed, and another dataset lies below it.
+
+    """
+    nested: set[str] = set()
+    found = [info for info in data_objects(context, partitions, nested=nested) if owner_of(info.key) is None]
+    refuse_nested(context.layout.destination, nested)
+    # Only the entry that lists older data has files without an owner.
+    older = [number for number, source in table.sources.items() if source.job_id is None]
+    touched = table.live if partitions is None else partitions
+    pieces = {name: [number for number in table.live.get(name, ()) if number in older] for name in touched}
+    store, home = context.store, context.layout.destination
+    known = {file.key for file in files_in(store, home, table.sources, pieces)} if found else set()
+    return [
+        UnownedObject(key=info.key, etag=info.etag, size=info.size) for info in found if info.key not in known
+    ]
+
+
+def list_older_data(context: JobContext) -> FileList:
+    """Return the list of all data objects of a destination that has no log.
+
+    Raises:
+        InvalidDestination: Another dataset lies below it.
+
+    """
+    home, nested, files = context.layout.destination, set[str](), FileList(context)
+    for info in data_objects(context, None, nested=nested):
+        files.add_entry(
+            FileEntry(
+                key=info.key,
+                size=info.size,
+                etag=info.etag,
+                partition=partition_of(home.relative(info.key) or ""),
+            )
+        )
+    refuse_nested(home, nested)
+    return files

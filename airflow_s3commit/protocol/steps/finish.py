@@ -1,0 +1,86 @@
+"""Finish a committed job from its entry alone: delete what it took, write ``_SUCCESS``, clean up.
+
+Every part can be repeated by any process, beside others that do the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.removal import delete_objects
+from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seals, pendingset_key
+from airflow_s3commit.protocol.model.layout import owner_of
+from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES
+from airflow_s3commit.protocol.steps.clean import abort_pending, clean
+from airflow_s3commit.protocol.steps.entry import Commit, Entry
+from airflow_s3commit.protocol.steps.files import files_in, files_of
+from airflow_s3commit.protocol.steps.log import what_left, write_receipt
+from airflow_s3commit.protocol.steps.marker import write_success
+from airflow_s3commit.protocol.steps.seal import find_seal
+from airflow_s3commit.protocol.steps.table import Source
+from airflow_s3commit.store.base import ObjectToDelete
+
+logger = logging.getLogger(__name__)
+
+
+def finish(context: JobContext, entry: Entry) -> None:
+    """Do all that follows a commit's entry. Repeatable by any process.
+
+    Before: the entry is in the log. After: what it took is deleted, unless it is retained; ``_SUCCESS`` is of
+    this commit or a later one; the receipt exists; nothing of the job is pending or staged.
+
+    Raises:
+        S3CommitError: A request failed. The job is committed: run the step again.
+
+    """
+    commit = entry.commit
+    assert commit is not None
+    store, home = context.store, context.layout.destination
+    if not commit.retain:
+        deleted = delete_objects(context, _doomed(context, entry, commit), "plan")
+        if deleted:
+            logger.info("%s: deleted %d replaced objects", context.name, deleted)
+    # After the deletions: the marker says that they are done.
+    write_success(context, entry, lambda: _first_keys(context, entry, commit))
+    write_receipt(store, home, entry)
+    # After the receipt: a task attempt that records its output later than this listing finds the receipt.
+    discarded = abort_pending(context, _counted(context))
+    if discarded:
+        logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
+    clean(context, entry)
+
+
+def _doomed(context: JobContext, entry: Entry, commit: Commit) -> Iterator[ObjectToDelete]:
+    """Yield the objects that a commit took.
+
+    A file with a job's id in its name is deleted by that: no other program writes it, and its ETag does not
+    follow from its parts on every store. Any other is deleted only as it was when it was listed.
+    """
+    if commit.takes != "nothing" or commit.restores:
+        store, home = context.store, context.layout.destination
+        left = what_left(store, home, entry.number)
+        for file in files_in(store, home, left.sources, left.pieces):
+            yield ObjectToDelete(file.key, None if owner_of(file.key) else file.etag)
+    for unowned in commit.unowned:
+        yield ObjectToDelete(unowned.key, unowned.etag)
+
+
+def _counted(context: JobContext) -> set[str]:
+    """Return the keys of the pendingsets that count; none if another process is removing the seals."""
+    try:
+        stored = find_seal(context)
+        stages = load_stage_seals(context, stored.record) if stored is not None else []
+    except InvalidRecord as error:
+        logger.info("%s: its seals are going: %s", context.name, error)
+        return set()
+    return {pendingset_key(context, stage, task) for stage in stages for task in stage.tasks}
+
+
+def _first_keys(context: JobContext, entry: Entry, commit: Commit) -> list[str]:
+    source = Source(entry.number, entry.job_id, commit.files_sha256, bool(commit.within), commit.partitions)
+    files = files_of(context.store, context.layout.destination, source)
+    return [file.key for file in islice(files, MAX_FILENAMES)]

@@ -1,0 +1,243 @@
+"""The log of a destination: entries with numbers, each created by a process that has read all before it.
+
+An entry exists once and never changes, so a number is free or taken, and the first to create it wins. Each
+names the SHA-256 of the one before: a mixture of two logs is found by whoever reads it.
+
+A listing may lag; it only hints where the end is. From there entries are read by their keys until one is
+missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.codec import decode, largest, sha256
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import entry_key, entry_number, log_prefix
+from airflow_s3commit.protocol.model.places import receipt_key
+from airflow_s3commit.protocol.steps.entry import Entry, Position
+from airflow_s3commit.protocol.steps.table import Left, Table
+from airflow_s3commit.store.base import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An entry as it was read.
+
+    Attributes:
+        entry: The entry.
+        sha256: SHA-256 of its bytes.
+
+    """
+
+    entry: Entry
+    sha256: str
+
+    @property
+    def position(self) -> Position:
+        """Its number and digest."""
+        return Position(self.entry.number, self.sha256)
+
+
+class Log:
+    """A log as one process has read it, for one job.
+
+    Args:
+        context: The job.
+        base: Where to begin: the job's own entry comes after it. None if that is not known: then the newest
+            entry is the first to be read.
+
+    Attributes:
+        head: The newest entry that was read, by its position.
+        newest: That entry; None if the process begins at a base and has read nothing after it.
+        end: The entry that ended the job; None if none was read.
+        after_base: The entries after the base, in their order.
+
+    """
+
+    def __init__(self, context: JobContext, base: Position | None = None) -> None:
+        self._context = context
+        self._home = context.layout.destination
+        self._is_begun = base is not None
+        self.head = base or Position()
+        self.newest: Read | None = None
+        self.end: Entry | None = None
+        self.after_base: list[Entry] = []
+
+    def read(self) -> None:
+        """Read on until there is no newer entry. Repeatable.
+
+        Raises:
+            InvalidRecord: An entry is damaged, is of another destination, or does not follow the one before.
+
+        """
+        if not self._is_begun:
+            number = find_head(self._context.store, self._home)
+            if number:
+                self._take(read_entry(self._context.store, self._home, number), follows=False)
+            self._is_begun = True
+        try:
+            while True:
+                self._take(read_entry(self._context.store, self._home, self.head.number + 1))
+        except NoSuchKey:
+            return
+
+    def append(self, make: Callable[[Position], Entry]) -> Entry | None:
+        """Try to create the entry after the head. Repeatable.
+
+        Before: the log is read. The newest entry gets its receipt first, so that only the last one of a log
+        may lack it.
+
+        Args:
+            make: Returns the entry that follows a position.
+
+        Returns:
+            The entry; or None if another one has its number: that is read now. Decide anew.
+
+        Raises:
+            OutcomeUnknown: The response was lost, and reading back did not settle it.
+            InvalidRecord: The entry that is there is damaged.
+
+        """
+        context = self._context
+        self.write_receipt()
+        entry = make(self.head)
+        key = entry_key(self._home, entry.number)
+        stored = records.create(context.store, context.bucket, key, entry)
+        self._take(Read(stored.record, stored.sha256))
+        return stored.record if stored.record.nonce == entry.nonce else None
+
+    def write_receipt(self) -> None:
+        """Write the receipt of the newest entry, unless it is there or the entry ended no job. Repeatable."""
+        if self.newest is None and self.head.number:
+            read = read_entry(self._context.store, self._home, self.head.number)
+            self._refuse_another(read)
+            self.newest = read
+        if self.newest is not None:
+            write_receipt(self._context.store, self._home, self.newest.entry)
+
+    def _take(self, read: Read, *, follows: bool = True) -> None:
+        where = join_uri(self._home.bucket, entry_key(self._home, read.entry.number))
+        if read.entry.destination != self._home.uri:
+            raise InvalidRecord(
+                f"{where} is an entry of the log of {read.entry.destination}: this dataset is a copy. Remove"
+                f" {self._home.uri}_s3commit/ from the copy; its next job lists the files and begins a log"
+            )
+        if follows and read.entry.prev != self.head.sha256:
+            raise InvalidRecord(
+                f"{where} does not follow the entry before it: one of them was written over, or the log is"
+                f" mixed of two; nobody commits to {self._home.uri} until that is settled: compare the"
+                " entries with a backup, and see: s3commit verify"
+            )
+        self.head, self.newest = read.position, read
+        if follows:
+            self.after_base.append(read.entry)
+        if read.entry.job_id == self._context.job_id:
+            self.end = read.entry
+
+    def _refuse_another(self, read: Read) -> None:
+        if read.sha256 != self.head.sha256:
+            where = join_uri(self._home.bucket, entry_key(self._home, self.head.number))
+            raise InvalidRecord(
+                f"{where} is not the entry that was there when {self._context.name} was set up: the log was"
+                " written over; see: s3commit verify"
+            )
+
+
+def read_entry(store: ObjectStore, home: Destination, number: int) -> Read:
+    """Read an entry by its key.
+
+    Raises:
+        NoSuchKey: There is none of this number.
+        InvalidRecord: It is damaged.
+
+    """
+    key = entry_key(home, number)
+    where = join_uri(home.bucket, key)
+    body = store.get(home.bucket, key, limit=largest(Entry)).body
+    entry = decode(Entry, body, where)
+    if entry.number != number:
+        raise InvalidRecord(f"{where} is entry {entry.number}")
+    return Read(entry, sha256(body))
+
+
+def find_head(store: ObjectStore, home: Destination) -> int:
+    """Return the number of the newest entry that a listing shows; 0 without one. It may lag."""
+    listed = store.list_objects(home.bucket, log_prefix(home), recursive=False)
+    return max((entry_number(home, info.key) or 0 for info in listed), default=0)
+
+
+def read_table(store: ObjectStore, home: Destination, number: int | None = None) -> Table:
+    """Return the table after an entry, or after the newest.
+
+    Raises:
+        NoSuchKey: There is no entry of this number.
+        InvalidRecord: An entry is damaged, or does not follow the one before.
+
+    """
+    table = Table()
+    for read in _entries(store, home, number):
+        table.apply(read.entry, read.sha256)
+    return table
+
+
+def what_left(store: ObjectStore, home: Destination, number: int) -> Left:
+    """Return what a commit took from the table.
+
+    Raises:
+        NoSuchKey: There is no entry of this number.
+        InvalidRecord: An entry is damaged, or does not follow the one before.
+
+    """
+    table, left = Table(), Left({}, {})
+    for read in _entries(store, home, number):
+        left = table.apply(read.entry, read.sha256)
+    return left
+
+
+def _entries(store: ObjectStore, home: Destination, last: int | None) -> Iterator[Read]:
+    """Yield the entries from the first on, each checked against the one before."""
+    number, digest = 1, ""
+    while last is None or number <= last:
+        try:
+            read = read_entry(store, home, number)
+        except NoSuchKey:
+            if last is not None:
+                raise
+            return
+        if read.entry.destination != home.uri or read.entry.prev != digest:
+            where = join_uri(home.bucket, entry_key(home, number))
+            raise InvalidRecord(f"{where} does not follow the entry before it in the log of {home.uri}")
+        yield read
+        number, digest = number + 1, read.sha256
+
+
+def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | None:
+    """Return the entry that ended a job, by its receipt; None if it has none.
+
+    Without a receipt the job may have ended by the newest entry. So read that first.
+
+    Raises:
+        InvalidRecord: It is damaged, or is of another job or destination.
+
+    """
+    found = records.find(store, home.bucket, receipt_key(home, job_id), Entry)
+    if found is None:
+        return None
+    if (found.record.job_id, found.record.destination) != (job_id, home.uri):
+        where = join_uri(home.bucket, receipt_key(home, job_id))
+        raise InvalidRecord(f"{where} is not the receipt of job {job_id} on {home.uri}: it was copied here")
+    return found.record
+
+
+def write_receipt(store: ObjectStore, home: Destination, entry: Entry) -> None:
+    """Copy the entry that ended a job to its receipt, unless that is there. Repeatable."""
+    if entry.job_id is not None:
+        records.create(store, home.bucket, receipt_key(home, entry.job_id), entry)

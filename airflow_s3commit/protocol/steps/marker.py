@@ -1,0 +1,119 @@
+"""``_SUCCESS``: derived from the log, never deleted, and it only goes forward.
+
+It is written after what a commit replaces is deleted, by compare-and-swap, and only over the marker of an
+older generation or of another program. What is deleted has no ETag, so a slow writer could create it anew;
+what is only overwritten cannot go back.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed, TooLarge
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.codec import decode, encode, largest
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.layout import SUCCESS, entry_key
+from airflow_s3commit.protocol.model.manifest import (
+    GENERATION_DIAGNOSTIC,
+    MANIFEST_DIAGNOSTIC,
+    NONCE_DIAGNOSTIC,
+    SUCCESS_NAME,
+    SuccessData,
+)
+from airflow_s3commit.protocol.model.pendingset import IOStatistics
+from airflow_s3commit.protocol.model.places import receipt_key
+from airflow_s3commit.protocol.steps.entry import Entry
+
+
+class _Marker(NamedTuple):
+    """The marker that is there; ``generation`` is None for another program's."""
+
+    etag: str
+    generation: int | None
+
+
+def write_success(context: JobContext, entry: Entry, keys: Callable[[], list[str]]) -> None:
+    """Write the marker of a commit, unless that of this commit or a later one is there. Repeatable.
+
+    A marker that another program wrote after the entry stays: it speaks of newer data than this commit.
+
+    Args:
+        context: Any job of the destination.
+        entry: The commit.
+        keys: Returns the keys of its first files, at most 100.
+
+    """
+    store, bucket, key = context.store, context.bucket, context.layout.success
+    while True:
+        found = _find(context)
+        if found is not None and _is_as_new(context, found, entry):
+            return
+        condition: dict[str, Any] = {"if_none_match": True} if found is None else {"if_match": found.etag}
+        body = encode(success_of(context, entry, keys()))
+        with suppress(PreconditionFailed, NoSuchKey):
+            store.put(bucket, key, body, **condition)
+            return
+
+
+def success_of(context: JobContext, entry: Entry, keys: list[str]) -> SuccessData:
+    """Return what the marker says of a commit, each time with another nonce."""
+    commit = entry.commit
+    assert commit is not None
+    written = datetime.fromtimestamp(entry.since / 1000, UTC)
+    counters = {
+        "committer_commits_completed": commit.counts.files,
+        "committer_bytes_committed": commit.counts.bytes,
+        "committer_jobs_completed": 1,
+        "committer_tasks_completed": commit.tasks,
+    }
+    receipt = receipt_key(context.layout.destination, entry.job_id) if entry.job_id else ""
+    return SuccessData(
+        name=SUCCESS_NAME,
+        timestamp=entry.since,
+        date=written.strftime("%a %b %d %H:%M:%S UTC %Y"),
+        hostname=socket.gethostname(),
+        description=f"{commit.counts.files} files in {len(commit.partitions)} partitions, {commit.mode}",
+        jobId=entry.job_id or "",
+        jobIdSource="airflow-s3commit",
+        metrics=commit.metrics,
+        diagnostics={
+            **entry.context,
+            MANIFEST_DIAGNOSTIC: join_uri(context.bucket, receipt),
+            GENERATION_DIAGNOSTIC: str(entry.number),
+            NONCE_DIAGNOSTIC: context.new_id(),
+        },
+        filenames=[f"/{key}" for key in keys],
+        iostatistics=IOStatistics(counters=counters),
+    )
+
+
+def _find(context: JobContext) -> _Marker | None:
+    store, bucket, key = context.store, context.bucket, context.layout.success
+    try:
+        fetched = store.get(bucket, key, limit=largest(SuccessData))
+    except NoSuchKey:
+        return None
+    except TooLarge:
+        return _Marker(store.head(bucket, key).etag, None)
+    generation = None
+    with suppress(InvalidRecord):
+        generation = decode(SuccessData, fetched.body, SUCCESS).generation
+    return _Marker(fetched.info.etag, generation)
+
+
+def _is_as_new(context: JobContext, found: _Marker, entry: Entry) -> bool:
+    if found.generation is not None:
+        return found.generation >= entry.number
+    store, home = context.store, context.layout.destination
+    try:
+        written = store.head(home.bucket, context.layout.success)
+    except NoSuchKey:
+        return False
+    # Both by the store's clock.
+    entered = store.head(home.bucket, entry_key(home, entry.number))
+    return written.etag == found.etag and written.modified > entered.modified

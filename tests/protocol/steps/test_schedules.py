@@ -1,0 +1,229 @@
+"""Crashes and interleavings of the steps on the log alone, each held to the rules of `lake.Watched`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
+
+import pytest
+
+from airflow_s3commit.exceptions import AlreadyCommitted, DestinationNotEmpty, JobClosed, S3CommitError
+from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
+from tests.crash.late import Delay, LateStore
+from tests.protocol.steps.lake import A, Actor, B, C, Lake, Watched, calls_of, play
+
+FAULTS: tuple[Effect, ...] = ("crash-before", "crash-after", "lose-answer", "refuse")
+MODES = ("append", "replace")
+
+#: What ends a job again, whatever was begun.
+_ENDS = (AlreadyCommitted, JobClosed, DestinationNotEmpty)
+
+
+def end_all(lake: Lake, watched: Watched, *jobs: str) -> None:
+    """Commit each job again, or abort it, as another process would; then all is at rest."""
+    for job_id in jobs:
+        try:
+            lake.commit(job_id)(watched)
+        except S3CommitError:
+            with suppress(*_ENDS):
+                lake.abort(job_id)(watched)
+    # Whoever ended a job and died left its clean-up to a process that takes the step again.
+    for job_id in jobs:
+        for step in (lake.commit, lake.abort):
+            with suppress(*_ENDS):
+                step(job_id)(watched)
+    watched.check_at_rest()
+
+
+@pytest.mark.parametrize("mode", ["append", "replace", "fail"])
+def test_a_job_is_committed_and_leaves_nothing(mode: str) -> None:
+    """A commit leaves the table's files, the marker and a receipt, and nothing else of the job."""
+    lake = Lake(older=mode != "fail")
+    lake.prepare(A, mode)
+    watched = Watched(lake)
+    lake.commit(A)(watched)
+    watched.check_at_rest()
+    assert watched.marked() == 2
+
+
+@pytest.mark.parametrize(("mode", "fault"), [*product(MODES, FAULTS)])
+def test_a_commit_that_stops_anywhere_is_committed_again(mode: str, fault: Effect) -> None:
+    """After a fault at any call of a commit, another commit finishes the job."""
+    calls = _count(lambda lake: lake.commit(A), mode)
+    for nth in range(1, calls + 1):
+        lake = _sealed(mode)
+        watched = Watched(lake)
+        with suppress(Crash, S3CommitError):
+            lake.commit(A)(FaultyStore(watched, Fault(fault, nth=nth)))
+        lake.commit(A)(watched)
+        watched.check_at_rest()
+        assert [entry["kind"] for entry in watched.entries()] == ["commit", "commit"]
+
+
+@pytest.mark.parametrize(("mode", "fault"), [*product(MODES, FAULTS)])
+def test_an_abort_that_stops_anywhere_is_aborted_again(mode: str, fault: Effect) -> None:
+    """After a fault at any call of an abort of a half-published job, another abort undoes all of it."""
+    calls = _count(lambda lake: lake.abort(A), mode, published=True)
+    for nth in range(1, calls + 1):
+        lake = _sealed(mode, published=True)
+        watched = Watched(lake)
+        with suppress(Crash, S3CommitError):
+            lake.abort(A)(FaultyStore(watched, Fault(fault, nth=nth)))
+        lake.abort(A)(watched)
+        watched.check_at_rest()
+        assert [entry["kind"] for entry in watched.entries()] == ["commit", "abandon"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_abort_wins_or_loses_against_a_commit_that_died_anywhere(mode: str) -> None:
+    """After a commit that died at any call, an abort either undoes the job or finds it committed."""
+    for nth in range(1, _count(lambda lake: lake.commit(A), mode) + 1):
+        lake = _sealed(mode)
+        watched = Watched(lake)
+        with suppress(Crash):
+            lake.commit(A)(FaultyStore(watched, Fault("crash-after", nth=nth)))
+        try:
+            lake.abort(A)(watched)
+        except AlreadyCommitted:
+            lake.commit(A)(watched)
+        watched.check_at_rest()
+
+
+@pytest.mark.parametrize("step", ["set_up", "write"])
+def test_a_step_before_the_commit_that_stops_anywhere_leaves_a_job_that_can_be_aborted(step: str) -> None:
+    """After a crash at any call of setup, task or seal, an abort leaves nothing of the job."""
+
+    def begun() -> tuple[Lake, Actor]:
+        lake = Lake()
+        if step == "write":
+            lake.set_up(A, "append")(lake.store)
+            return lake, lake.write(A)
+        return lake, lake.set_up(A, "append")
+
+    for nth, fault in product(range(1, calls_of(*begun()) + 1), ("crash-before", "crash-after")):
+        lake, act = begun()
+        watched = Watched(lake)
+        with suppress(Crash):
+            act(FaultyStore(watched, Fault(fault, nth=nth)))
+        lake.abort(A)(watched)
+        watched.check_at_rest()
+
+
+#: Pairs of processes, by name: what each does, and the jobs that are to be ended after it.
+PAIRS: dict[str, tuple[Callable[[Lake], list[Actor]], str]] = {
+    "two committers": (lambda lake: [lake.commit(A), lake.commit(A)], "AB"),
+    "commit and abort": (lambda lake: [lake.commit(A), lake.abort(A)], "AB"),
+    "two aborts": (lambda lake: [lake.abort(A), lake.abort(A)], "AB"),
+    "commit and a rival's commit": (lambda lake: [lake.commit(A), lake.commit(B)], "AB"),
+    "abort and a rival's commit": (lambda lake: [lake.abort(A), lake.commit(B)], "AB"),
+    "commit and a late attempt": (lambda lake: [lake.commit(A), lake.attempt(A, "2")], "AB"),
+    "abort and a late attempt": (lambda lake: [lake.abort(A), lake.attempt(A, "2")], "AB"),
+    "abort and a whole job": (lambda lake: [lake.abort(C), lake.until_sealed(C)], "ABC"),
+    "abort and a setup": (lambda lake: [lake.abort(C), lake.set_up(C, "append")], "ABC"),
+}
+JOBS = {"A": A, "B": B, "C": C}
+
+
+def _world(pair: str, modes: tuple[str, str]) -> tuple[Lake, list[Actor]]:
+    lake = Lake()
+    lake.prepare(A, modes[0])
+    lake.prepare(B, modes[1])
+    return lake, PAIRS[pair][0](lake)
+
+
+def _length(pair: str, modes: tuple[str, str], number: int) -> int:
+    lake, actors = _world(pair, modes)
+    return calls_of(lake, actors[number])
+
+
+def play_pair(pair: str, modes: tuple[str, str]) -> None:
+    """Play a pair with a switch at every call of each process, and end all jobs after that."""
+    for first in (0, 1):
+        for own in range(_length(pair, modes, first) + 1):
+            lake, actors = _world(pair, modes)
+            watched, _ = play(lake, actors, [(first, own), (1 - first, 1_000_000)])
+            watched.check_left()
+            end_all(lake, watched, *(JOBS[name] for name in PAIRS[pair][1]))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("modes", [("append", "append"), ("replace", "append"), ("replace", "replace")])
+def test_two_processes_in_any_order_keep_the_rules(pair: str, modes: tuple[str, str]) -> None:
+    """With a switch at any call of each of two processes every rule holds, at every call and at rest."""
+    play_pair(pair, modes)
+
+
+@pytest.mark.parametrize("modes", [("replace", "replace"), ("append", "replace")])
+@pytest.mark.parametrize("pair", ["two committers", "commit and abort", "commit and a rival's commit"])
+def test_a_process_that_dies_beside_another_leaves_what_a_third_can_end(
+    pair: str, modes: tuple[str, str]
+) -> None:
+    """With one process dead at any call, beside another at any call, a third one ends all jobs."""
+    own = range(0, _length(pair, modes, 0) + 1, 2)
+    others = range(0, _length(pair, modes, 1) + 1, 3)
+    for calls, other in product(own, others):
+        lake, actors = _world(pair, modes)
+        watched, _ = play(lake, actors, [(1, other), (0, calls)], dies=0)
+        end_all(lake, watched, A, B)
+
+
+def play_late(modes: tuple[str, str], delay: Delay) -> None:
+    """Commit with one write that takes effect late, at any write, and a whole abort or commit before that."""
+    for step, nth in product(("abort", "commit"), range(1, 12)):
+        lake = Lake()
+        lake.prepare(A, modes[0])
+        lake.prepare(B, modes[1])
+        watched = Watched(lake)
+        late = LateStore(watched, nth, delay)
+        with suppress(Crash, S3CommitError):
+            lake.commit(A)(late)
+        with suppress(*_ENDS):
+            getattr(lake, step)(A)(watched)
+        lake.commit(B)(watched)
+        late.land()
+        end_all(lake, watched, A, B)
+
+
+@pytest.mark.parametrize("modes", [("append", "replace"), ("replace", "replace")])
+@pytest.mark.parametrize("delay", ["late", "twice"])
+def test_a_write_that_takes_effect_late_keeps_the_rules(modes: tuple[str, str], delay: Delay) -> None:
+    """With any write of a commit landing after other processes have ended both jobs every rule holds."""
+    play_late(modes, delay)
+
+
+def play_spent_id() -> None:
+    """Abort a job and die at any call, let another job commit, then use the first one's id again."""
+    for nth in range(1, 30):
+        lake = Lake()
+        lake.prepare(B, "append")
+        watched = Watched(lake)
+        with suppress(Crash):
+            lake.abort(C)(FaultyStore(watched, Fault("crash-after", nth=nth)))
+        lake.commit(B)(watched)
+        with suppress(*_ENDS):
+            lake.until_sealed(C)(watched)
+            lake.commit(C)(watched)
+        ends = [entry["job_id"] for entry in watched.entries() if "job_id" in entry]
+        assert len(ends) == len(set(ends)), "an id was used twice"
+
+
+def test_an_id_is_spent_from_its_end_on() -> None:
+    """Wherever the process that ended a job died, its id never enters the log again."""
+    play_spent_id()
+
+
+def _sealed(mode: str, *, published: bool = False) -> Lake:
+    """Return a lake with a sealed job; with ``published`` its commit died before its entry."""
+    lake = Lake()
+    lake.prepare(A, mode)
+    if published:
+        fault = Fault("crash-before", "put", "*_s3commit/log/*")
+        with pytest.raises(Crash):
+            lake.commit(A)(FaultyStore(lake.store, fault))
+    return lake
+
+
+def _count(actor_of: Callable[[Lake], Actor], mode: str, *, published: bool = False) -> int:
+    lake = _sealed(mode, published=published)
+    return calls_of(lake, actor_of(lake))
