@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.object_options import ObjectOptions
     from airflow_s3commit.protocol.model.ownership import HmacSigner, Signer
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, PlanReference, SealReference
-    from airflow_s3commit.protocol.rebase import RebaseReport, rebase
     from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
@@ -123,7 +122,6 @@ __all__ = [
     "PlanReference",
     "PreconditionFailed",
     "Progress",
-    "RebaseReport",
     "Refused",
     "RegistrationReport",
     "RepairReport",
@@ -152,7 +150,6 @@ __all__ = [
     "latest_manifest",
     "manifest_files",
     "read_manifest",
-    "rebase",
     "register_destination",
     "register_partitions",
     "repair",
@@ -198,7 +195,6 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.model.sealed_job": (
                 "CommittedTask", "Counts", "PlanReference", "SealReference",
             ),
-            "airflow_s3commit.protocol.rebase": ("RebaseReport", "rebase"),
             "airflow_s3commit.protocol.registration": ("RegistrationReport", "register_partitions"),
             "airflow_s3commit.protocol.repair": ("RepairReport", "repair"),
             "airflow_s3commit.protocol.sweep.apply": ("SweepReport", "sweep"),

@@ -89,16 +89,7 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
 #: Next steps after errors of commands about a table, which name no job; these are tried first.
 _AFTER_ABOUT_TABLE: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
     ((NotReversible, DestinationChanged), (("look at the commits to the table", "log"),)),
-    (
-        (ForeignRecord,),
-        (
-            (
-                "if the table was copied here, compare it with its log",
-                "repair",
-                "--rebase",
-            ),
-        ),
-    ),
+    ((ForeignRecord,), (("if the table was copied here, list its files in a log of its own", "baseline"),)),
     ((InvalidRecord,), (("see which records are damaged, and what can be rebuilt", "repair"),)),
 )
 

@@ -28,10 +28,10 @@ FACES = {
     "airflow_s3commit": """
         AbortReport AuditReport AuditRules BaselineReport CommittedTask Counts Destination FileEntry
         GlueTable HmacSigner Job JobOptions JobReference JobWriter KmsSigner ManifestRecord
-        MemoryStore ObjectOptions ObjectStore OutputFile PlanReference Progress RebaseReport
+        MemoryStore ObjectOptions ObjectStore OutputFile PlanReference Progress
         RegistrationReport RepairReport RetryPolicy RollbackReport S3Config S3Store SealReference
         Signer StateRecord SweepReport TableReport TaskAttempt VerifyReport __version__ audit
-        baseline dataset history latest_manifest manifest_files read_manifest rebase
+        baseline dataset history latest_manifest manifest_files read_manifest
         register_destination register_partitions repair rollback search_manifest sweep verify
         verify_manifest write_job write_table
     """,

@@ -138,7 +138,7 @@ def log(
     words, home = f"{nothing} in the log of {session.destination.uri}", session.destination
     if not filters and (original := original_of(session.store, home)) is not None:
         words = f"{home.uri} is a copy of {original}, without its own history"
-        steps = [NextStep("take over the original's history", session.commands.line("repair", "--rebase"))]
+        steps = [NextStep("list its files in a log of its own", session.commands.line("baseline"))]
     code = session.output.result(value, Line(words))
     session.output.advise(steps)
     return code

@@ -186,7 +186,7 @@ def _size_before(entry: LogEntry, size: Counts) -> Counts | None:
     """Return the size of the table before an entry; None if the entry does not have it."""
     if entry.kind == "baseline" or entry.restores is not None:
         return None
-    if entry.manifest is None or entry.rebase is not None:
+    if entry.manifest is None:
         return size
     added, removed = entry.manifest.counts, entry.manifest.replaced
     return Counts(

@@ -50,7 +50,8 @@ class RepairReport(Plain, Struct, kw_only=True):
         destination: URI of the destination.
         dry_run: Whether nothing was changed.
         entries: Number of the newest entry of the log; 0 without a log.
-        original: URI of the table whose log was copied here, if this one has no history of its own.
+        original: URI of the table whose log was copied here, if this one has no history of its own; else
+            empty.
         repaired: Records that were rebuilt, or in a dry run that would be; each with what was wrong.
         left: What cannot be rebuilt, with what to do.
         failures: Records that could not be written or deleted; repair again.
@@ -60,7 +61,7 @@ class RepairReport(Plain, Struct, kw_only=True):
     destination: str
     dry_run: bool
     entries: int = 0
-    original: str | None = None
+    original: str = ""
     repaired: list[LogFinding] = []
     left: list[LogFinding] = []
     failures: list[LogFinding] = []
@@ -108,12 +109,11 @@ def repair(
     check.compare_lists(())
     settings = {"clock": clock or SystemClock(), "new_id": new_id, "threads": threads, "signer": signer}
     run = _Repair(check, settings)
-    copied = check.newest.copied if check.newest is not None else None
     report = RepairReport(
         destination=place.uri,
         dry_run=dry_run,
         entries=check.head,
-        original=copied.destination if copied is not None else None,
+        original=check.newest.original if check.newest is not None else "",
     )
     for finding in [*check.findings, *run.damaged_states()]:
         act = run.cure(finding)

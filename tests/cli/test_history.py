@@ -118,22 +118,17 @@ def test_what_cannot_be_rebuilt_is_a_finding(lake: Lake, run: RunProgram) -> Non
     assert (result.exit_code, "CANNOT BE REBUILT" in result.stdout) == (1, True)
 
 
-def test_a_copy_is_rebased(lake: Lake, run: RunProgram) -> None:
-    """A dry run compares, ``--apply`` takes over the history, and a changed file is a finding."""
+def test_a_copy_gets_a_log_of_its_own(lake: Lake, run: RunProgram) -> None:
+    """Commands name the original of a copied table, and then its own log."""
     lake.sealed(FILES).commit()
     for info in list(lake.store.list_objects("lake", ROOT)):
         lake.store.put("lake", f"copy/{info.key.removeprefix(ROOT)}", lake.store.get("lake", info.key).body)
     for command in (("repair",), ("log",), ("rollback", "--to", "1"), ("verify",)):
         told = run(command[0], "s3://lake/copy/", *command[1:])
-        assert "--rebase" in told.stdout + told.stderr, command
-    sizes = ("repair", "s3://lake/copy/", "--rebase", "--accept-sizes")
-    refused = run("repair", "s3://lake/copy/", "--rebase")
-    assert (refused.exit_code, "ONLY THE SIZE IS THE SAME" in refused.stdout) == (1, True)
-    shown = run(*sizes)
-    assert (shown.exit_code, "add --apply" in shown.stdout) == (0, True)
-    assert "taken over, by generation 2" in run(*sizes, "--apply").stdout
-    assert "taken over before" in run("repair", "s3://lake/copy/", "--rebase", "--apply").stdout
-    assert run("repair", lake.destination, "--accept-sizes").exit_code == 2
+        assert lake.destination in told.stdout + told.stderr, command
+    assert "generation 2 lists them" in run("baseline", "s3://lake/copy/", "--apply").stdout
+    assert "nothing to repair" in run("repair", "s3://lake/copy/").stdout
+    assert lake.destination not in run("verify", "s3://lake/copy/").stdout
 
 
 def test_a_baseline_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import BaselineReport, Destination, HmacSigner, baseline, rebase, rollback, write_job
+from airflow_s3commit import BaselineReport, HmacSigner, baseline, rollback, write_job
 from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidRecord, LockHeld
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
@@ -250,15 +250,18 @@ def test_a_process_that_dies_does_no_harm() -> None:
         assert table(lake) == DATA
 
 
-def test_a_copy_with_retained_files_is_refused() -> None:
-    """Its retained files would be taken for data."""
+@each("aborts", [False, True])
+def test_a_copy_with_retained_files_is_refused(aborts: bool) -> None:
+    """Its retained files would be taken for data; an abort at the copy begins no history."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS, conflict_mode="append").commit()
     lake.sealed({"dt=1/a": b"2"}, retain="7d").commit()
     copy = Lake(prefix="copy/")
     for key in lake.keys(ROOT):
         copy.store.put(BUCKET, key.replace(ROOT, "copy/", 1), lake.get(key))
-    with pytest.raises(InvalidRecord, match="--rebase --apply"):
+    if aborts:
+        copy.set_up(an_id("aborted at the copy")).abort()
+    with pytest.raises(InvalidRecord, match="only the files of its newest generation"):
         baseline(copy.store, copy.destination, dry_run=False, clock=copy.clock, threads=0)
 
 
@@ -283,20 +286,6 @@ def test_listed_files_have_the_number_of_their_baseline() -> None:
     assert snapshot is not None
     assert (snapshot.baseline, [commit.number for commit in snapshot.commits()]) == (0, [1, 2])
     assert snapshot.newest_in(["dt=2"]) == OURS
-
-
-def test_a_copy_of_a_listed_table_is_rebased() -> None:
-    """If its older files are listed, a copied table keeps its history."""
-    lake = Lake()
-    lake.put(OLD)
-    lake.sealed({"dt=2/more": b"m"}, conflict_mode="append").commit()
-    closed(lake)
-    for key in lake.keys(ROOT):
-        lake.store.put(BUCKET, key.replace(ROOT, "copy/", 1), lake.get(key))
-    report = rebase(lake.store, "s3://lake/copy/", dry_run=False, accept_sizes=True, threads=0)
-    assert (report.generation, report.files) == (4, 4)
-    files = find_table(lake.store, Destination.parse("s3://lake/copy/"), Choice()).files
-    assert {file.path.removeprefix(f"{BUCKET}/copy/") for file in files} == table(lake)
 
 
 @each("marker", [b"", b"another program's"])

@@ -162,7 +162,7 @@ class LogCheck:
                 if fold is not None:
                     fold.apply(entry)
                     self._compare_checkpoint(fold, checkpoints)
-                    if number == self.generation and fold.copied is None:
+                    if number == self.generation and not fold.original:
                         self.table = copy.deepcopy(fold)
             self._compare_derived([entry for entry in good if entry.destination == self.destination.uri])
             self.step(self.head)
@@ -300,7 +300,7 @@ class LogCheck:
         return {checkpoint_number(self.destination, info.key) or 0 for info in listed}
 
     def _compare_checkpoint(self, fold: TableSnapshot, checkpoints: set[int]) -> None:
-        if fold.number not in checkpoints or fold.copied is not None:
+        if fold.number not in checkpoints or fold.original:
             # Readers pass over one that was copied here.
             return
         key = checkpoint_key(self.destination, fold.number)

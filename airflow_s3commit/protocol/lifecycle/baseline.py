@@ -160,23 +160,23 @@ def _end_removals(run: CommitRun, manifest: ManifestRecord, written: float) -> N
 
 
 def is_copied(context: JobContext, log: Log) -> bool:
-    """Return whether the newest entry was copied here with its dataset.
+    """Return whether the log was copied here with its dataset, and has no history of this place yet.
 
     Raises:
         InvalidRecord: So it was, with retained files, which a baseline would take for data.
 
     """
     home = context.layout.destination
-    if not log.position:
+    # Aborts at the copy may have followed: they begin no history.
+    number = log.position - sum(1 for _ in newest_entries(context.store, home, before=log.position + 1))
+    if not number:
         return False
-    entry = read_entry(context.store, home, log.position)
-    if entry.destination == home.uri:
-        return False
+    entry = read_entry(context.store, home, number)
     if entry.retaining:
         raise InvalidRecord(
             f"{context.name}: {home.uri} is a copy of {entry.destination}, which retains files that it has"
-            " replaced: they would be taken for data; take over its history first, with: s3commit repair"
-            f" {home.uri} --rebase --apply"
+            " replaced: they would be taken for data. Copy it again: only the files of its newest generation,"
+            " which airflow_s3commit.dataset names, and nothing of _s3commit/"
         )
     return True
 

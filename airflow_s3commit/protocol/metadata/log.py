@@ -433,8 +433,6 @@ def newest_entries(
 ) -> Iterator[LogEntry]:
     """Yield the entries of a history, newest first, down to its baseline or to one that was copied here.
 
-    In a copy that was rebased the entries of the original are part of it; they name the original.
-
     Args:
         store: The store of the destination.
         destination: The destination.
@@ -448,7 +446,7 @@ def newest_entries(
         InvalidRecord: An entry is damaged or missing.
 
     """
-    bucket, limit, home = destination.bucket, largest(LogEntry), destination.uri
+    bucket, limit = destination.bucket, largest(LogEntry)
     last, at_once = max(find_head(store, destination, marked), at_least), min(first, _AT_ONCE)
     last = last if before is None else min(last, before - 1)
     while last:
@@ -462,13 +460,11 @@ def newest_entries(
             if not isinstance(outcome, Fetched):
                 raise _missing(destination, number)
             entry = _decode_entry(destination, outcome.info.key, outcome.body, number)
-            if entry.destination != home:
+            if entry.destination != destination.uri:
                 return
             yield entry
             if entry.kind == "baseline":
                 return
-            if entry.rebase is not None:
-                home = entry.rebase.origin
         last, at_once = numbers[-1] - 1, min(then, _AT_ONCE)
 
 

@@ -292,11 +292,9 @@ def read_list(
             yield entry
 
 
-def list_key(home: Destination, job_id: str, files_sha256: str, *, lost: bool, rebased: bool = False) -> str:
-    """Return the key of a job's list of files: of a lost job's that are there, or as they are in a copy."""
+def list_key(home: Destination, job_id: str, files_sha256: str, *, lost: bool) -> str:
+    """Return the key of a job's list of files: of a lost job's that are there."""
     layout = Layout.of(home, job_id)
-    if rebased:
-        return layout.rebased_files(files_sha256)
     return layout.lost_files(files_sha256) if lost else layout.manifest_files
 
 
@@ -307,7 +305,7 @@ def key_with_list(home: Destination, commit: LiveCommit) -> str:
     """
     if commit.within:
         return entry_key(home, commit.number)
-    return list_key(home, commit.job_id, commit.files_sha256, lost=commit.lost, rebased=commit.rebased)
+    return list_key(home, commit.job_id, commit.files_sha256, lost=commit.lost)
 
 
 def each_list(

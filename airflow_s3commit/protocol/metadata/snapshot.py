@@ -66,47 +66,17 @@ def read_snapshot(
         snapshot.apply(entry)
     while snapshot.number < at_least:
         snapshot.apply(read_entry(store, destination, snapshot.number + 1))
-    if generation is not None and snapshot.copied is not None:
-        snapshot = _rebased(snapshot.copied, entries, destination) or snapshot
     if generation is None:
         return snapshot if snapshot.generation else None
     if snapshot.number < generation or not snapshot.generation:
         newest = newest_commit(store, destination)
         found = "no commit is in its log; are bucket and prefix right?"
-        if snapshot.copied is not None:
-            found = (
-                f"it is a copy of {snapshot.copied.destination}, take over its history with:"
-                f" s3commit repair {destination.uri} --rebase"
-            )
+        if snapshot.original:
+            found = f"it is a copy of {snapshot.original}, whose generations can be read there alone"
         if newest is not None:
             found = f"the newest is {newest.number}; list them with: s3commit log {destination.uri}"
         raise NoSuchKey(f"{destination.uri} has no generation {generation}: {found}")
     return snapshot
-
-
-def _rebased(
-    copied: TableSnapshot, entries: Iterator[LogEntry], destination: Destination
-) -> TableSnapshot | None:
-    """Return a generation of the original of a copy, with the copy's files; None if it was not rebased.
-
-    Raises:
-        NoSuchKey: The copy lacks files of it: they were deleted at the original before it was copied.
-
-    """
-    for entry in entries:
-        if entry.destination == copied.destination:
-            continue
-        if entry.rebase is None or entry.rebase.origin != copied.destination:
-            return None
-        missing = copied.rebase(entry.destination, entry.rebase)
-        if missing:
-            raise NoSuchKey(
-                f"{destination.uri} is a copy, and generation {copied.generation} cannot be read in it: files"
-                f" of generation {missing[0]} were no part of the table, and not retained, when it was copied"
-            )
-        if entry.destination == destination.uri:
-            return copied
-    return None
 
 
 def original_of(store: ObjectStore, destination: Destination) -> str | None:
@@ -167,8 +137,7 @@ def _newest_checkpoint(
             continue
         entries = (entry for entry, _ in read_entries(store, destination, number - 1))
         last = next(entries, None)
-        # One at an entry that was copied here lacks the table of the original, which a rebase takes over.
-        if last is not None and (last.nonce, last.destination) == (snapshot.nonce, destination.uri):
+        if last is not None and last.nonce == snapshot.nonce:
             snapshot.begun = dict(last.begun)
             return snapshot, entries
         logger.warning("skipping a checkpoint: %s is not of this log", where)
@@ -206,8 +175,6 @@ def live_files(
     destination: Destination,
     commits: Iterable[LiveCommit],
     kind: type[F],
-    *,
-    origin: Destination | None = None,
 ) -> Iterator[tuple[LiveCommit, list[F]]]:
     """Yield each commit, in any order, with its files that are still in the table; reads several at once.
 
@@ -216,19 +183,17 @@ def live_files(
         destination: The destination.
         commits: The commits of a snapshot.
         kind: What to decode of each file.
-        origin: The destination whose keys the lists have, where they were copied here; else None.
 
     Raises:
         NoSuchKey: A list is gone.
         InvalidRecord: A list was changed, or names a file that no job may write.
 
     """
-    listed = origin or destination
     for commit, pieces in each_list(store, destination, commits):
         live = frozenset(commit.partitions)
         where = join_uri(destination.bucket, key_with_list(destination, commit))
-        files = read_list(kind, listed, commit.job_id, commit.files_sha256, pieces, where=where)
-        yield commit, [file for file in files if partition_of(file.key[len(listed.prefix) :]) in live]
+        files = read_list(kind, destination, commit.job_id, commit.files_sha256, pieces, where=where)
+        yield commit, [file for file in files if partition_of(file.key[len(destination.prefix) :]) in live]
 
 
 _PAGE = 1_000

@@ -386,10 +386,6 @@ class Layout:
         """Return the key of the list of a lost job's files that are there, in the destination's bucket."""
         return self.destination.key(f"{HOME}/manifests/lost-{self.job_id}.{files_sha256[:16]}.jsonl")
 
-    def rebased_files(self, files_sha256: str) -> str:
-        """Return the key of the list of a job's files as they are in this copy of its dataset."""
-        return self.destination.key(f"{HOME}/manifests/rebased-{self.job_id}.{files_sha256[:16]}.jsonl")
-
     @property
     def probe(self) -> str:
         """Key of the probe upload that setup starts and aborts to check permissions."""

@@ -83,8 +83,7 @@ class LiveCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         files_sha256: SHA-256 of the job's list of files, in hexadecimal.
         partitions: The partitions whose files are still in the table.
         lost: The job is lost: its list has those of its files that are there.
-        rebased: Its list was written anew when the table was copied here.
-        within: Its list lies within its entry; never where it is rebased.
+        within: Its list lies within its entry.
         schemas: Which of the checkpoint's schemas its files have; empty if they are unknown.
 
     """
@@ -94,23 +93,8 @@ class LiveCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     files_sha256: Line
     partitions: list[Line]
     lost: bool = False
-    rebased: bool = False
     within: bool = False
     schemas: list[Count] = field(default_factory=list)
-
-
-class Rebase(Struct, frozen=True, kw_only=True):
-    """Makes the log that was copied here this destination's own history.
-
-    Attributes:
-        origin: URI of the destination that the entries before it name.
-        lists: Each commit that had files in the table or retained ones, with the partitions of these, and
-            the SHA-256 of its new list, which has the keys and ETags of the copy.
-
-    """
-
-    origin: Text
-    lists: list[LiveCommit]
 
 
 class Begin(Struct, frozen=True, kw_only=True):
@@ -159,8 +143,6 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
         marking: Whether this commit, or an earlier one of the history, asked for a ``_SUCCESS`` in each
             partition: from then on every commit writes them.
         restores: Of a rollback, the commits that the partitions in its manifest consist of again; else None.
-        rebase: Of the ``commit`` that takes over the log of a copied dataset; else None. Its manifest lists
-            the whole table, to which it adds nothing.
         closing: Of the ``commit`` whose manifest lists the files of the baseline, which has none after
             that; it may be the first entry of the history.
         imported: A version without a log committed the job; this entry was made from its manifest later.
@@ -189,7 +171,6 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     retaining: bool = False
     marking: bool = False
     restores: list[LiveCommit] | None = None
-    rebase: Rebase | None = None
     closing: bool = False
     imported: bool = False
     plan: PlanName | None = None
@@ -232,8 +213,7 @@ class RetainedCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         removed: Generation that removed them.
         retain: Seconds that it retains them.
         released: Number of the entry that has released them; 0 without one.
-        rebased: As in a `LiveCommit`.
-        within: Likewise.
+        within: As in a `LiveCommit`.
         schemas: Which of the checkpoint's schemas they have; empty if they are unknown.
 
     """
@@ -245,7 +225,6 @@ class RetainedCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     removed: Generation
     retain: Count
     released: Generation = 0
-    rebased: bool = False
     within: bool = False
     schemas: list[Count] = field(default_factory=list)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from bisect import insort
 from collections.abc import Collection, Mapping
@@ -20,7 +19,6 @@ from airflow_s3commit.protocol.model.log import (
     LiveCommit,
     LogEntry,
     NewestSchemas,
-    Rebase,
     Release,
     RetainedCommit,
 )
@@ -42,7 +40,6 @@ class _Commit:
     live: int
     lost: bool = False
     schemas: tuple[str, ...] = ()
-    rebased: bool = False
     within: bool = False
 
 
@@ -54,7 +51,6 @@ class _Retained:
     retain: int
     released: int = 0
     schemas: tuple[str, ...] = ()
-    rebased: bool = False
     within: bool = False
 
 
@@ -71,6 +67,7 @@ class TableSnapshot:
             are those that no commit lists and no job owns that is in the log or unfinished.
         removed: Partitions that have no such objects, because commits have removed them.
         begun: Numbers of the ``begin`` entries of jobs that have not ended, by job.
+        original: URI that the last entry names, if it was copied here with the dataset; else empty.
 
     """
 
@@ -81,6 +78,7 @@ class TableSnapshot:
     baseline: int = 0
     removed: set[str] = dataclasses.field(default_factory=set)
     begun: dict[str, int] = dataclasses.field(default_factory=dict)
+    original: str = ""
     _commits: dict[int, _Commit] = dataclasses.field(default_factory=dict)
     #: The commits that have files in a partition, in their order.
     _partitions: dict[str, list[int]] = dataclasses.field(default_factory=dict)
@@ -91,23 +89,17 @@ class TableSnapshot:
     #: The schemas, each of which is in memory once.
     _schemas: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    #: The table of the original, after entries that were copied here.
-    copied: TableSnapshot | None = None
-
     def apply(self, entry: LogEntry) -> None:
         """Take the next entry of the log into account.
 
-        One of another destination was copied here: it is not of this table, unless a `Rebase` follows.
+        One of another destination was copied here: it is not of this table, and ends what was there before.
         """
-        before = self.number
         self.number, self.nonce = entry.number, entry.nonce
-        self.begun = {} if entry.destination != self.destination else dict(entry.begun)
-        if entry.destination != self.destination:
-            self._apply_copied(entry, before)
-            return
-        copied, self.copied = self.copied, None
-        if entry.rebase is not None:
-            self._take_over(entry.number, entry.rebase, copied)
+        self.original = entry.destination if entry.destination != self.destination else ""
+        self.begun = {} if self.original else dict(entry.begun)
+        if self.original:
+            self.generation = 0
+            self._begin_anew()
         elif entry.kind == "baseline":
             self._begin_anew()
             self.baseline = entry.number
@@ -146,41 +138,6 @@ class TableSnapshot:
         self._add(number, found, written)
         if schemas:
             self._newest = (entry.job_id, schemas)
-
-    def rebase(self, destination: str, rebase: Rebase) -> list[int]:
-        """Make the table that of a copy, and return the commits with files that are in no list of it."""
-        self.destination = destination
-        new = {commit.number: commit for commit in rebase.lists}
-        for number, commit in self._commits.items():
-            if number in new:
-                commit.files_sha256, commit.rebased, commit.within = new[number].files_sha256, True, False
-        for commits in self._retained.values():
-            for number in commits.keys() & new.keys():
-                sha256 = new[number].files_sha256
-                commits[number] = dataclasses.replace(
-                    commits[number], files_sha256=sha256, rebased=True, within=False
-                )
-        listed = {number: frozenset(commit.partitions) for number, commit in new.items()}
-        return [
-            c.number for c in self.commits() if not listed.get(c.number, frozenset()).issuperset(c.partitions)
-        ]
-
-    def _apply_copied(self, entry: LogEntry, before: int) -> None:
-        if self.copied is None or self.copied.destination != entry.destination:
-            # The entries before may be the history of the place that this one was copied from.
-            own = dataclasses.replace(copy.deepcopy(self), number=before) if before else None
-            self.copied = TableSnapshot(entry.destination, copied=self.copied or own)
-        self.copied.apply(entry)
-        self.generation = 0
-        self._begin_anew()
-
-    def _take_over(self, number: int, rebase: Rebase, other: TableSnapshot | None) -> None:
-        self._begin_anew()
-        self.generation = number
-        if other is not None and other.destination == rebase.origin:
-            other.rebase(self.destination, rebase)
-            for name in ("_commits", "_partitions", "_retained", "_newest", "_schemas"):
-                setattr(self, name, getattr(other, name))
 
     def schemas(self) -> list[JobSchema]:
         """Return the different schemas of the table's files, each with the first job that wrote it.
@@ -225,7 +182,6 @@ class TableSnapshot:
                 files_sha256=self._commits[number].files_sha256,
                 partitions=live,
                 lost=self._commits[number].lost,
-                rebased=self._commits[number].rebased,
                 within=self._commits[number].within,
             )
             for number, live in sorted(partitions.items())
@@ -250,7 +206,6 @@ class TableSnapshot:
                 removed=retained.removed,
                 retain=retained.retain,
                 released=retained.released,
-                rebased=retained.rebased,
                 within=retained.within,
                 schemas=[positions[text] for text in retained.schemas if text in positions],
             )
@@ -299,7 +254,6 @@ class TableSnapshot:
                 remover.number,
                 remover.retain,
                 schemas=commit.schemas,
-                rebased=commit.rebased,
                 within=commit.within,
             )
             self._retained.setdefault(partition, {})[number] = retained
@@ -329,9 +283,7 @@ class TableSnapshot:
         retained = self._retained.get(partition, {})
         before = retained.pop(commit.number, None)
         schemas = before.schemas if before is not None else ()
-        back = _Commit(
-            commit.job_id, commit.files_sha256, 0, commit.lost, schemas, commit.rebased, commit.within
-        )
+        back = _Commit(commit.job_id, commit.files_sha256, 0, commit.lost, schemas, commit.within)
         self._commits.setdefault(commit.number, back).live += 1
         if not retained:
             self._retained.pop(partition, None)
@@ -426,7 +378,6 @@ class TableSnapshot:
                 len(partitions),
                 commit.lost,
                 schemas,
-                commit.rebased,
                 commit.within,
             )
             snapshot._add(commit.number, found, partitions)
@@ -440,7 +391,6 @@ class TableSnapshot:
                     retained.retain,
                     retained.released,
                     _picked(head.schemas, retained.schemas, where),
-                    retained.rebased,
                     retained.within,
                 )
         return snapshot

@@ -87,7 +87,7 @@ def plan_lists(
 ) -> Iterator[OrphanList | LeftAlone]:
     """Yield the lists of files to remove, and those that look like orphans and are kept.
 
-    A process that dies between a list and its entry leaves one: a commit, a rollback, a baseline or a rebase.
+    A process that dies between a list and its entry leaves one: a commit, a rollback or a baseline.
     So does a committer that slept while its job was ended. Such a list is an orphan if the log shows the end
     of its job, or if its job has nothing else at the destination; then its sweep abandons the job first, so
     that a process which sleeps still cannot enter it.
@@ -120,11 +120,10 @@ def plan_lists(
             continue
         job_id = _job_of(prefix, key) or ""
         uri, kept = join_uri(bucket, key), None
-        # Only an entry of a job that has begun names the list of a lost one, and only a copied log can still
-        # get one that names lists of a rebase.
+        # Only an entry of a job that has begun names the list of a lost one.
         has_ended = job_id in log.ended or key != f"{prefix}{job_id}.jsonl"
         if log.is_copied:
-            kept = f"the log is a copy: s3commit repair {destination.uri} --rebase may name it yet"
+            kept = f"the log was copied here: list the table's files with s3commit baseline {destination.uri}"
         elif job_id in log.begun:
             kept = f"job {job_id} has begun: s3commit recover {destination.uri} {job_id}"
         elif not has_ended and _has_data(store, destination, job_id):
@@ -151,7 +150,7 @@ def plan_lists(
 def _job_of(prefix: str, key: str) -> str | None:
     """Return the job of a list of files by its key; None for any other key."""
     name, job_id = key.removeprefix(prefix), owner_of(key)
-    is_list = job_id is not None and name.startswith((f"{job_id}.", f"lost-{job_id}.", f"rebased-{job_id}."))
+    is_list = job_id is not None and name.startswith((f"{job_id}.", f"lost-{job_id}."))
     return job_id if is_list and name.endswith(".jsonl") else None
 
 
@@ -182,8 +181,6 @@ class _Named:
                 found.lists.add(list_key(home, entry.job_id, manifest.files_sha256, lost=lost))
             if manifest is not None or entry.aborted is not None:
                 found.ended.add(entry.job_id)
-            for commit in entry.rebase.lists if entry.rebase is not None else ():
-                found.lists.add(list_key(home, commit.job_id, commit.files_sha256, lost=False, rebased=True))
             found.begun, found.is_copied = entry.begun.keys(), entry.destination != home.uri
         return found
 

@@ -24,7 +24,6 @@ from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.lifecycle.test_run import lose_uploads
 from tests.protocol.metadata.test_snapshot import two_generations
 from tests.protocol.sweep.test_history import swept
-from tests.protocol.test_rebase import copied, rebased
 
 T = TypeVar("T")
 
@@ -281,17 +280,6 @@ def test_a_repair_leaves_what_a_commit_wrote_meanwhile() -> None:
     before = lake.get(key)
     renew_marker(lake.context(), misplaced.partition, misplaced.etag, None)
     assert lake.get(key) == before
-
-
-def test_a_rebase_writes_the_markers_of_the_copy() -> None:
-    """The markers of a copied table name manifests of the copy after its rebase, in every partition."""
-    copy = copied(marked())
-    assert rebased(copy).generation == 2
-    for partition in ("dt=1", "dt=2"):
-        marker = decode(SuccessData, copy.get(f"copy/{partition}/_SUCCESS"), partition)
-        assert marker.generation == 2
-        assert str(marker.manifest_uri).startswith(f"s3://{BUCKET}/copy/_s3commit/manifests/")
-    assert problems(copy) == {}
 
 
 def test_readers_and_sweeps_skip_the_markers() -> None:

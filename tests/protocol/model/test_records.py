@@ -45,7 +45,6 @@ from airflow_s3commit.protocol.model.log import (
     LogEntry,
     NewestSchemas,
     PlanName,
-    Rebase,
     Release,
     RetainedCommit,
 )
@@ -437,23 +436,6 @@ RECORDS.update(
             closing=True,
             nonce="n-9",
         ),
-        "log-entry-1-rebase": LogEntry(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            number=9,
-            kind="commit",
-            epoch=9,
-            manifest=msgspec.structs.replace(COMMITTED, generation=9),
-            retaining=True,
-            rebase=Rebase(
-                origin="s3://lake/original/",
-                lists=[
-                    LiveCommit(number=3, job_id=JOB, files_sha256=SHA256, partitions=["dt=1"], rebased=True)
-                ],
-            ),
-            nonce="n-9",
-        ),
         "retained-commit": RetainedCommit(
             number=3,
             job_id=JOB,
@@ -619,7 +601,6 @@ PARTS = {
     ObjectOptions,
     PlanName,
     PlanPart,
-    Rebase,
     Release,
     SavedSuccess,
     SealedStage,

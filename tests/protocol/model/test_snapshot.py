@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model import log as module
-from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry, Rebase, Release, Removal
+from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry, Release, Removal
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from tests.cases import each
 from tests.protocol.building import an_id
@@ -171,7 +171,7 @@ def test_restored_files_have_their_schemas() -> None:
 
 
 def test_the_place_of_a_list_goes_with_its_commit() -> None:
-    """It stays with a retained, checkpointed or rolled back commit; a rebase writes it anew."""
+    """It stays with a retained, checkpointed or rolled back commit."""
     snapshot = fold([within(entry(1, an_id("1"), "dt=1", "dt=2"))])
     [first] = snapshot.commits()
     snapshot.apply(replace(entry(2, an_id("2"), "dt=1", removes="partitions"), retain=60))
@@ -183,11 +183,6 @@ def test_the_place_of_a_list_goes_with_its_commit() -> None:
     again.apply(replace(roll_back, restores=[replace(first, partitions=["dt=1"])], retain=60))
     assert [(one.number, one.within) for one in again.commits()] == [(1, True)]
     assert [(one.number, one.within) for one in again.retained()] == [(2, False)]
-    rebase = Rebase(origin=HERE.uri, lists=[replace(first, rebased=True, within=False)])
-    assert again.rebase(THERE, rebase) == []
-    assert [(one.rebased, one.within) for one in again.commits()] == [(True, False)]
-    snapshot.rebase(THERE, rebase)
-    assert [(one.rebased, one.within) for one in snapshot.retained()] == [(True, False)]
 
 
 def test_copied_entries_are_not_history() -> None:

@@ -28,7 +28,7 @@ from tests.protocol.metadata.test_snapshot import (
     table,
     two_generations,
 )
-from tests.protocol.test_rebase import copied, rebased
+from tests.protocol.test_copies import copied
 
 DAY = 86_400.0
 MANIFESTS = f"{HOME}manifests/"
@@ -303,22 +303,20 @@ def test_the_list_of_a_job_whose_staging_is_elsewhere_stays() -> None:
     assert f"{THEIRS}.jsonl" in lists(lake)
 
 
-def test_the_lists_of_a_rebase_stay_until_it_is_impossible() -> None:
-    """In a copy nothing goes before its history is its own; then the lists that no rebase took go."""
-    copy = copied(two_generations())
-    home = "copy/_s3commit/manifests/"
-    crash(copy, lambda: rebased(copy), "put", NEXT)
-    copy.store.put(BUCKET, f"{home}rebased-{OURS}.0123456789abcdef.jsonl", b"of an earlier try")
+def test_lists_stay_while_the_log_of_a_copy_has_no_history() -> None:
+    """No sweep abandons a job in a copied log; once the copy has a history, its lists go as any others do."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    copy = copied(lake)
+    home, orphan = "copy/_s3commit/manifests/", f"{an_id('dead at the original')}.jsonl"
+    copy.store.put(BUCKET, home + orphan, b"of a commit that died")
     copy.store_clock.advance(2 * DAY)
     report = copy.sweep()
     assert (report.lists, report.plan.lists) == (0, [])
-    assert {one.reason for one in report.plan.left if "rebase" in one.reason}
-    assert rebased(copy).generation == 3
-    named = lists(copy, home) - {f"rebased-{OURS}.0123456789abcdef.jsonl"}
+    assert "the log was copied here" in next(one for one in report.plan.left if orphan in one.what).reason
+    baseline(copy.store, copy.destination, dry_run=False, clock=copy.clock, threads=0)
     copy.store_clock.advance(2 * DAY)
-    assert copy.sweep().lists >= 1
-    assert f"rebased-{OURS}.0123456789abcdef.jsonl" not in lists(copy, home)
-    assert {name for name in named if name.startswith("rebased-")} <= lists(copy, home)
+    assert (copy.sweep().lists, orphan in lists(copy, home)) == (1, False)
     assert is_sound(copy)
 
 
