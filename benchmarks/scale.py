@@ -99,7 +99,7 @@ def _pendingset(store: S3Store, job: Job, first: int, files: int, file: tuple[in
         for n in range(first, first + count)
     ]
     extra = TaskExtra(stage="spark", stage_attempt="1", task=task, attempt="0", nonce="-")
-    commits = [upload.spelled(JobOptions().pendingset_format) for upload in commits]
+    commits = [upload.in_format(JobOptions().pendingset_format) for upload in commits]
     body = msgspec.json.encode(PendingSet(jobId=job_id, commits=commits, s3commit=extra))
     key = job._context.layout.pendingset("spark", "1", task, "0")  # noqa: SLF001 - no task wrote it
     return CommittedTask(

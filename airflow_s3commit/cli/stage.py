@@ -20,7 +20,7 @@ from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
-from airflow_s3commit.protocol.model.destination import Destination, is_hidden
+from airflow_s3commit.protocol.model.destination import Destination, is_data
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions
 
 #: Bytes to read at once.
@@ -215,7 +215,7 @@ def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:
         prefix = f"{target.rstrip('/')}/" if target else ""
         for file in sorted(each for each in path.rglob("*") if each.is_file()):
             relative = file.relative_to(path).as_posix()
-            if is_hidden(relative):
+            if not is_data(relative):
                 raise click.UsageError(f"{file} is hidden from readers of the table: remove or rename it")
             yield file, f"{prefix}{relative}"
     elif path.is_file():

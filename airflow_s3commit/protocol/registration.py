@@ -11,7 +11,7 @@ from msgspec import Struct
 from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidOption
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination, is_hidden, split_uri
+from airflow_s3commit.protocol.model.destination import Destination, is_data, split_uri
 from airflow_s3commit.protocol.model.layout import hive_values, owner_of
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import ObjectStore
@@ -204,8 +204,7 @@ def _has_files(store: ObjectStore, place: Destination, directory: str, *, older:
     """Return whether a directory has data objects that no job's name claims, or of older jobs too."""
     for info in store.list_objects(place.bucket, place.key(f"{directory}/")):
         relative = place.relative(info.key) or ""
-        is_data = not relative.endswith("/") and not is_hidden(relative)
-        if is_data and (older or owner_of(info.key) is None):
+        if is_data(relative) and (older or owner_of(info.key) is None):
             return True
     return False
 

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
-from airflow_s3commit.protocol.model.destination import Destination, is_hidden
+from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden
 from airflow_s3commit.spark.clustering import quoted
 from airflow_s3commit.spark.options import OTHER_WRITER
 from airflow_s3commit.tables.formats import FORMATS, SparkFooter, UnsupportedColumn
@@ -177,7 +177,7 @@ def first_data_path(store: ObjectStore, destination: Destination) -> str | None:
     while True:
         for info in store.list_objects(destination.bucket, destination.prefix, start_after=after):
             relative = info.key.removeprefix(destination.prefix)
-            if not is_hidden(relative) and not relative.endswith("/"):
+            if is_data(relative):
                 return relative
             directory, slash, _ = relative.partition("/")
             # Hidden directories may have very many objects. The character after "/" is "0".

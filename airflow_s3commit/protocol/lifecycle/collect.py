@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_stage_seal
 from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode
-from airflow_s3commit.protocol.model.destination import is_hidden
+from airflow_s3commit.protocol.model.destination import is_data
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
@@ -197,7 +197,7 @@ class _Application:
             prefix = context.layout.destination.key(f"{directory}/")
             for info in context.store.list_objects(context.bucket, prefix):
                 relative = context.layout.destination.relative(info.key) or ""
-                if not relative.endswith("/") and not is_hidden(relative):
+                if is_data(relative):
                     found.add(partition_of(relative))
         return found
 

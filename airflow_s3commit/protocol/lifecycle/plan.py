@@ -51,7 +51,7 @@ from airflow_s3commit.protocol.metadata.state import (
     require_state,
 )
 from airflow_s3commit.protocol.model.codec import DIGEST_BYTES, encode, sha256, text_digest
-from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
+from airflow_s3commit.protocol.model.destination import is_data, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.ownership import sign
@@ -226,7 +226,7 @@ def replaced_objects(
     for planned in planned_objects(context, plan):
         relative = context.layout.destination.relative(planned.key) or ""
         fault = None
-        if not relative or relative.endswith("/") or is_hidden(relative):
+        if not is_data(relative):
             fault = "which is no data file of the destination"
         elif touched is not None and partition_of(relative) not in touched:
             fault = "in a partition that gets no data"

@@ -18,7 +18,7 @@ from typing import Literal
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import decode, largest
-from airflow_s3commit.protocol.model.destination import Destination, is_hidden, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, is_data, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import (
     HOME,
@@ -108,7 +108,7 @@ def data_objects(
         found = wide if wide is not None else _list_directories(context, touched)
     for info in found:
         relative = destination.relative(info.key)
-        if relative is not None and not relative.endswith("/") and not is_hidden(relative):
+        if relative is not None and is_data(relative):
             yield info
         elif nested is not None and directories is None and relative and f"/{HOME}/" in relative:
             nested.add(f"{relative.partition(f'/{HOME}/')[0]}/")
@@ -179,7 +179,7 @@ def find_older_data(context: JobContext) -> Literal["manifests", "data"] | None:
         if _is_manifest_of_another(context, info.key):
             return "manifests"
         relative = home.relative(info.key)
-        if relative is None or relative.endswith("/") or is_hidden(relative):
+        if relative is None or not is_data(relative):
             continue
         owner = owner_of(info.key)
         if owner is not None and owner not in unfinished:

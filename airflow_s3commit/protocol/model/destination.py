@@ -24,6 +24,8 @@ _URI = re.compile(r"(?:s3|s3a|s3n)://([^/]+)(?:/(.*))?", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 #: Characters that ``java.net.URI`` allows in a path beside letters, digits and ``-._~``.
 _URI_PATH = "/!$&'()*+,;=:@"
+#: How the keys of empty objects end that stand for directories.
+_MARKERS = ("/", "_$folder$")
 # Lone surrogates cannot be encoded in a request.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -59,13 +61,24 @@ def hadoop_uri(bucket: str, key: str) -> str:
 def is_hidden(relative_path: str) -> bool:
     """Return whether readers of datasets skip this path: an element begins with ``.`` or ``_``.
 
-    ``_column=value`` is a partition directory, not a hidden one, as in Spark's
-    ``HadoopFSUtils.shouldFilterOutPathName``.
+    ``_column=value`` is a partition directory, not a hidden one, and a name that ends with ``._COPYING_`` is
+    a file that ``hadoop fs -put`` is writing: as in Spark's ``HadoopFSUtils.shouldFilterOutPathName``.
     """
     return any(
-        element.startswith(".") or (element.startswith("_") and "=" not in element)
+        element.startswith(".")
+        or (element.startswith("_") and "=" not in element)
+        or element.endswith("._COPYING_")
         for element in relative_path.split("/")
     )
+
+
+def is_data(relative_path: str) -> bool:
+    """Return whether an object at this path below a destination is data, by what readers of datasets skip.
+
+    Not data are hidden objects, such as ``_SUCCESS`` and all records; directory markers, whose names end with
+    a slash; and those of EMRFS and older Hadoop releases, whose names end with ``_$folder$``.
+    """
+    return bool(relative_path) and not relative_path.endswith(_MARKERS) and not is_hidden(relative_path)
 
 
 def check_relative_path(path: str) -> None:
@@ -82,8 +95,11 @@ def check_relative_path(path: str) -> None:
         raise InvalidRecord(f"path {path!r} has an element '.' or '..'")
     if _CONTROL.search(path) or "\\" in path:
         raise InvalidRecord(f"path {path!r} has a control character or a backslash")
-    if is_hidden(path):
-        raise InvalidRecord(f"path {path!r} is hidden from readers: an element begins with '_' or '.'")
+    if not is_data(path):
+        raise InvalidRecord(
+            f"path {path!r} is hidden from readers: an element begins with '_' or '.', or the name ends as a"
+            " directory marker's or an unfinished copy's"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from airflow_s3commit.exceptions import ForeignRecord, InvalidOption, SignatureRefused
 from airflow_s3commit.protocol.model.codec import sha256, text_digest
-from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
+from airflow_s3commit.protocol.model.destination import is_data, is_hidden, join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, former_lock_key, is_canonical, owner_of
 from airflow_s3commit.protocol.model.places import lists_prefix, open_prefix
 
@@ -172,7 +172,7 @@ def why_not(layout: Layout, options: JobOptions | None, thing: Thing) -> str | N
         return f"{_uri(thing)} lies outside {destination.uri}"
     if thing.proof == "writer" or layout.is_own_upload(thing.key):
         return None
-    if is_hidden(relative) or relative.endswith("/"):
+    if not is_data(relative):
         return f"{_uri(thing)} is no data file: readers do not see it"
     return None if thing.proof in ("plan", "release") else _why_not_output(layout, options, thing)
 

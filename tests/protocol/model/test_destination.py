@@ -10,6 +10,7 @@ from airflow_s3commit.protocol.model.destination import (
     Destination,
     check_relative_path,
     hadoop_uri,
+    is_data,
     is_hidden,
     join_uri,
     split_uri,
@@ -117,12 +118,20 @@ def test_directories_below_keep_their_slash() -> None:
     [
         ("a/b.parquet", False), ("_SUCCESS", True), ("a/_x", True), (".a/b", True), ("a/.b", True),
         ("_dt=1/b", False), ("dt=_1/b", False), ("__magic_job-1/x", True), ("_s3commit/lock.json", True),
-        ("a_/b_.c", False), ("_x=1/_y", True), (".x=1/y", True),
+        ("a_/b_.c", False), ("_x=1/_y", True), (".x=1/y", True), ("a/b._COPYING_", True),
     ],
 )  # fmt: skip
 def test_what_readers_skip_is_hidden(path: str, hidden: bool) -> None:
     """Like Spark, an element is hidden that begins with ``.``, or with ``_`` and is not a partition."""
     assert is_hidden(path) is hidden
+
+
+@pytest.mark.parametrize("path", ["", "a/", "a_$folder$", "a/b_$folder$", "_SUCCESS", "a/.b"])
+def test_markers_are_no_data(path: str) -> None:
+    """What stands for a directory or is hidden is no data, and cannot be written as such."""
+    assert not is_data(path)
+    with pytest.raises(InvalidRecord):
+        check_relative_path(path)
 
 
 @pytest.mark.parametrize("path", ["a", "a/b", "dt=2013-01-01/part-0.c000.snappy.parquet", "a b/ü%2F", "..."])
