@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.partition_mappers.base import PartitionMapper
 
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.layout import hive_values
+from airflow_s3commit.protocol.model.partition_names import hive_values
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

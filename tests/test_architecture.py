@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 #: packages on one floor know each other. `protocol` alone is its facade, the modules beside its packages.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"", "_causes", "_clock", "_format", "_names", "exceptions"}),
-    frozenset({"params", "settings"}),
+    frozenset({"params", "settings", "templates"}),
     frozenset({"links", "store"}),
     frozenset({"protocol.model", "store.s3"}),
     frozenset({"protocol.metadata", "tables", "testing", "xcom"}),
@@ -52,7 +52,7 @@ ONLY_IN = {
     "pycurl": {"store"},
     "airflow": {"assets", "hooks", "links", "notifications", "operators", "params", "task_group"}
     | {"metrics", "plugin"}
-    | {"airflow_commands", "sensors", "settings", "triggers"},
+    | {"airflow_commands", "sensors", "settings", "templates", "triggers"},
     "pendulum": {"params"},
     "pyspark": {"spark"},
     "pyarrow": {"tables", "spark", "reader"},

@@ -21,6 +21,7 @@ from airflow_s3commit.protocol.inspect.history import follow, history
 from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
 from airflow_s3commit.protocol.metadata.snapshot import original_of
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.sealed_job import Counts
 
 _COLUMNS = (
@@ -114,7 +115,11 @@ def log(
 
     With --follow --since GENERATION, all commits after it are listed, whatever the limit.
     """
-    wanted = {name.strip("/") for name in partitions}
+    try:
+        names = check_partition_names(partitions, "--partition")
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    wanted = {partition_form(name) for name in names}
     if follows:
         if only_job is not None:
             raise click.UsageError("--follow waits for new jobs: it excludes --job")
@@ -125,7 +130,7 @@ def log(
             step(number_read)
             if since is not None and not _is_after(record, since):
                 break
-            if not wanted or not wanted.isdisjoint(record.partitions):
+            if not wanted or not wanted.isdisjoint(map(partition_form, record.partitions)):
                 found.append(record)
             if len(found) == limit:
                 break
@@ -151,7 +156,7 @@ def _follow(
     store, place = session.store, session.destination
 
     def show(record: ManifestRecord) -> None:
-        if not wanted or not wanted.isdisjoint(record.partitions):
+        if not wanted or not wanted.isdisjoint(map(partition_form, record.partitions)):
             session.output.raw(json.dumps(_value(record)) if session.output.as_json else _line(record))
 
     try:

@@ -14,6 +14,7 @@ from airflow_s3commit._format import number, plain
 from airflow_s3commit.exceptions import LockHeld, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
+from airflow_s3commit.templates import ValuesRequired
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -113,7 +114,7 @@ def _item(ti: Any) -> int | None:
     return None if index is None or index < 0 else int(index)
 
 
-class S3CommitBaseOperator(BaseOperator):
+class S3CommitBaseOperator(ValuesRequired, BaseOperator):
     """A task that uses a store.
 
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)

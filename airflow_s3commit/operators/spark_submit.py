@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.operators.base import job_reference, refusals_are_final
+from airflow_s3commit.templates import ValuesRequired
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,7 +39,7 @@ _LONGEST_STAGE = 128
 _REMEMBERED = "s3commit.stage_attempt"
 
 
-class S3CommitSparkSubmitOperator(SparkSubmitOperator):
+class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
     """Runs a Spark application that writes a stage of a job, and returns the location of the stage's seal.
 
     With ``writer="python"`` the application writes with ``df.write.format("s3commit")``. With
@@ -64,6 +65,9 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     Unless ``conf`` or one of those files limits the size of an Arrow batch, batches have 2,000 rows and no
     limit in bytes, which takes less processor time. If rows have more than about 32 KiB on average, set
     ``spark.sql.execution.arrow.maxBytesPerBatch``.
+
+    A template with an expression that is None in a run, such as ``{{ partition_key }}`` in one without a
+    partition key, fails the task before Spark starts. It would become the text ``None``.
 
     Arguments of the application and values of ``conf`` may have any plain type: booleans become lower case
     text, and entries of ``conf`` that are None are left out.
@@ -269,6 +273,11 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     def _convert_to_text(self) -> None:
         """Convert arguments and ``conf`` to text: the parent passes them to ``spark-submit`` unchanged."""
         if self.application_args is not None:
+            if None in self.application_args:
+                raise AirflowFailException(
+                    f"Task {self.task_id}: application_args has an argument without a value in this run:"
+                    f" {self.application_args!r}. Leave it out, or give the run what its template names."
+                )
             self.application_args = [_text(value) for value in self.application_args]
         if self.conf is not None:
             self.conf = {name: _text(value) for name, value in self.conf.items() if value is not None}

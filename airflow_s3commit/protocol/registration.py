@@ -12,7 +12,8 @@ from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, 
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, is_data, split_uri
-from airflow_s3commit.protocol.model.layout import hive_values, owner_of
+from airflow_s3commit.protocol.model.layout import owner_of
+from airflow_s3commit.protocol.model.partition_names import hive_values
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import ObjectStore
 

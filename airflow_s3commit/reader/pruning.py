@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.types as pt
 
+from airflow_s3commit.protocol.model.partition_names import unescape
 from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics, Value
 
-_ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -33,11 +33,6 @@ _INTEGER_DIGITS = 38
 
 class UnreadablePartitions(ValueError):
     """The directories have different partition columns, or a value is not of its column's type."""
-
-
-def unescape(text: str) -> str:
-    """Undo Spark's escaping of a column name or value in a path: ``%3A`` becomes ``:``."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def infer_type(values: Iterable[str]) -> pa.DataType:

@@ -23,6 +23,7 @@ from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.params import moment_of
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
+from airflow_s3commit.templates import ValuesRequired
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _GRACE = 60.0
 
 
-class S3SuccessManifestSensor(BaseSensorOperator):
+class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
     """Waits until a destination has a manifest that meets the conditions, and returns its summary.
 
     The ``_SUCCESS`` of the day before always exists, so at least one condition is required. One manifest must

@@ -286,7 +286,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             partitions=self.partitions or None,
             min_files=self.min_files,
         )
-        return ManifestFeed(self.hook().store, Destination.parse(self.destination), wanted.mismatch, memory)
+        return ManifestFeed(self.hook().store, Destination.parse(self.destination), wanted.unmet, memory)
 
 
 def _unsuccessful(status: str, outcome: str, message: str) -> TriggerEvent:

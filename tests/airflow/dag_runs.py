@@ -146,9 +146,12 @@ class Scheduled:
             run.state = DagRunState.RUNNING
             run.verify_integrity(session=session, dag_version_id=run.created_dag_version_id)
             session.commit()
+            idle = 0
             while run.state == DagRunState.RUNNING:
                 ready, _ = run.update_state(session=session)
-                if not ready and run.state == DagRunState.RUNNING:
+                # A look may only mark tasks that will not run, one task further each time.
+                idle = 0 if ready else idle + 1
+                if idle > len(self.dags[dag_id].tasks):
                     waiting = {_name(one): str(one.state) for one in run.get_task_instances(session=session)}
                     raise AssertionError(f"{dag_id} {run_id} cannot go on: {waiting}")
                 for instance in ready:

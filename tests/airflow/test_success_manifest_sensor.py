@@ -115,6 +115,43 @@ def test_a_late_manifest_is_found_by_the_same_sensor(store, context) -> None:
     assert job_found(waiting, context) == wanted["job_id"]
 
 
+def test_the_outcome_names_the_unmet_condition(store, context) -> None:
+    """It says what was wanted and what was found, of the manifest that comes closest, in every search."""
+    commit(store)
+    commit(store, partition="dt=2013-01-07")
+    waiting = sensor(newer_than=at(2113, 1, 1))
+    for _ in range(3):
+        assert waiting.poke(context) is False
+        assert "1 of 2 manifests, the closest" in waiting._seen
+        assert "newer_than: wanted a commit after 2113-01-01" in waiting._seen
+        assert "found one at 20" in waiting._seen
+        assert "leave newer_than out" in waiting._seen
+    waiting = sensor(partitions=["dt=2013-02-01"], run_id="other")
+    waiting.poke(context)
+    assert "run_id: wanted 'other', found 'scheduled__2013-01-02'" in waiting._seen
+    assert "partitions: wanted dt=2013-02-01, found dt=2013-01-07" in waiting._seen
+
+
+def test_a_partition_is_found_by_its_plain_name(store, context) -> None:
+    """The directory of a time has escapes, and the condition need not."""
+    reference = commit(store, partition="dt=2013-01-01T03%3A00%3A00")
+    assert job_found(sensor(partitions=["dt=2013-01-01T03:00:00"]), context) == reference["job_id"]
+
+
+@pytest.mark.parametrize("asked", [{"partitions": [20130105]}, {"run_id": 5}, {"context": {"dag_id": 5}}])
+def test_a_number_where_text_was_meant_is_refused(store, context, asked) -> None:
+    """Native rendering makes numbers of text, which would never be found."""
+    with pytest.raises(AirflowFailException, match="not text"):
+        sensor(**asked).poke(context)
+
+
+def test_a_template_without_a_value_is_refused(context) -> None:
+    """In a run without a partition key the sensor fails at once; it would wait for ``dt=None``."""
+    waiting = sensor(partitions=["dt={{ partition_key }}"])
+    with pytest.raises(AirflowFailException, match="an expression without a value in this run"):
+        waiting.render_template_fields({**context, "partition_key": None})
+
+
 def test_a_missing_bucket_fails_at_once(store, context) -> None:
     """Waiting would not create the bucket."""
     with pytest.raises(AirflowFailException, match="NoSuchBucket"):

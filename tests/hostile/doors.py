@@ -120,7 +120,7 @@ def _sensor(lake: GuardedLake) -> None:
 
 
 def _feed(lake: GuardedLake) -> None:
-    for _ in ManifestFeed(lake.store, _place(lake), Criteria().mismatch, {"job_id": None, "met": {}}).look():
+    for _ in ManifestFeed(lake.store, _place(lake), Criteria().unmet, {"job_id": None, "met": {}}).look():
         pass
 
 

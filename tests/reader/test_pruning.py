@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_s3commit.protocol.model.partition_names import unescape
 from airflow_s3commit.reader.pruning import (
     NULL_DIRECTORY,
     PartitionColumns,
     UnreadablePartitions,
     infer_type,
-    unescape,
 )
 from airflow_s3commit.tables import partitions
 

@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.model.codec import Count, Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.store.base import ObjectStore
@@ -74,6 +75,9 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             read = msgspec.convert(dict(rules), type=cls, strict=False)
         except msgspec.ValidationError as error:
             raise ValueError(f"audit rules {dict(rules)!r} are not valid: {error}") from error
+        read = msgspec.structs.replace(
+            read, partitions=check_partition_names(read.partitions, "the audit rule partitions")
+        )
         if read == cls():
             raise ValueError("the audit has no rules, so it would pass any output; add at least one")
         return read
@@ -216,14 +220,14 @@ def _sizes(counts: Counts, rules: AuditRules) -> Iterator[AuditCheck]:
 
 
 def _partitions(partitions: Mapping[str, Counts], rules: AuditRules) -> Iterator[AuditCheck]:
-    present = {name for name, counts in partitions.items() if counts.files}
-    expected = {name.strip("/") for name in rules.partitions}
+    present = {partition_form(name): name for name, counts in partitions.items() if counts.files}
+    expected = {partition_form(name): name for name in rules.partitions}
     if expected:
-        missing = sorted(expected - present)
+        missing = sorted(expected[form] for form in expected.keys() - present)
         found = f"no data for {_shortened(missing)}" if missing else "data for all of them"
-        yield _check("partitions", not missing, _shortened(sorted(expected)), found)
+        yield _check("partitions", not missing, _shortened(sorted(expected.values())), found)
     if rules.only_partitions:
-        others = sorted(present - expected)
+        others = sorted(present[form] for form in present.keys() - expected)
         found = f"data for {_shortened(others)}" if others else "no other partitions"
         yield _check("only_partitions", not others, "no other partitions", found)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TypedDict
-from urllib.parse import unquote
 from uuid import UUID
 
 from airflow_s3commit.exceptions import InvalidRecord
@@ -117,25 +116,6 @@ def check_attempt_id(value: str, what: str) -> str:
 def partition_of(relative_path: str) -> str:
     """Return the partition of a file: its directory, without a slash at the end; ``""`` for the root."""
     return relative_path.rpartition("/")[0]
-
-
-def hive_values(path: str) -> dict[str, str]:
-    """Return the columns and unescaped values of a Hive path.
-
-    Args:
-        path: The path, such as ``dt=2013-01-01/region=eu``.
-
-    Raises:
-        ValueError: A part of the path is not ``column=value``.
-
-    """
-    values: dict[str, str] = {}
-    for part in path.strip("/").split("/"):
-        column, equals, value = part.partition("=")
-        if not equals or not column:
-            raise ValueError(f"{path!r} is not a Hive path: {part!r} is not column=value")
-        values[unquote(column)] = unquote(value)
-    return values
 
 
 def unique_name(relative_path: str, job_id: str) -> str:

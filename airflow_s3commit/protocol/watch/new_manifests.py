@@ -221,7 +221,7 @@ class ManifestFeed:
     Args:
         store: The store of the destination.
         destination: The dataset.
-        mismatch: Returns why to skip a manifest, such as `Criteria.mismatch`; None to yield it.
+        unmet: Returns why to skip a manifest, such as `Criteria.unmet`; nothing to yield it.
         memory: The `memory` of an earlier feed; None for a new feed.
 
     """
@@ -230,12 +230,12 @@ class ManifestFeed:
         self,
         store: ObjectStore,
         destination: Destination,
-        mismatch: Callable[[ManifestRecord], str | None],
+        unmet: Callable[[ManifestRecord], list[str]],
         memory: Mapping[str, Any] | None = None,
     ) -> None:
         self._store = store
         self._destination = destination
-        self._mismatch = mismatch
+        self._unmet = unmet
         self._job_id: str | None = None
         self._seen: dict[str, float] | None = None
         #: Number of the newest entry that was read; 0 while there is no log, None before it was looked for.
@@ -317,10 +317,10 @@ class ManifestFeed:
             return None
 
     def _is_wanted(self, manifest: ManifestRecord) -> bool:
-        mismatch = self._mismatch(manifest)
-        if mismatch is not None:
-            logger.info("skipping the manifest of job %s: it %s", manifest.job_id, mismatch)
-        return mismatch is None
+        unmet = self._unmet(manifest)
+        if unmet:
+            logger.info("skipping the manifest of job %s: %s", manifest.job_id, "; ".join(unmet))
+        return not unmet
 
     def _mark_seen(self, written: float, job_id: str) -> None:
         self._seen = {**(self._seen or {}), job_id: written}

@@ -24,6 +24,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.watch.new_manifests import Snapshot
 
 if TYPE_CHECKING:
@@ -139,15 +140,15 @@ class Criteria:
                     f"the condition {name} is empty; any manifest could match without it. Look at the"
                     " rendered template, and at the task whose XCom it reads"
                 )
-        facts = {name: str(value) for name, value in (context or {}).items()}
+        facts = {name: _text(name, value) for name, value in (context or {}).items()}
         if run_id is not None:
-            facts["run_id"] = run_id
+            facts["run_id"] = _text("run_id", run_id)
         return cls(
-            job_id=job_id,
+            job_id=None if job_id is None else _text("job", job_id),
             context=facts,
             newer_than=_seconds(newer_than),
             min_files=int(min_files or 0),
-            partitions=frozenset(name.strip("/") for name in names or ()),
+            partitions=frozenset(check_partition_names(names or (), "the condition partitions")),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,22 +160,44 @@ class Criteria:
         """Build criteria from the result of `to_dict`."""
         return cls(**{**mapping, "partitions": frozenset(mapping.get("partitions", ()))})
 
-    def mismatch(self, manifest: ManifestRecord) -> str | None:
-        """Return the first criterion that a manifest does not meet, as text; None if it meets all."""
+    def unmet(self, manifest: ManifestRecord) -> list[str]:
+        """Return the conditions that a manifest does not meet: what each wants, and what was found."""
+        unmet = []
         if self.job_id is not None and manifest.job_id != self.job_id:
-            return f"is from job {manifest.job_id}, not {self.job_id}"
+            unmet.append(f"job: wanted {self.job_id}, found {manifest.job_id}")
         for name, value in self.context.items():
             found = manifest.context.get(name)
             if found != value:
-                return f"has {name} {found!r}, not {value!r}"
+                unmet.append(f"{name}: wanted {value!r}, found {found!r}")
+        forms = {partition_form(name) for name, counts in manifest.partitions.items() if counts.files}
+        missing = sorted(name for name in self.partitions if partition_form(name) not in forms)
+        if missing:
+            there = sorted(name or "the root" for name in manifest.partitions) or ["no files"]
+            unmet.append(f"partitions: wanted {_shortened(missing)}, found {_shortened(there)}")
         if self.newer_than is not None and manifest.committed <= self.newer_than * 1000:
             newer_than = moment(round(self.newer_than * 1000))
-            return f"was committed at {moment(manifest.committed)}, not after {newer_than}"
-        if missing := self.partitions - manifest.partitions.keys():
-            return f"has no data for {', '.join(sorted(missing)[:3])}"
+            unmet.append(
+                f"newer_than: wanted a commit after {newer_than}, found one at {moment(manifest.committed)}"
+            )
         if manifest.counts.files < self.min_files:
-            return f"lists {manifest.counts.files} files, fewer than {self.min_files}"
-        return None
+            unmet.append(f"min_files: wanted {self.min_files}, found {manifest.counts.files}")
+        return unmet
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value
+    raise ValueError(
+        f"the condition {name} is {value!r}, which is not text; native rendering turns text such as 20130101"
+        " into a number"
+    )
+
+
+def _shortened(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown  # noqa: PLR2004
 
 
 def _is_empty(value: Any) -> bool:
@@ -256,7 +279,8 @@ class ManifestSearch:
         self._view = view
         self._criteria = criteria
         self._depth = depth
-        self._read: set[str] = set()
+        #: The conditions that each manifest read so far does not meet, by its job.
+        self._read: dict[str, list[str]] = {}
 
     def look(self) -> SearchResult:
         """Search the snapshot once. Repeatable.
@@ -273,10 +297,18 @@ class ManifestSearch:
             look = self._examine(job_id)
             if look.manifest is not None:
                 return look
-        if success.outcome == "absent" and self._read:
-            seen = f"{success.seen}, and none of the {len(self._read)} manifests there meets the criteria"
-            return SearchResult(None, seen, "stale")
-        return success
+        return self._closest() if self._read and success.outcome in ("absent", "stale") else success
+
+    def _closest(self) -> SearchResult:
+        """Return the result for the manifest with the fewest unmet conditions, the newest of several."""
+        newest = [job_id for job_id in self._view.newest() if job_id in self._read]
+        job_id = min(newest or self._read, key=lambda job: len(self._read[job]))
+        unmet = self._read[job_id]
+        read = f"1 of {len(self._read)} manifests, the closest," if len(self._read) > 1 else "the manifest"
+        seen = f"{read} {self._view.where(job_id)} does not meet {'; '.join(unmet)}"
+        if len(unmet) == 1 and unmet[0].startswith("newer_than:"):
+            seen += "; if that commit is the one you wait for, leave newer_than out"
+        return SearchResult(None, seen, "stale")
 
     def _examine(self, job_id: str) -> SearchResult:
         where = f"the manifest of job {job_id!r}"
@@ -287,11 +319,11 @@ class ManifestSearch:
             return SearchResult(None, f"no manifest at {where} yet", "absent")
         except InvalidRecord as error:
             return SearchResult(None, f"{where} is not a valid manifest: {error}", _damage(error))
-        mismatch = self._criteria.mismatch(manifest)
-        self._read.add(job_id)
-        if mismatch is None:
+        unmet = self._criteria.unmet(manifest)
+        self._read[job_id] = unmet
+        if not unmet:
             return SearchResult(manifest, f"manifest {where}", "found")
-        return SearchResult(None, f"{where} {mismatch}", "stale")
+        return SearchResult(None, f"{where} does not meet {'; '.join(unmet)}", "stale")
 
     def _examine_success(self) -> SearchResult:
         """Return the result for ``_SUCCESS``."""
@@ -306,9 +338,7 @@ class ManifestSearch:
             seen = f"{where} has 0 bytes: a classic committer wrote it, so there is no manifest"
             return SearchResult(None, seen, "empty")
         if success.jobId in self._read:
-            return SearchResult(
-                None, f"{where} is from job {success.jobId}, which does not meet the criteria", "stale"
-            )
+            return SearchResult(None, f"{where} is from job {success.jobId}", "stale")
         if not success.jobId or success.manifest_uri is None:
             seen = f"{where} is from another S3A committer, and names no manifest"
             return SearchResult(None, seen, "foreign")
@@ -317,7 +347,7 @@ class ManifestSearch:
     def _examine_named(self, job_id: str, where: str) -> SearchResult:
         look = self._examine(job_id)
         if look.manifest is not None:
-            self._read.discard(job_id)  # the search continues: a newer one may match too
+            self._read.pop(job_id, None)  # the search continues: a newer one may match too
         return SearchResult(look.manifest, f"{where} is from job {job_id}: {look.seen}", look.outcome)
 
     def _newest(self) -> Iterable[str]:

@@ -170,7 +170,7 @@ def test_a_place_without_a_log_costs_no_more_than_before() -> None:
 
 def feed(lake: Lake, memory: Mapping[str, Any] | None = None) -> ManifestFeed:
     """Return a feed of all commits, new or continued."""
-    return ManifestFeed(lake.store, Destination.parse(lake.destination), Criteria().mismatch, memory)
+    return ManifestFeed(lake.store, Destination.parse(lake.destination), Criteria().unmet, memory)
 
 
 def jobs(watched: ManifestFeed) -> list[str]:
