@@ -7,6 +7,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit import Job, JobOptions
+from airflow_s3commit.exceptions import JobClosed
 from airflow_s3commit.spark import committer_conf
 from tests.spark.conftest import Lake, Submit
 from tests.spark.engines import ENGINES, Engine
@@ -196,15 +198,61 @@ def test_of_twin_applications_one_counts(lake: Lake, submit_unchanged: Submit, t
         twins = [
             pool.submit(submit_unchanged, "twins.py", [place, str(pipe), mode], conf) for mode in ("rb", "wb")
         ]
-    assert [twin.result().returncode for twin in twins] == [0, 0], twins[0].result().stderr[-4000:]
+    ended = sorted(twin.result().returncode for twin in twins)
     assert len(lake.pending()) == 12
     assert lake.visible() == []
-    assert job.seal_stage("load", "1").counts.files == 6
-    job.seal()
-    job.plan()
-    assert job.commit().counts.rows == 30
-    rows = lake.table("dt")
-    assert sorted(rows.column("id").to_pylist()) == list(range(30))
-    assert len(set(rows.column("twin").to_pylist())) == 1
+    if ended == [0, 0]:
+        with pytest.raises(JobClosed, match="2 Spark drivers began to write at once"):
+            job.seal_stage("load", "1")
+        job.abort()
+        assert lake.visible() == []
+    else:
+        assert ended[0] == 0
+        assert any("so that one's output counts" in twin.result().stderr for twin in twins)
+        assert job.seal_stage("load", "1").counts.files == 6
+        job.seal()
+        job.plan()
+        assert job.commit().counts.rows == 30
+        rows = lake.table("dt")
+        assert sorted(rows.column("id").to_pylist()) == list(range(30))
+        assert len(set(rows.column("twin").to_pylist())) == 1
     assert lake.pending() == []
     assert [key for key in lake.everything() if f"__magic_job-{job.reference.job_id}" in key] == []
+
+
+def test_every_context_and_every_command_of_a_statement_counts(
+    lake: Lake, submit_unchanged: Submit, tmp_path: Path
+) -> None:
+    """Rows of two contexts, and of two INSERTs in one statement, are all committed over the old ones."""
+    lakes = {
+        name: Lake(lake.store, lake.server, f"{lake.uri}{name}/")
+        for name in ("appended", "dynamic", "parts", "mixed")
+    }
+    body = tmp_path / "old.parquet"
+    pq.write_table(pa.table({"id": [-1]}), body)
+    for name, day in product(("parts", "mixed"), "ab"):
+        home = lakes[name].destination
+        lake.store.put(home.bucket, home.key(f"dt={day}/old.parquet"), body.read_bytes())
+    jobs = {
+        name: Job.setup(one.store, one.uri, options=JobOptions(conflict_mode="as-written"))
+        for name, one in lakes.items()
+    }
+    conf = {"spark.sql.warehouse.dir": str(tmp_path / "warehouse")}
+    for job in jobs.values():
+        conf |= committer_conf(job.reference, "load", "1", writer="spark")
+    places = [one.uri.replace("s3://", "s3a://").rstrip("/") for one in lakes.values()]
+    done = submit_unchanged("contexts.py", places, conf)
+    assert done.returncode == 0, done.stderr[-4000:]
+    for job in jobs.values():
+        job.seal_stage("load", "1")
+        job.seal()
+        job.commit()
+    found = {name: sorted(one.table("dt").column("id").to_pylist()) for name, one in lakes.items()}
+    assert found == {
+        "appended": list(range(60)),
+        # The second context overwrites the partition that both write.
+        "dynamic": [*range(0, 30, 2), *range(30, 60)],
+        "parts": list(range(30)),
+        "mixed": [-1, -1, *range(30)],
+    }
+    assert all(one.pending() == [] for one in lakes.values())

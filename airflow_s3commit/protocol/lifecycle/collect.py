@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode
 from airflow_s3commit.protocol.model.destination import is_data
 from airflow_s3commit.protocol.model.job import Removal
-from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of
+from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,
@@ -33,6 +33,9 @@ from airflow_s3commit.protocol.model.sealed_job import (
 )
 
 logger = logging.getLogger(__name__)
+
+#: With this record a driver takes its number, before its first write.
+_REGISTRATION = "driver.json"
 
 
 def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealReference:
@@ -222,13 +225,47 @@ def _is_below(partition: str, directories: Iterable[str]) -> bool:
 
 
 def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[DriverSealRecord]:
-    """Return what the newest driver of a stage attempt says of its writes, in their order."""
+    """Return what the newest driver of a stage attempt says of its writes, in their order.
+
+    A driver is a JVM; it has taken the number after those that it found. Contexts that it started one after
+    the other share it.
+
+    Raises:
+        JobClosed: Two drivers have the newest number: they began at once. Or the newest has begun a write and
+            sealed none.
+        InvalidRecord: A record is damaged, or of another job or stage attempt.
+
+    """
     prefix = context.layout.driver_seals(stage, stage_attempt)
-    listed = context.store.list_objects(context.staging_bucket, prefix)
-    keys = sorted(info.key for info in listed if not info.key.endswith(PENDINGSET_SUFFIX))
-    newest = keys[-1][: keys[-1].rindex("/") + 1] if keys else ""
+    drivers: dict[str, list[str]] = {}
+    for info in context.store.list_objects(context.staging_bucket, prefix):
+        driver, slash, name = info.key.removeprefix(prefix).partition("/")
+        if slash and name.endswith(".json"):
+            drivers.setdefault(driver, []).extend([info.key] if name != _REGISTRATION else [])
+    if not drivers:
+        return []
+    newest = max(drivers)
+    of_stage = f"{context.name}: of stage attempt {stage}-{stage_attempt}"
+    twins = [driver for driver in drivers if driver.partition("-")[0] == newest.partition("-")[0]]
+    if len(twins) > 1:
+        raise JobClosed(
+            f"{of_stage} {len(twins)} Spark drivers began to write at once, and nothing tells whose output"
+            " counts; nothing of it will be visible: run the stage again"
+        )
+    if not drivers[newest]:
+        raise JobClosed(
+            f"{of_stage} the newest Spark driver, {newest}, has begun to write and finished no write: it died"
+            ", or still runs; run the stage again"
+        )
+    for older in sorted(driver for driver in drivers.keys() - {newest} if drivers[driver]):
+        logger.warning(
+            "%s the output of driver %s is discarded, because driver %s began after it",
+            of_stage,
+            older,
+            newest,
+        )
     found = []
-    for key in (key for key in keys if key.startswith(newest)):
+    for key in sorted(drivers[newest]):
         record = records.load(context.store, context.staging_bucket, key, DriverSealRecord).record
         if (record.job_id, record.stage, record.stage_attempt) != (context.job_id, stage, stage_attempt):
             raise InvalidRecord(f"{context.staging_uri(key)} is of another job or stage attempt")

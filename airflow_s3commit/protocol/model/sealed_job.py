@@ -159,7 +159,8 @@ class DriverSealRecord(Versioned, frozen=True, kw_only=True):
     """``stages/<stage>-<attempt>/spark/<driver>/<number>.json``: the task attempts of one write that count.
 
     The jar's ``PendingWrite.java`` creates one for each write of a Spark application, and the stage's seal is
-    made of them.
+    made of them. The driver is a JVM, whatever contexts it starts: ``<driver>`` is the number that it took
+    before its first write, and its id.
 
     Attributes:
         version: Always 1.
@@ -168,7 +169,7 @@ class DriverSealRecord(Versioned, frozen=True, kw_only=True):
         stage_attempt: Id of the stage attempt.
         application: Spark's id of the application.
         spark: Its version.
-        write: Number of the write in the application, in the order in which they ended.
+        write: Number of the write in the driver, in the order in which they ended.
         directory: The written directory below the destination; ``""`` for the destination itself.
         dynamic: The write overwrites the partitions that it has files for.
         replaced: Directories that it overwrites, with all below them; ``""`` for the whole destination.

@@ -82,6 +82,7 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
 
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
+    extensions.injectPostHocResolutionRule(session -> new InsertMark.Marking());
     extensions.injectCheckRule(
         session -> {
           installed = true;

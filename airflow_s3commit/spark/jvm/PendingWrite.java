@@ -15,6 +15,7 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
@@ -94,16 +95,17 @@ final class PendingWrite implements Serializable {
               + " aborted: use airflow_s3commit.spark.foreach_batch, which commits each batch");
     }
     check(conf);
-    Optional<RunningInsert> insert = RunningInsert.of(spark, path);
-    SaveMode mode = insert.map(RunningInsert::mode).orElse(null);
+    Optional<InsertMark> insert = InsertMark.of(conf);
+    SaveMode mode = insert.map(mark -> mark.mode).orElse(null);
     if (mode == SaveMode.Overwrite && !dynamic) {
-      replace(new Path(path + insert.get().staticDirectory()));
+      replace(new Path(path + insert.get().directory));
     } else if (mode != SaveMode.Append && !dynamic && replaced.isEmpty() && isWritten(job, path)) {
       throw refusal(
           "an earlier write of the application to " + path + " is pending, and Spark "
               + (mode == null ? "does not say whether this one overwrites it" : "does not see it (" + mode + ")")
               + ": name the mode append or overwrite, or make the directory the destination of a job of its own");
     }
+    driverHome(conf);
   }
 
   /** Whether this driver has sealed a write of the job to this directory, to one above it, or below it. */
@@ -275,16 +277,33 @@ final class PendingWrite implements Serializable {
       task.put("rows", RowCounter.of(spark).take(task.get("attempt").asLong()));
       tasks.add(task);
     }
-    // Newer drivers sort behind older ones; YARN may start several for one submission.
-    String driver = String.format("%013d-%s", spark.startTime(), spark.applicationId());
-    Path file = inStage("spark", driver, String.format("%06d.json", number));
+    Path home = driverHome(conf);
+    if (Driver.isSucceeded(home.getFileSystem(conf), home)) {
+      throw refusal(
+          "another driver has begun to write for stage attempt " + job.stage + "-" + job.stageAttempt
+              + " after this one, so that one's output counts: end this application");
+    }
+    writeOutside(conf, new Path(home, String.format(Locale.ROOT, "%06d.json", number)), JSON.writeValueAsBytes(seal));
+    WRITTEN.add(slot(job, path));
+  }
+
+  /** Returns the directory of this driver's seals of the stage attempt, which it takes before its first write. */
+  private Path driverHome(Configuration conf) throws IOException {
+    Path drivers = inStage("spark");
+    return Driver.home(
+        drivers.getFileSystem(conf),
+        drivers,
+        (file, body) -> writeOutside(conf, file, body.getBytes(StandardCharsets.UTF_8)));
+  }
+
+  /** Writes a record past S3A's magic paths, where it would become a pending upload itself. */
+  private static void writeOutside(Configuration conf, Path file, byte[] body) throws IOException {
     Configuration settings = new Configuration(conf);
     settings.setBoolean(MAGIC, false);
     settings.setBoolean("fs.s3a.bucket." + file.toUri().getAuthority() + ".committer.magic.enabled", false);
     try (FileSystem fs = FileSystem.newInstance(file.toUri(), settings)) {
-      write(fs, file, JSON.writeValueAsBytes(seal));
+      write(fs, file, body);
     }
-    WRITTEN.add(slot(job, path));
   }
 
   private static void write(FileSystem fs, Path file, byte[] body) throws IOException {

@@ -23,7 +23,7 @@ def write(
     *tasks: CommittedTask,
     replaced: tuple[str, ...] = (),
     dynamic: bool = False,
-    driver: str = "0000000000001-app",
+    driver: str = "000001-first",
     **changes: Any,
 ) -> None:
     """Record, as a driver does, which task attempts of a write count."""
@@ -106,13 +106,54 @@ def test_a_later_write_discards_what_it_overwrites(second: dict[str, Any]) -> No
     assert commit(lake) == {named("dt=1/h=0/b"), *kept}
 
 
-def test_only_the_newest_driver_counts() -> None:
-    """A commit aborts what a driver sealed before another took its place."""
+def register(lake: Lake, driver: str) -> None:
+    """Take a number for a driver, as it does before its first write."""
+    key = f"{lake.prefix}__magic_job-{OURS}/stages/spark-1/spark/{driver}/driver.json"
+    lake.store.put(BUCKET, key, b'{"version":1}')
+
+
+def test_only_the_newest_driver_counts(caplog: pytest.LogCaptureFixture) -> None:
+    """A commit aborts what a driver sealed before another took the next number, and says so."""
     lake = new_job()
     job = lake.job()
-    write(lake, 1, lake.run_task(job, {"dt=3/a": b"1"}, task="a"), driver="0000000000009-app")
-    write(lake, 1, lake.run_task(job, {"dt=3/b": b"1"}, task="b"), driver="0000000000010-app")
+    for number, path in ((9, "dt=3/a"), (10, "dt=3/b")):
+        register(lake, f"{number:06d}-zebra" if number == 9 else f"{number:06d}-ant")
+        task = lake.run_task(job, {path: b"1"}, task=path[-1])
+        write(lake, 1, task, driver="000009-zebra" if number == 9 else "000010-ant")
     assert commit(lake) == {named("dt=3/b"), *OLD}
+    assert "output of driver 000009-zebra is discarded" in caplog.text
+
+
+def test_all_writes_of_one_driver_count() -> None:
+    """Writes that a driver made in several contexts, one after the other, are committed together."""
+    lake = new_job()
+    job = lake.job()
+    register(lake, "000001-first")
+    write(lake, 1, lake.run_task(job, {"dt=3/a": b"1"}, task="a"), application="local-1")
+    write(lake, 2, lake.run_task(job, {"dt=3/b": b"1"}, task="b"), application="local-2")
+    assert commit(lake) == {named("dt=3/a"), named("dt=3/b"), *OLD}
+
+
+def test_drivers_that_began_at_once_are_refused() -> None:
+    """Of two drivers with one number nobody can tell which counts, so the stage is not sealed."""
+    lake = new_job()
+    job = lake.job()
+    for driver in ("000001-first", "000001-second"):
+        register(lake, driver)
+        write(lake, 1, lake.run_task(job, {"dt=3/a": b"1"}, task=driver[7:]), driver=driver)
+    with pytest.raises(JobClosed, match="2 Spark drivers began to write at once"):
+        job.seal_stage(*STAGE)
+
+
+def test_a_driver_that_finished_no_write_is_refused() -> None:
+    """If the newest driver has begun a write and sealed none, an older one's output does not count for it."""
+    lake = new_job()
+    job = lake.job()
+    register(lake, "000001-first")
+    write(lake, 1, lake.run_task(job, {"dt=3/a": b"1"}, task="a"))
+    register(lake, "000002-second")
+    with pytest.raises(JobClosed, match="000002-second, has begun to write"):
+        job.seal_stage(*STAGE)
 
 
 @each("dynamic", [False, True])
