@@ -180,8 +180,6 @@ def _job_facts(details: JobDetails) -> Iterator[Fact]:
 
 def _unusual(options: JobOptions) -> Iterator[str]:
     """Yield the options that differ from the defaults."""
-    if options.conflict_mode == "replace" and options.replace_order != "publish-then-delete":
-        yield options.replace_order
     if not options.unique_filenames:
         yield "fixed file names"
     if options.track_pending != "task":

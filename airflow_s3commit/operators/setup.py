@@ -61,8 +61,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         checks the whole destination. (templated)
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
         (templated)
-    :param replace_order: ``publish-then-delete``, or Hadoop's ``delete-then-publish``, which leaves a moment
-        with neither the old nor the new data. (templated)
     :param track_pending: ``task``, or ``s3`` to record each upload on S3 when it begins. Stores that do not
         list pending uploads by prefix need ``s3``: otherwise an abort misses the uploads of a killed task.
         (templated)
@@ -84,7 +82,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         "conflict_mode",
         "committer",
         "staging",
-        "replace_order",
         "track_pending",
         "pendingset_format",
         "object_options",
@@ -99,7 +96,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         conflict_mode: str = CONFLICT_MODE,
         committer: str = "partitioned",
         staging: str | Destination | None = None,
-        replace_order: str = "publish-then-delete",
         track_pending: str = "task",
         pendingset_format: str = "hadoop-3.4.2",
         object_options: Mapping[str, Any] | None = None,
@@ -113,7 +109,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.conflict_mode = conflict_mode
         self.committer = committer
         self.staging = as_uri(staging)
-        self.replace_order = replace_order
         self.track_pending = track_pending
         self.pendingset_format = pendingset_format
         self.object_options = object_options
@@ -167,7 +162,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             options = {
                 "committer": self.committer,
                 "conflict_mode": self.conflict_mode,
-                "replace_order": self.replace_order,
                 "track_pending": self.track_pending,
                 "pendingset_format": self.pendingset_format,
                 "staging": self.staging,

@@ -59,7 +59,6 @@ short before[JOBS];        /* what lay at the keys when it began */
 short objects;
 short pending;
 short expired;
-bit deletes_first;         /* the order delete-then-publish */
 byte doomed;
 
 bit snapshot_file_missing, job_ended_twice, replace_leaves_older_data, neither_generation, lost_without_cause, two_begun;
@@ -75,7 +74,7 @@ inline check() {
   :: !OPEN(A, size) && !OPEN(B, size) ->
     RULE(snapshot_file_missing, (AT(snap[size - 1], 0) == 0 || AT(objects, 0) == AT(snap[size - 1], 0)) && (AT(snap[size - 1], 1) == 0 || AT(objects, 1) == AT(snap[size - 1], 1)) && (AT(snap[size - 1], 2) == 0 || AT(objects, 2) == AT(snap[size - 1], 2)))
   :: else ->
-    RULE(neither_generation, deletes_first || AT(objects, 0) != 0)
+    RULE(neither_generation, AT(objects, 0) != 0)
   fi
 }
 
@@ -103,15 +102,14 @@ inline create(at, what, job, gone) {
       :: job == C -> snap[at] = PUT(snap[at], 2, ETAG(C))
       :: else ->
         /* Whatever came before in the log is replaced, where nothing was lost. */
-        if :: (gone & 1) == 0 -> snap[at] = PUT(snap[at], 0, ETAG(job)) :: (gone & 1) && deletes_first -> snap[at] = PUT(snap[at], 0, 0) :: else fi;
+        if :: (gone & 1) == 0 -> snap[at] = PUT(snap[at], 0, ETAG(job)) :: else fi;
         if
         :: job == B && (gone & 2) == 0 -> snap[at] = PUT(snap[at], 1, ETAG(job))
-        :: job == B && (gone & 2) && deletes_first -> snap[at] = PUT(snap[at], 1, 0)
-        :: job == A && (what == COMMIT || deletes_first) -> snap[at] = PUT(snap[at], 1, 0)
+        :: job == A && what == COMMIT -> snap[at] = PUT(snap[at], 1, 0)
         :: else
         fi;
         if
-        :: what == COMMIT || deletes_first ->
+        :: what == COMMIT ->
           RULE(replace_leaves_older_data, AT(snap[at - 1], 2) == AT(removed[job], 2));
           snap[at] = PUT(snap[at], 2, 0)
         :: else
@@ -237,19 +235,6 @@ await:
 
 drive:
   /* Job d has begun: any process takes any of its steps. */
-  if
-  :: deletes_first ->
-    k = 0;
-next_delete:
-    atomic {
-      if
-      :: k < KEYS && (AT(before[d], k) == 0 || WRITES(d, k)) -> k++; goto next_delete
-      :: k < KEYS && AT(before[d], k) != 0 && !WRITES(d, k) -> SEND(delete(k, AT(before[d], k)), DELETE, k, AT(before[d], k), 0, 0, 0); k++; goto next_delete
-      :: else
-      fi
-    }
-  :: else
-  fi;
   k = 0;
 next_upload:
   atomic {
@@ -268,16 +253,6 @@ next_upload:
     if :: k < 2 -> goto next_upload :: else fi
   }
   atomic { base = size; if :: ENDED(d, base) -> goto driven :: else fi }
-  k = 0;
-next_lost:
-  /* What a lost file was to overwrite is deleted too, where deleting comes first. */
-  atomic {
-    if
-    :: deletes_first && k < 2 && (gone & (1 << k)) && AT(before[d], k) != 0 -> SEND(delete(k, AT(before[d], k)), DELETE, k, AT(before[d], k), 0, 0, 0); k++; goto next_lost
-    :: deletes_first && k < 2 && !((gone & (1 << k)) && AT(before[d], k) != 0) -> k++; goto next_lost
-    :: else
-    fi
-  }
 create_end:
   atomic {
     if
@@ -290,7 +265,7 @@ driven:
   atomic { gone = 0; k = 0; if :: d != j -> goto again :: else fi }
 removal:
   if
-  :: !deletes_first && kind[end[j]] == COMMIT ->
+  :: kind[end[j]] == COMMIT ->
 next_removal:
     atomic {
       if
@@ -384,11 +359,6 @@ inline cast(n, part, j) {
 init {
   byte i;
   atomic {
-#ifdef ORDER
-    deletes_first = ORDER;
-#else
-    if :: deletes_first = 0 :: deletes_first = 1 fi;
-#endif
     objects = PUT(PUT(0, 0, OLD_ETAG), 1, OLD_ETAG);
     snap[0] = objects;
     if :: COMMIT_A -> pending = pending | BIT(A, 0) :: else fi;

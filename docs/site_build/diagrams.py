@@ -207,11 +207,11 @@ def _commit() -> str:
 
 def _orders() -> str:
     d = Drawing("orders", 760, 210, "Two orders of a replace: publish then delete, delete then publish")
-    d.words(10, 20, "publish-then-delete (the default)", "d-strong")
+    d.words(10, 20, "publish then delete", "d-strong")
     d.box(10, 32, 300, 34, "old", "old")
     d.box(200, 70, 550, 34, "new", "good")
     d.words(322, 54, "both for a moment, never neither", "d-soft")
-    d.words(10, 134, "delete-then-publish (Hadoop's order)", "d-strong")
+    d.words(10, 134, "delete then publish (Hadoop's order)", "d-strong")
     d.box(10, 146, 190, 34, "old", "old")
     d.box(320, 146, 430, 34, "new", "good")
     d.box(206, 146, 108, 34, "neither", "bad")

@@ -181,10 +181,9 @@ def test_wrong_arguments_fail_without_retry(store, context, wrong, message) -> N
 
 
 def test_a_store_may_need_other_options(store, context) -> None:
-    """The job's record has the task's tracking, order and Hadoop format."""
+    """The job's record has the task's tracking and Hadoop format."""
     asked = {
         "track_pending": "s3",
-        "replace_order": "delete-then-publish",
         "pendingset_format": "hadoop-3.3",
     }
     reference = operator(**asked).execute(context)

@@ -211,7 +211,7 @@ def test_a_job_whose_commit_died_after_its_entry_counts_as_committed(lake: Lake,
 def test_an_abort_that_would_lose_data_needs_force(lake: Lake, run: RunProgram) -> None:
     """The refusal names both remedies; with ``--force`` the job's uploads go, and it is lost."""
     lake.put(OLD)
-    _left_in_commit(lake, replace_order="delete-then-publish")
+    _left_in_commit(lake, unique_filenames=False)
     refused = run("abort", lake.destination, OURS)
     assert refused.exit_code == 3
     assert "--force" in refused.stderr

@@ -12,47 +12,41 @@ from tests.crash.faulty import FAULTS, count_calls
 from tests.crash.world import STEPS, Case, World, held_by, run_with_fault
 
 CASES = [
-    Case(committer, mode, order, unique, repeat)
-    for committer, mode, order, unique, repeat in product(
+    Case(committer, mode, unique, repeat)
+    for committer, mode, unique, repeat in product(
         ("directory", "partitioned", "magic"),
         ("fail", "append", "replace"),
-        ("publish-then-delete", "delete-then-publish"),
         (True, False),
         ("ok", "gone"),
     )
-    if mode == "replace" or order == "publish-then-delete"
 ] + [
     Case("magic", "replace", track="s3", repeat_complete="gone"),
     Case("partitioned", "append", track="s3"),
     Case("directory", "replace", marks=True),
     Case("magic", "append", apart=True),
     Case("partitioned", "replace", repeat_complete="gone", apart=True),
-    Case("magic", "replace", "delete-then-publish", unique=False, marks=True),
+    Case("magic", "replace", unique=False, marks=True),
 ]
 
-#: Every committer, mode, order, kind of name, answer to a second completion, tracking and form of the list of
+#: Every committer, mode, kind of name, answer to a second completion, tracking and form of the list of
 #: files, once at least.
 HELD = [
     Case("partitioned", "replace"),
     Case("partitioned", "replace", repeat_complete="gone", apart=True),
     Case("magic", "replace", unique=False, repeat_complete="gone"),
-    Case("directory", "replace", "delete-then-publish", repeat_complete="gone"),
+    Case("directory", "replace", unique=False, repeat_complete="gone"),
     Case("magic", "append", repeat_complete="gone"),
     Case("directory", "fail"),
     Case("magic", "replace", track="s3", repeat_complete="gone"),
-    Case("magic", "replace", "delete-then-publish", unique=False, marks=True),
+    Case("magic", "replace", unique=False, marks=True),
 ]
 
-#: What is deleted first, and what a second completion gets, only matters to the commit.
+#: What a second completion gets only matters to the commit.
 POINTS = held_by(
     (
         (step, case)
         for step, case in product(STEPS, CASES)
-        if step == "commit"
-        or (case.repeat_complete, case.order) == ("ok", "publish-then-delete")
-        or case.track == "s3"
-        or case.marks
-        or case.apart
+        if step == "commit" or case.repeat_complete == "ok" or case.track == "s3" or case.marks or case.apart
     ),
     list(product(STEPS, HELD)),
 )

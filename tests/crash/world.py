@@ -14,7 +14,7 @@ import pytest
 from airflow_s3commit import CommittedTask, Job, JobOptions, JobReference, MemoryStore
 from airflow_s3commit.exceptions import AlreadyCommitted, NotReversible, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode, ReplaceOrder
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.crash.observed import Observed
 from tests.fakes import ManualClock
@@ -50,7 +50,6 @@ class Case:
 
     committer: Committer = "partitioned"
     mode: ConflictMode = "replace"
-    order: ReplaceOrder = "publish-then-delete"
     unique: bool = True
     repeat_complete: Any = "ok"
     track: Any = "task"
@@ -62,7 +61,6 @@ class Case:
         return JobOptions(
             committer=self.committer,
             conflict_mode=self.mode,
-            replace_order=self.order,
             unique_filenames=self.unique,
             track_pending=self.track,
             partition_success=self.marks,
@@ -70,7 +68,7 @@ class Case:
 
     def __str__(self) -> str:
         names = "unique" if self.unique else "fixed"
-        parts = (self.committer, self.mode, self.order.split("-")[0], names, self.repeat_complete, self.track)
+        parts = (self.committer, self.mode, names, self.repeat_complete, self.track)
         return "-".join([*parts, *["marks"] * self.marks, *["apart"] * self.apart])
 
 
@@ -141,8 +139,7 @@ class World:
 
     def observed(self) -> Observed:
         """Return the store, held to the invariants from here on."""
-        keeps_data = self.case.unique and self.case.order == "publish-then-delete"
-        return Observed(self.store, BUCKET, ROOT, self.data_before, keeps_data=keeps_data)
+        return Observed(self.store, BUCKET, ROOT, self.data_before, keeps_data=self.case.unique)
 
     def pending(self) -> list[str]:
         """Return the ids of the job's pending uploads."""
@@ -245,7 +242,7 @@ class World:
         except AlreadyCommitted:
             pass
         except NotReversible:
-            assert not self.case.unique or self.case.order == "delete-then-publish"
+            assert not self.case.unique
         else:
             self.check_untouched()
             return True
@@ -295,7 +292,7 @@ class World:
 
     def check_no_loss(self) -> None:
         """Check that at every moment the old or the new data exists (promise 8)."""
-        if self.case.mode != "replace" or self.case.order != "publish-then-delete":
+        if self.case.mode != "replace":
             return
         visible, after = self.visible(), self.expected()
         old_whole = all(

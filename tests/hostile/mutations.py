@@ -73,7 +73,7 @@ VALUES: dict[str, Any] = {
     "a way up": "../innocent/dt=1/data.csv",
     "a state": "committed",
     "a state before": "open",
-    "a mode": "delete-then-publish",
+    "a mode": "as-written",
     "not a number": "sNaN",
     "left out": _ABSENT,
 }

@@ -198,13 +198,7 @@ FAULTS = (
         "abort-after-begin", "fixed", "LATE=0 ABORT_A=1 FAULT_ABORT_AFTER_BEGIN", "snapshot_file_missing"
     ),
     _breaks("nobody-helps", "fixed", "LATE=0 FAULT_NOBODY_HELPS", "invalid end state"),
-    _breaks(
-        "same-etag-delete-first",
-        "fixed",
-        "LATE=0 COMMIT_B=2 ORDER=1 FAULT_SAME_ETAG",
-        "snapshot_file_missing",
-    ),
-    _breaks("same-etag-publish-first", "fixed", "LATE=1 ORDER=0 FAULT_SAME_ETAG", "snapshot_file_missing"),
+    _breaks("same-etag", "fixed", "LATE=1 FAULT_SAME_ETAG", "snapshot_file_missing"),
     _breaks(
         "begin-before-setup",
         "fixed",

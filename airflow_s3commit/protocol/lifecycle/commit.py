@@ -106,8 +106,8 @@ def commit_job(
         JobFailed: An upload is gone; what was published has been rolled back.
         NotReversible: The same, but the destination cannot be restored.
         JobClosed: The job is not sealed, or is aborted; the message says why, and whether files of it may
-            still be visible. Or it is lost: with fixed names or ``delete-then-publish`` uploads were gone
-            after it had begun; the message names them.
+            still be visible. Or it is lost: with fixed names uploads were gone after it had begun; the
+            message names them.
         OutcomeUnknown: A response was lost: commit again. Or the job could be neither finished nor rolled
             back completely: the message says why, what may be visible, and how to end it.
 

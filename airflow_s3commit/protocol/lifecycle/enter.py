@@ -99,7 +99,7 @@ def enter_begin(
                 partitions=list(seal.partitions),
                 seal_etag=current.seal_etag,
                 files=seal.counts.files,
-                destroys=current.objects if _deletes_first(job.options) else current.overwritten,
+                destroys=current.overwritten,
                 since=context.now_ms(),
             ),
             removes=_removal(job.options),
@@ -202,8 +202,7 @@ def enter_lost(
 ) -> LogEntry:
     """Create the ``lost`` entry of a begun job, and return the job's entry: this one, or an earlier one.
 
-    The table then has the job's files that are there. What it was to replace, and has not overwritten, stays;
-    with ``delete-then-publish`` that is deleted.
+    The table then has the job's files that are there. What it was to replace, and has not overwritten, stays.
 
     Before: every upload is completed or gone; ``run.lost`` has the keys of the latter. Repeatable by any
     process.
@@ -216,9 +215,7 @@ def enter_lost(
         lost: The files that are missing.
 
     """
-    context, deletes_first = run.context, _deletes_first(job.options)
-    if deletes_first:
-        run.delete_planned(job, seal, plan)
+    context = run.context
     files = run.left or FileList.of_sealed(context, seal, without=run.lost)
     key = context.layout.lost_files(files.sha256)
     digest = write_files(context, files.lines(), key)
@@ -227,8 +224,8 @@ def enter_lost(
         draft_manifest(context, job, seal, plan, files_sha256=digest, metrics=run.metrics),
         files=join_uri(context.bucket, key),
         counts=Counts.total(counts.values()),
-        partitions={**(dict.fromkeys(seal.partitions, Counts()) if deletes_first else {}), **counts},
-        replaced=Counts(files=plan.objects, bytes=plan.bytes, rows=None) if deletes_first else Counts(),
+        partitions=counts,
+        replaced=Counts(),
         lost=lost,
     )
     entry = None
@@ -343,23 +340,18 @@ def _last_entry(
     """Return a job's ``commit``; or, if the manifest names lost files, its ``lost``."""
     context = run.context
     manifest = sign(msgspec.structs.replace(draft, generation=number), context.signer)
-    is_whole = manifest.lost is None or _deletes_first(options)
     return LogEntry(
         **context.layout.place,
         number=number,
         kind="commit" if manifest.lost is None else "lost",
         epoch=run.log.epoch or number,
         manifest=manifest,
-        removes=_removal(options) if is_whole else "nothing",
+        removes=_removal(options) if manifest.lost is None else "nothing",
         retain=options.retain_seconds if options.conflict_mode != "append" else 0,
         marking=options.partition_success,
         plan=plan,
         nonce=context.new_id(),
     )
-
-
-def _deletes_first(options: JobOptions) -> bool:
-    return options.replace_order == "delete-then-publish"
 
 
 def _removal(options: JobOptions) -> Removal:

@@ -137,7 +137,7 @@ def _account_for(
     record_ending(context, entry)
     seal = run.pinned_seal(current.record)
     plan = run.entered_plan(entry, current.record)
-    if plan is not None and job.options.replace_order == "publish-then-delete":
+    if plan is not None:
         if entry.marking:
             remove_older_markers(context, run.planned_partitions(job, seal, plan), entry.number)
         run.delete_planned(job, seal, plan)

@@ -32,11 +32,11 @@ def prepare(
     """Do what comes before the first upload is completed, and return the plan that counts. Repeatable.
 
     After: the ``_SUCCESS`` that the state names is gone. A job that destroys old data before its last entry
-    has created its ``begin``; with ``delete-then-publish`` the planned objects are deleted.
+    has created its ``begin``.
 
     Raises:
         JobFailed: An upload of a job that has not begun is gone. Nothing was changed.
-        S3CommitError: As `enter_begin` and `CommitRun.delete_planned`.
+        S3CommitError: As `enter_begin`.
 
     """
     if job.options.needs_begin:
@@ -50,8 +50,6 @@ def prepare(
         remove_older_success(run.context, begun.number)
         if begun.marking:
             remove_older_markers(run.context, run.planned_partitions(job, seal, plan), begun.number)
-    if job.options.replace_order == "delete-then-publish":
-        run.delete_planned(job, seal, plan)
     return plan
 
 

@@ -253,10 +253,8 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
     begun = log.begun()
     if not (entry or begun or find_manifest(context) or _has_published(context, seal.record)):
         return "sealed", fields
-    options = job.options
-    reversible = options.unique_filenames and options.replace_order == "publish-then-delete"
     # After a ``begin`` the log says it.
-    fields |= {"begun": begun is None, "reversible": reversible or begun is not None}
+    fields |= {"begun": begun is None, "reversible": job.options.unique_filenames or begun is not None}
     if entry is not None:
         return "committed", {**fields, "generation": entry.number}
     fields |= _newest_plan(context, seal.etag)

@@ -274,7 +274,7 @@ class CommitRun:
         doomed = (
             ObjectToDelete(item.key, item.etag)
             for item in replaced
-            if not item.retained and (not item.overwritten or item.key in self.lost)
+            if not item.retained and not item.overwritten
         )
         delete_objects(self.context, doomed, "plan")
 

@@ -34,7 +34,6 @@ from airflow_s3commit.store.profile import StoreProfile
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
 ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
-ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
 State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted", "lost"]
 
 #: States in which the commit has not begun.
@@ -55,8 +54,6 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``; or ``as-written``:
             what the save modes of Spark's own writes mean (``writer="spark"``); for any other writer
             ``append``.
-        replace_order: ``publish-then-delete`` may show both generations for a moment, and can be rolled back;
-            ``delete-then-publish``, as Hadoop does it, may show neither, and cannot.
         unique_filenames: Put the job id in every file name.
         track_pending: Where a task records its uploads before its pendingset is written: in the memory of the
             ``task`` or, file by file, on ``s3``.
@@ -66,7 +63,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         object_options: Storage class, encryption, ACL, tags and headers of the objects that the job writes.
         retain: How long the files that the commit replaces stay in place before a sweep may delete them:
             ``7d``, ``36h``. ``0s`` deletes them at once. For tables that are read by generation: a reader by
-            listing sees old and new files. Needs unique file names and ``publish-then-delete``.
+            listing sees old and new files. Needs unique file names.
         partition_success: Write a ``_SUCCESS`` in each partition too, for readers that wait for one. From
             then on every commit to the destination does. Excludes ``retain``: such readers list.
 
@@ -77,7 +74,6 @@ class JobOptions(Checked, frozen=True, kw_only=True):
 
     committer: Committer = "partitioned"
     conflict_mode: ConflictMode = "fail"
-    replace_order: ReplaceOrder = "publish-then-delete"
     unique_filenames: bool = True
     track_pending: Literal["task", "s3"] = "task"
     staging: Line | None = None
@@ -101,8 +97,8 @@ class JobOptions(Checked, frozen=True, kw_only=True):
             raise InvalidOption(f"retain={self.retain!r} is more than a hundred years")
         if seconds and self.needs_begin:
             raise InvalidOption(
-                f"retain={self.retain!r} needs unique file names and replace_order='publish-then-delete': a"
-                " commit without them overwrites or deletes old files before it is in the log"
+                f"retain={self.retain!r} needs unique file names: a commit without them overwrites old files"
+                " before it is in the log"
             )
         if seconds and self.partition_success:
             raise InvalidOption(
@@ -127,8 +123,8 @@ class JobOptions(Checked, frozen=True, kw_only=True):
 
     @property
     def needs_begin(self) -> bool:
-        """Whether the commit destroys old data before its last entry, so that a ``begin`` comes first."""
-        return not self.unique_filenames or self.replace_order == "delete-then-publish"
+        """Whether the commit overwrites old data before its last entry, so that a ``begin`` comes first."""
+        return not self.unique_filenames
 
     def as_sealed(self, removes: Removal | None) -> JobOptions:
         """Return the options of the commit, by what the writers asked to remove if they decide."""

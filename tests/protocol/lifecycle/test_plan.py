@@ -58,7 +58,6 @@ REPLACED = {
     ("magic", True): {"root.parquet"},
 }
 COMMITTERS = ("directory", "partitioned", "magic")
-ORDERS = ("publish-then-delete", "delete-then-publish")
 
 
 def lake_with(old: dict[str, bytes]) -> Lake:
@@ -91,15 +90,14 @@ def new_names(files: dict[str, bytes], unique: bool) -> dict[str, bytes]:
 
 @each("committer", COMMITTERS)
 @each("at_root", [False, True])
-@each("order", ORDERS)
 @each("unique", [True, False])
 @each("planned", [True, False])
-def test_replace(committer: str, at_root: bool, order: str, unique: bool, planned: bool) -> None:
+def test_replace(committer: str, at_root: bool, unique: bool, planned: bool) -> None:
     """``replace`` removes what the table says and nothing else, whether the job was planned or not."""
     lake = lake_with(OLD)
     destination_without_object(lake)
     unchanged, new = others(lake), NEW_AT_ROOT if at_root else NEW
-    job = lake.sealed(new, committer=committer, replace_order=order, unique_filenames=unique)
+    job = lake.sealed(new, committer=committer, unique_filenames=unique)
     if planned:
         plan = job.plan()
         assert plan.objects == len(REPLACED[committer, at_root])

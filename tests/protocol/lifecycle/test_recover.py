@@ -157,24 +157,25 @@ def test_an_aborted_job_stays_aborted(lake: Lake) -> None:
     assert lake.job().recover() == AbortReport(uploads=0, objects=0, state="aborted")
 
 
-def test_old_data_that_is_gone_cannot_be_rolled_back_without_force() -> None:
-    """With delete-then-publish a begun commit only goes forward; forced, it keeps what is published."""
+def test_old_data_that_is_overwritten_cannot_be_rolled_back_without_force() -> None:
+    """With fixed names a begun commit only goes forward; forced, it keeps what is published."""
     for force in (False, True):
         lake = Lake()
         lake.put(OLD)
-        lake.sealed(FILES, replace_order="delete-then-publish")
+        lake.sealed(FILES, unique_filenames=False)
         job = _half_committed(lake)
         if force:
             with pytest.raises(JobClosed, match=r"is lost: .* of 1 of its files"):
                 job.recover(rollback=True, force=True)
-            published = f"dt=1/part-0-{OURS}.parquet"
-            assert lake.data() == {"dt=3/part-0.parquet": b"old 3/0", published: FILES["dt=1/part-0.parquet"]}
+            published = "dt=1/part-0.parquet"
+            kept = {path: body for path, body in OLD.items() if path != "_SUCCESS"}
+            assert lake.data() == {**kept, published: FILES[published]}
             assert (lake.pending(), lake.staging()) == ([], [])
         else:
             with pytest.raises(NotReversible):
                 job.recover(rollback=True)
             job.recover()
-            assert _is_committed(lake)
+            assert lake.data() == {**FILES, "dt=3/part-0.parquet": b"old 3/0"}
 
 
 def test_an_upload_that_is_gone_rolls_the_job_back(lake: Lake) -> None:

@@ -82,7 +82,6 @@ def test_the_manifest_keeps_the_metrics() -> None:
 
 
 FIXED = {"unique_filenames": False}
-DELETE_FIRST = {"replace_order": "delete-then-publish"}
 OLD = {"dt=1/a": b"old a", "dt=1/old": b"old"}
 DAY = 86_400.0
 
@@ -125,13 +124,12 @@ def table(lake: Lake) -> dict[str, bytes]:
     return {file.key.removeprefix(ROOT): lake.get(file.key) for _, files in found for file in files}
 
 
-@each("options", [FIXED, DELETE_FIRST])
-def test_the_begin_precedes_everything_that_destroys(options: dict[str, Any]) -> None:
+def test_the_begin_precedes_everything_that_destroys() -> None:
     """Before the begin entry the destination is unchanged, and an abort only aborts uploads."""
     lake = Lake()
     lake.put({**OLD, "_SUCCESS": b"marker"})
     before = lake.visible()
-    job = lake.sealed({"dt=1/a": b"new a"}, **options)
+    job = lake.sealed({"dt=1/a": b"new a"}, **FIXED)
     crash(lake, job.commit, "put", "log/00000000000000000002.json")
     assert lake.visible() == before
     report = lake.job().abort()
@@ -140,10 +138,9 @@ def test_the_begin_precedes_everything_that_destroys(options: dict[str, Any]) ->
     assert kinds(lake) == [(OURS, "abandon")]
 
 
-@each("options", [FIXED, DELETE_FIRST])
-def test_the_begin_says_what_a_helper_needs(options: dict[str, Any]) -> None:
+def test_the_begin_says_what_a_helper_needs() -> None:
     """It names staging, seal, plan, partitions, and how much of the table is destroyed before the end."""
-    lake = half_published(**options)
+    lake = half_published(**FIXED)
     (key,) = (key for key in lake.keys(f"{HOME}log/") if json.loads(lake.get(key))["kind"] == "begin")
     entry, state = json.loads(lake.get(key)), lake.job().state()
     assert state is not None
@@ -152,7 +149,7 @@ def test_the_begin_says_what_a_helper_needs(options: dict[str, Any]) -> None:
     assert (entry["removes"], entry["epoch"]) == ("partitions", 1)
     begin = entry["begin"]
     assert (begin["partitions"], begin["seal_etag"], begin["files"]) == (["dt=1"], state.seal_etag, 2)
-    assert begin["destroys"] == (1 if options is FIXED else 2)
+    assert begin["destroys"] == 1
 
 
 def test_jobs_with_unique_names_do_not_begin() -> None:
@@ -206,12 +203,11 @@ def test_a_begun_job_that_has_its_last_entry_deletes_before_another_publishes() 
     assert table(lake) == {"dt=1/k": b"the same", "dt=1/r": b"r"}
 
 
-@each("options", [FIXED, FIXED | DELETE_FIRST])
-def test_a_file_that_is_written_again_with_the_same_bytes_stays(options: dict[str, Any]) -> None:
+def test_a_file_that_is_written_again_with_the_same_bytes_stays() -> None:
     """A file that the job overwrites with the same ETag is not deleted as something it replaced."""
     lake = Lake()
     for job_id in (THEIRS, OURS):
-        lake.sealed({"dt=1/k": b"the same"}, job_id=job_id, **options).commit()
+        lake.sealed({"dt=1/k": b"the same"}, job_id=job_id, **FIXED).commit()
     assert table(lake) == {"dt=1/k": b"the same"}
 
 
@@ -312,12 +308,11 @@ def test_a_lost_job_lists_no_file_of_an_older_commit() -> None:
     assert [entry.key for entry in manifest_files(lake.store, lost.manifest)] == [f"{ROOT}dt=1/a"]
 
 
-@each("options", [FIXED, DELETE_FIRST])
-def test_a_lost_job_leaves_a_table_that_the_log_describes(options: dict[str, Any]) -> None:
+def test_a_lost_job_leaves_a_table_that_the_log_describes() -> None:
     """The entry names the missing key, and the log describes exactly what a reader finds."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"old a", "dt=1/b": b"old b", "dt=1/c": b"c"}, job_id=THEIRS, **FIXED).commit()
-    job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **options)
+    job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **FIXED)
     lake.store.die("complete_upload", nth=2)
     with pytest.raises(Crash):
         job.commit()
@@ -329,8 +324,6 @@ def test_a_lost_job_leaves_a_table_that_the_log_describes(options: dict[str, Any
         ):
             lake.job().commit()
     expected = {"dt=1/a": b"new a", "dt=1/b": b"old b", "dt=1/c": b"c"}
-    if options is DELETE_FIRST:
-        expected = {named("dt=1/a"): b"new a"}
     assert (lake.data(), table(lake)) == (expected, expected)
     assert (lake.pending(), lake.staging()) == ([], [])
     assert f"{ROOT}_SUCCESS" not in lake.keys("")
@@ -359,13 +352,12 @@ def test_losing_a_job_can_stop_anywhere(at: int, ending: str) -> None:
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
-@each("options", [FIXED, DELETE_FIRST])
-def test_missing_uploads_are_found_before_the_begin(options: dict[str, Any]) -> None:
+def test_missing_uploads_are_found_before_the_begin() -> None:
     """Nothing is overwritten, deleted or lost: the job is rolled back, and its message names the key."""
     lake = Lake()
     lake.put({**OLD, "_SUCCESS": b"marker"})
     before = lake.visible()
-    job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **options)
+    job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **FIXED)
     gone = next(iter(lake.store.list_uploads(BUCKET, "")))
     lake.store.abort_upload(BUCKET, gone.key, gone.upload_id)
     with pytest.raises(JobFailed, match=rf"upload of s3://{BUCKET}/{gone.key} is gone.*write the job again"):
@@ -483,10 +475,9 @@ def test_a_shard_with_a_lost_upload_is_never_recorded_as_complete() -> None:
     assert endings(lake) == [(OURS, "lost")]
 
 
-@each("options", [FIXED, DELETE_FIRST])
-def test_a_table_that_is_being_overwritten_is_not_read(options: dict[str, Any]) -> None:
+def test_a_table_that_is_being_overwritten_is_not_read() -> None:
     """A reader would mix generations, so it is refused until the begun job has ended."""
-    lake = half_published(**options)
+    lake = half_published(**FIXED)
     home = Destination.parse(lake.destination)
     lake.sealed({"dt=2/t": b"t"}, job_id=THEIRS, conflict_mode="append").commit()
     snapshot = read_snapshot(lake.store, home)

@@ -80,7 +80,7 @@ def test_a_committed_job_set_up_again_is_still_committed() -> None:
     "options",
     [
         {"conflict_mode": "append"}, {"committer": "directory"}, {"unique_filenames": False},
-        {"replace_order": "delete-then-publish"}, {"track_pending": "s3"},
+        {"track_pending": "s3"},
     ],
 )  # fmt: skip
 def test_the_same_id_with_other_options_is_refused(options: dict[str, Any]) -> None:

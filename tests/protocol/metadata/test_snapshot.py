@@ -397,14 +397,13 @@ def test_verify_does_not_take_retained_files_for_foreign_ones() -> None:
     ("options", "message"),
     [
         ({"retain": WEEK, "unique_filenames": False}, "needs unique file names"),
-        ({"retain": WEEK, "replace_order": "delete-then-publish"}, "needs unique file names"),
         ({"retain": "7"}, "retain: '7' is not a duration"),
         ({"retain": "1000000w"}, "more than a hundred years"),
         ({"retain": 7}, "retain=7 is not text"),
     ],
 )
 def test_retain_is_refused_where_old_files_cannot_stay(options: dict[str, Any], message: str) -> None:
-    """Jobs that overwrite or delete before their entry cannot retain, and only durations are accepted."""
+    """Jobs that overwrite before their entry cannot retain, and only durations are accepted."""
     with pytest.raises(InvalidOption, match=message):
         JobOptions(conflict_mode="replace", **options)
 

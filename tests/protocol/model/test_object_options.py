@@ -76,7 +76,7 @@ def demanding() -> tuple[Lake, Demanding]:
     [
         ({"committer": "file"}, "committer='file' is not 'directory' or 'partitioned' or 'magic'"),
         ({"conflict_mode": "REPLACE"}, "'fail' or 'append' or 'replace'"),
-        ({"replace_order": None}, "replace_order=None is not"),
+        ({"track_pending": None}, "track_pending=None is not"),
         ({"unique_filenames": "yes"}, "unique_filenames='yes' is not True or False"),
         ({"track_pending": 3}, "track_pending=3 is not 'task' or 's3'"),
         ({"track_pending": ["task"]}, "track_pending="),
