@@ -2,7 +2,8 @@
 
 A commit emits one event for each table asset, and one event for each partition with new files for a partition
 asset. These must be two assets, because Airflow starts ``schedule=[asset]`` DAGs only for events without a
-partition key, and ``PartitionedAssetTimetable`` DAGs only for events with a partition key.
+partition key, and ``PartitionedAssetTimetable`` DAGs only for events with a partition key. The table's event
+has the partition key of the run that committed, if it has one: no task can send an event without it.
 """
 
 from __future__ import annotations

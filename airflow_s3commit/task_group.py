@@ -340,6 +340,7 @@ def s3_commit_task_group(
         data. ``remove``: a commit that removes what the conflict mode replaces; with committer ``directory``
         and conflict mode ``replace`` that is the whole table.
     :param retries: Number of retries of setup, audit, resolve, commit and abort, which are all repeatable.
+        ``execution_timeout`` in ``default_args`` applies to stages only: each request has a time limit.
     :param retry_policy: The retry policy of these tasks; None for `commit_retry_policy`. Stages keep their
         own retries.
     :param kill_window: Seconds between two aborts, by the teardown and by a retried setup, for uploads of
@@ -356,7 +357,12 @@ def s3_commit_task_group(
     if on_empty not in get_args(OnEmpty):
         raise ValueError(f"on_empty is {on_empty!r}; it must be skip, commit or remove")
     connection: dict[str, Any] = {"aws_conn_id": aws_conn_id, "region_name": region_name, "verify": verify}
-    step: dict[str, Any] = {"retries": retries, "retry_policy": retry_policy or commit_retry_policy()}
+    # A limit for the DAG's own tasks, from default_args, would end a commit or a teardown half-way.
+    step: dict[str, Any] = {
+        "retries": retries,
+        "retry_policy": retry_policy or commit_retry_policy(),
+        "execution_timeout": None,
+    }
     with TaskGroup(group_id, **group_arguments) as group:
         setup = S3CommitSetupOperator(
             task_id="setup",

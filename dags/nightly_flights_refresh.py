@@ -20,7 +20,8 @@ from airflow_s3commit.task_group import s3_commit_task_group
 DAY = "{{ partition_key or params.day or (dag_run.logical_date or dag_run.run_after) | ds }}"
 DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3://lake/flights/') }}"
 
-#: The dataset; its events have its location and what changed.
+#: The dataset; its events have its location, what changed, and the run's partition key if it has one. With a
+#: key they start no DAG with ``schedule=[flights]``: see docs/how-to/assets-and-partitions.md.
 flights = Asset("flights")
 
 #: Its days: one event for each partition that a commit added to, which starts the report of that day.

@@ -95,8 +95,8 @@ def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
 def states_of(context: Context, **tasks: Any) -> dict[str, str]:
     """Return the states of tasks of this task's job, by task id.
 
-    In a mapped group these are the tasks with the same map index. Elsewhere the instances of a mapped task
-    have its id, ``_`` and their map index.
+    Instances that a mapping no longer has (``removed``) are left out. In a mapped group these are the tasks
+    with the same map index. Elsewhere the instances of a mapped task have its id, ``_`` and their map index.
 
     :param context: The task's context.
     :param tasks: ``task_ids``, or ``task_group_id`` for all tasks of a group.
@@ -105,7 +105,8 @@ def states_of(context: Context, **tasks: Any) -> dict[str, str]:
     item = _item(ti)
     found = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id], map_index=item, **tasks)
     ending = "" if item is None else f"_{item}"
-    return {name.removesuffix(ending): str(state) for name, state in found.get(ti.run_id, {}).items()}
+    states = {name.removesuffix(ending): str(state) for name, state in found.get(ti.run_id, {}).items()}
+    return {name: state for name, state in states.items() if state != "removed"}
 
 
 def _item(ti: Any) -> int | None:

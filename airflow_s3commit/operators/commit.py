@@ -69,7 +69,7 @@ class ManifestOperator(CommitStepOperator):
 
     :param job: The job reference. (templated)
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
-        ``extra``.
+        ``extra``. If the run has a partition key, Airflow puts it on the event.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
         partition, for DAGs scheduled by a ``PartitionedAssetTimetable``. It must differ from the table's
         assets: events with a key do not start ``schedule=[asset]`` DAGs.
@@ -126,6 +126,13 @@ class ManifestOperator(CommitStepOperator):
         if events is not None:
             tables = [one for one in self.outlets if isinstance(one, Asset) and one != self.partition_asset]
             announce(events, manifest, tables=tables, partitions=self.partition_asset)
+            if tables and context.get("partition_key"):
+                self.log.info(
+                    "Airflow puts this run's partition key %s on the events of %s, which start no DAG with"
+                    " schedule=[asset]: use a PartitionedAssetTimetable, or an AssetWatcher",
+                    context["partition_key"],
+                    ", ".join(asset.name for asset in tables),
+                )
         return summary
 
     def get_openlineage_facets_on_complete(
@@ -172,7 +179,7 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
     :param pin_plan: Whether to refuse any plan other than that of ``conflicts``, because someone has reviewed
         it. False plans again if other jobs have changed the partitions since.
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
-        ``extra``.
+        ``extra``. If the run has a partition key, Airflow puts it on the event.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
         partition, for DAGs scheduled by a ``PartitionedAssetTimetable``. It must differ from the table's
         assets: events with a key do not start ``schedule=[asset]`` DAGs.
@@ -295,7 +302,7 @@ class S3CommitFinishOperator(ManifestOperator):
 
     :param job: The job reference. (templated)
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
-        ``extra``.
+        ``extra``. If the run has a partition key, Airflow puts it on the event.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
         partition.
     """

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 from airflow.jobs.job import Job as AirflowJob
 from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
-from airflow.models.asset import AssetEvent
 from airflow.models.backfill import ReprocessBehavior, _create_backfill
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
@@ -20,7 +19,6 @@ from airflow.sdk import timezone
 from airflow.sdk.definitions.dag import _run_task
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
-from airflow.utils.sqlalchemy import prohibit_commit
 from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import select
@@ -39,7 +37,6 @@ class Finished:
         state: Its state.
         partition_key: Its partition key.
         tasks: The state of each task instance, with a map index as ``task[1]``.
-        events: The asset events of its tasks: name and partition key.
 
     """
 
@@ -49,8 +46,6 @@ class Finished:
             of_this = (TaskInstance.dag_id == run.dag_id) & (TaskInstance.run_id == run.run_id)
             found = session.scalars(select(TaskInstance).where(of_this)).all()
             self.tasks = {_name(one): str(one.state) for one in found}
-            emitted = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == run.run_id)).all()
-            self.events = sorted((event.asset.name, event.partition_key) for event in emitted)
 
 
 class Scheduled:
@@ -123,13 +118,6 @@ class Scheduled:
             triggering_user_name="alice",
             reprocess_behavior=ReprocessBehavior.COMPLETED,
         )
-        return [self._executed(dag_id, run_id) for run_id in self._queued(dag_id)]
-
-    def by_events(self, dag_id: str) -> list[Finished]:
-        """Run what the asset events so far have started of a DAG."""
-        runner = SchedulerJobRunner(job=AirflowJob())
-        with create_session() as session, prohibit_commit(session) as guard:
-            runner._create_dagruns_for_dags(guard, session)
         return [self._executed(dag_id, run_id) for run_id in self._queued(dag_id)]
 
     def _queued(self, dag_id: str) -> Sequence[str]:

@@ -172,11 +172,22 @@ def test_output_of_an_earlier_try_alone_does_not_fail_a_run(store, context) -> N
         assert pending(store) == []
 
 
-@pytest.mark.parametrize("state", ["failed", "upstream_failed", "running", "up_for_retry", "removed"])
+@pytest.mark.parametrize("state", ["failed", "upstream_failed", "running", "up_for_retry"])
 def test_a_failure_beside_a_skip_fails_the_run(store, context, state) -> None:
     """A task that failed, or still runs, prevents the run from being called done."""
     group = Group(set_up(store), context, **NOTHING_TO_DO, other=state)
     with pytest.raises(AirflowFailException, match="the task that failed first"):
+        group.teardown.execute(context)
+
+
+def test_an_instance_that_a_mapping_no_longer_has_does_not_count(store, context) -> None:
+    """A mapping that shrank before the run was cleared has an instance without an outcome."""
+    group = Group(set_up(store), context, **NOTHING_TO_DO, other_1="removed")
+    assert group.teardown.execute(context)["state"] == "skipped"
+    reference = sealed(store)
+    group = Group(reference, context, **FAILED_COMMIT, stage_1="removed")
+    group.failures["refresh.commit"] = "Unavailable"
+    with pytest.raises(AirflowFailException, match="was kept"):
         group.teardown.execute(context)
 
 

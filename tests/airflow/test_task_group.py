@@ -340,6 +340,20 @@ def test_the_group_gives_it_to_its_steps_only() -> None:
     assert len(policies) == 4
 
 
+@pytest.mark.parametrize("shards", [None, 2])
+def test_a_time_limit_of_the_dag_s_tasks_is_not_that_of_the_steps(shards: int | None) -> None:
+    """``execution_timeout`` in ``default_args`` ends a stage, and never a commit or its teardown."""
+    limit = {"execution_timeout": timedelta(seconds=5)}
+    with (
+        DAG("nightly", schedule=None, default_args=limit) as dag,
+        s3_commit_task_group(destination="s3://lake/x/", audit={"min_rows": 1}, shards=shards) as commit,
+    ):
+        commit.stage(EmptyOperator(task_id="emr"))
+    limits = {task.task_id.removeprefix("s3_commit."): task.execution_timeout for task in dag.tasks}
+    assert limits.pop("emr") == timedelta(seconds=5)
+    assert {*limits.values()} == {None}
+
+
 def test_a_group_may_have_another() -> None:
     """A given policy is used instead."""
     own = ExceptionRetryPolicy(rules=[])

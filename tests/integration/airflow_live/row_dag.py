@@ -26,7 +26,7 @@ def row(name: str, *, notifier_seconds: float | None = None, **arguments: Any) -
         failed = [AbortUploadsNotifier(kill_window=KILL_WINDOW, time_limit=notifier_seconds), *failed]
     with DAG(
         name,
-        schedule=None,
+        schedule=arguments.pop("schedule", None),
         on_failure_callback=failed,
         on_success_callback=noting("dag-succeeded"),
         **arguments,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.airflow_live.asset_rows import CONSUMERS, runs_of
+from tests.integration.airflow_live.asset_rows import CONSUMERS, KEYED_CONSUMERS, runs_of
 from tests.integration.airflow_live.stages import DAY
 
 if TYPE_CHECKING:
@@ -68,3 +68,23 @@ def test_a_consumer_is_started(name: str, asset: str, stage: Stage, played: Play
     else:
         (extra,) = api.xcom(dag_id, run_id, "told")
         assert extra.get("payload", extra)["manifest"] == committed["manifest"]
+
+
+@pytest.mark.parametrize("name", ["assets_told_by_key"])
+def test_a_run_with_a_key_starts_every_consumer_but_the_table_s(
+    name: str, stage: Stage, played: Played
+) -> None:
+    """Airflow puts the run's key on the table's event, which starts no DAG with ``schedule=[table]``."""
+    assert name not in played.failures, f"{played.failures[name]}\n{stage.airflow.report(name, 'row')}"
+    events = stage.airflow.api.asset_events(source_dag_id=name)
+    assert {(event["name"], event["partition_key"]) for event in events} == {
+        ("keyed_table", DAY),
+        ("keyed_days", PARTITION),
+    }
+    for dag_id, key in KEYED_CONSUMERS.items():
+        (run,) = runs_of(stage, dag_id)
+        assert (run["state"], run["partition_key"]) == ("success", key), dag_id
+        (extra,) = stage.airflow.api.xcom(dag_id, run["dag_run_id"], "told")
+        committed = stage.airflow.api.xcom(name, "row", "refresh.commit")
+        assert extra.get("payload", extra)["manifest"] == committed["manifest"]
+    assert runs_of(stage, "started_by_keyed_table") == []

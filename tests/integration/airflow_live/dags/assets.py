@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetWatcher,
+    IdentityMapper,
+    PartitionedAssetTimetable,
+    PartitionedAtRuntime,
+    get_current_context,
+    task,
+)
 
+from airflow_s3commit.assets import HivePathMapper
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.triggers import S3SuccessManifestEventTrigger
 from tests.integration.airflow_live.row_dag import group, row
@@ -49,6 +59,32 @@ def told(*, triggering_asset_events: Any = None) -> list[Any]:
 with row("assets_told") as dag, group(dag, outlets=[TABLE], partition_asset=FLIGHT_DAYS) as commit:
     commit.stage(write_flights(commit.job))
 
-for asset in (TABLE, WATCHED):
+#: The same with a partition key: Airflow puts the run's key on the event of the table.
+KEYED_TABLE, KEYED_DAYS = Asset("keyed_table"), Asset("keyed_days")
+
+KEYED_WATCHED = Asset(
+    "keyed_watched",
+    watchers=[
+        AssetWatcher(
+            name="commits",
+            trigger=S3SuccessManifestEventTrigger(
+                destination="s3://lake/assets_told_by_key/", poke_interval=2
+            ),
+        )
+    ],
+)
+
+with (
+    row("assets_told_by_key", schedule=PartitionedAtRuntime()) as dag,
+    group(dag, outlets=[KEYED_TABLE], partition_asset=KEYED_DAYS) as commit,
+):
+    commit.stage(write_flights(commit.job))
+
+for asset in (TABLE, WATCHED, KEYED_TABLE, KEYED_WATCHED):
     with DAG(f"started_by_{asset.name}", schedule=[asset]):
+        told()
+
+for asset, mapper in ((KEYED_TABLE, IdentityMapper()), (KEYED_DAYS, HivePathMapper("{dt}"))):
+    schedule = PartitionedAssetTimetable(assets=asset, default_partition_mapper=mapper)  # type: ignore[arg-type]
+    with DAG(f"keyed_by_{asset.name}", schedule=schedule):
         told()
