@@ -17,12 +17,14 @@ P = ParamSpec("P")
 UNKNOWN = "?"
 
 _KIB = 1024
+_BYTE = 0xFF
 _CENT = 0.01
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _AGE_UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 _SECONDS = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhms])")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: What moves the cursor, ends a line, or changes the direction of what follows; and what cannot be encoded.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 def or_unknown(formatter: Callable[P, str]) -> Callable[P, str]:
@@ -39,11 +41,17 @@ def or_unknown(formatter: Callable[P, str]) -> Callable[P, str]:
 
 
 def plain(value: object) -> str:
-    """Return a value as text with control characters escaped.
+    """Return a value as text with control characters escaped, those of text direction too.
 
-    Keys and contexts are untrusted: a control character in one could manipulate the terminal.
+    Keys and contexts are untrusted: such a character in one could manipulate the terminal, or make a line
+    look like another.
     """
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(value))
+    return _CONTROL.sub(_escaped, str(value))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code <= _BYTE else f"\\u{code:04x}"
 
 
 @or_unknown

@@ -17,6 +17,7 @@
         ├── InvalidDestination
         ├── InvalidOption       an option is unknown or malformed, or contradicts another
         ├── InvalidRecord       a record is damaged, or was changed after it was written
+        │   ├── InvalidPath     a file cannot have this path: S3, or readers, could not deal with it
         │   ├── ForeignRecord   it belongs to another job, or was copied here
         │   ├── SignatureRefused  it has no valid signature, or this process has no key
         │   └── TooLarge        it is larger than any record of its kind
@@ -48,6 +49,7 @@ __all__ = [
     "ForeignRecord",
     "InvalidDestination",
     "InvalidOption",
+    "InvalidPath",
     "InvalidRecord",
     "JobClosed",
     "JobFailed",
@@ -155,6 +157,10 @@ class InvalidDestination(Refused):
 
 class InvalidRecord(Refused):
     """A record is damaged, of another job, changed after it was written, or has values beyond a limit."""
+
+
+class InvalidPath(InvalidRecord):
+    """No data file can have this path: S3 cannot keep or list it, or readers would skip it; rename it."""
 
 
 class TooLarge(InvalidRecord):

@@ -55,6 +55,8 @@ def test_moments_are_in_utc() -> None:
 def test_control_characters_are_shown_as_text() -> None:
     """Nothing that others wrote can steer a terminal."""
     assert plain("a\x1b[31m\nb\x9b") == "a\\x1b[31m\\x0ab\\x9b"
+    assert plain("a\u2028b\u202ec\u2066d\ud800") == "a\\u2028b\\u202ec\\u2066d\\ud800"
+    assert plain("äé\u200c\U0001f600") == "äé\u200c\U0001f600"
 
 
 @pytest.mark.parametrize(

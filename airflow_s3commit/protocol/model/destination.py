@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 from urllib.parse import quote
 
-from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
+from airflow_s3commit.exceptions import InvalidDestination, InvalidPath, InvalidRecord
 from airflow_s3commit.protocol.model.codec import Line, Text, Versioned, text_digest
 from airflow_s3commit.store.credentials import without_userinfo
 
@@ -26,8 +26,9 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _URI_PATH = "/!$&'()*+,;=:@"
 #: How the keys of empty objects end that stand for directories.
 _MARKERS = ("/", "_$folder$")
-# Lone surrogates cannot be encoded in a request.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# S3 keeps nearly any text. Not these: XML 1.0 cannot represent all of them, so no listing would name the key
+# as it is, and lone surrogates cannot be encoded. Spark escapes those that partition values may have.
+_NOT_IN_KEYS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -85,20 +86,26 @@ def check_relative_path(path: str) -> None:
     """Check the path of a data file below a destination.
 
     Raises:
-        InvalidRecord: It could leave the destination, is ambiguous to a store, or is hidden from readers.
+        InvalidPath: It could leave the destination, is ambiguous to a store, is hidden from readers, or has
+            characters that a listing cannot name.
 
     """
     elements = path.split("/")
     if not path or "" in elements:
-        raise InvalidRecord(f"path {path!r} has an empty element")
+        raise InvalidPath(f"path {path!r} has an empty element; leave it out")
     if "." in elements or ".." in elements:
-        raise InvalidRecord(f"path {path!r} has an element '.' or '..'")
-    if _CONTROL.search(path) or "\\" in path:
-        raise InvalidRecord(f"path {path!r} has a control character or a backslash")
+        raise InvalidPath(f"path {path!r} has an element '.' or '..'; leave it out")
+    found = _NOT_IN_KEYS.search(path)
+    if found is not None or "\\" in path:
+        sign = "a backslash" if found is None else f"the control character U+{ord(found[0]):04X}"
+        raise InvalidPath(
+            f"path {path!r} has {sign}, which stores or their listings cannot name; replace it, or escape it"
+            f" as Spark does: %{ord(found[0] if found else chr(92)):02X}"
+        )
     if not is_data(path):
-        raise InvalidRecord(
+        raise InvalidPath(
             f"path {path!r} is hidden from readers: an element begins with '_' or '.', or the name ends as a"
-            " directory marker's or an unfinished copy's"
+            " directory marker's or an unfinished copy's; rename it"
         )
 
 
@@ -135,7 +142,7 @@ class Destination:
                 raise InvalidDestination(
                     f"{uri!r} has an empty element, '.' or '..' in its path; is s3://{bucket}/{meant}/ meant?"
                 )
-            if _CONTROL.search(prefix) or "\\" in prefix:
+            if _NOT_IN_KEYS.search(prefix) or "\\" in prefix:
                 raise InvalidDestination(f"{uri!r} has a control character or a backslash in its path")
             if len(prefix.encode()) > MAX_KEY_BYTES - 256:
                 raise InvalidDestination(
@@ -184,16 +191,19 @@ class Destination:
             key: The file's key.
 
         Raises:
-            InvalidRecord: The key is in another bucket, outside the destination, hidden from readers, or an
-                ambiguous path.
+            InvalidRecord: The key is in another bucket, or outside the destination.
+            InvalidPath: No data file can have the key, as for `check_relative_path`, or it is too long.
 
         """
         relative = self.relative(key)
         if bucket != self.bucket or relative is None:
             raise InvalidRecord(f"{join_uri(bucket, key)!r} lies outside the destination {self.uri}")
         check_relative_path(relative)
-        if len(key.encode()) > MAX_KEY_BYTES:
-            raise InvalidRecord(f"the key {key[:80]!r}… is longer than {MAX_KEY_BYTES} bytes")
+        if (size := len(key.encode())) > MAX_KEY_BYTES:
+            raise InvalidPath(
+                f"the key {key[:80]!r}… has {size} bytes, and S3's keys end at {MAX_KEY_BYTES}: shorten the"
+                " partition values or the file's name, or use a destination with a shorter path"
+            )
         return relative
 
 
