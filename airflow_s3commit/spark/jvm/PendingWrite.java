@@ -13,7 +13,7 @@ import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
-import java.util.ArrayList;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
@@ -50,6 +50,11 @@ final class PendingWrite implements Serializable {
   private static final String IN_MEMORY = "fs.s3a.committer.magic.track.commits.in.memory.enabled";
   private static final String PURGE = "fs.s3a.multipart.purge";
 
+  /** The suffix of what S3A records of an upload. */
+  private static final String PENDING = ".pending";
+
+  private static final int MAX_KEY_BYTES = 1024;
+
   /** Spark's local property of threads that run a batch of a streaming query. */
   private static final String BATCH = "streaming.sql.batchId";
 
@@ -70,7 +75,7 @@ final class PendingWrite implements Serializable {
   private final TreeSet<String> replaced = new TreeSet<>();
 
   /** Files of the task attempt that runs in this instance. */
-  private transient List<Path> files;
+  private transient Set<Path> files;
 
   PendingWrite(PendingJob job, String writeId, String path, boolean dynamic) {
     this.job = job;
@@ -164,22 +169,59 @@ final class PendingWrite implements Serializable {
   }
 
   void setUpTask(Configuration conf) throws IOException {
-    files = new ArrayList<>();
+    files = new LinkedHashSet<>();
     check(conf);
   }
 
-  /** Returns the path of a new file of the running task attempt. */
+  /**
+   * Returns the path of a new file of the running task attempt.
+   *
+   * <p>Spark names files by the values of a partition, and several values can have one directory: a null and
+   * the text that stands for it, or both hours that the end of summer time repeats. So a name that the attempt
+   * has given out is numbered.
+   */
   String newFile(TaskAttemptContext context, String directory, String prefix, String suffix) {
     int split = context.getTaskAttemptID().getTaskID().getId();
-    String name = String.format("%spart-%05d-%s-%s%s", prefix, split, token, job.id, suffix);
+    Path file;
+    int number = 0;
+    do {
+      String again = number == 0 ? "" : number + "-";
+      file = place(directory, prefix + String.format(Locale.ROOT, "part-%05d-%s-%s%s", split, token, again, job.id) + suffix);
+      number++;
+    } while (!files.add(file));
+    return file.toString();
+  }
+
+  private Path place(String directory, String name) {
     Path base = taskFile("/__base");
     String below = job.relative(path).get();
     for (String element : (below + "/" + directory + "/" + name).split("/")) {
       // Not Path(String, String), for which a colon ends a scheme.
       base = element.isEmpty() ? base : new Path(base, new Path(null, null, element));
     }
-    files.add(base);
-    return base.toString();
+    checkKey(directory, base.suffix(PENDING));
+    return base;
+  }
+
+  /** Refuses a file that S3 or its listings could not name, in the task: the seal would refuse the stage. */
+  private void checkKey(String directory, Path file) {
+    for (int at = 0; at < directory.length(); at++) {
+      char sign = directory.charAt(at);
+      boolean paired = Character.isSurrogate(sign) && directory.codePointAt(at) > Character.MAX_VALUE;
+      at += paired ? 1 : 0;
+      if (sign < 0x20 || sign == 0x7f || sign >= 0xfffe || (Character.isSurrogate(sign) && !paired)) {
+        throw refusal(
+            String.format(
+                Locale.ROOT,
+                "a partition value has the character U+%04X, which no listing of S3 can name: replace it", (int) sign));
+      }
+    }
+    int bytes = file.toUri().getPath().getBytes(StandardCharsets.UTF_8).length - 1;
+    if (bytes > MAX_KEY_BYTES) {
+      throw refusal(
+          "the key of a file's record in " + directory + " has " + bytes + " bytes, and S3's keys end at "
+              + MAX_KEY_BYTES + ": shorten the partition values, or use a destination with a shorter path");
+    }
   }
 
   private Path taskFile(String suffix) {
@@ -235,7 +277,7 @@ final class PendingWrite implements Serializable {
 
   /** Returns what S3A recorded of a file; null for a file that its writer never created. */
   private static ObjectNode read(FileSystem fs, Path file) {
-    try (InputStream in = fs.open(file.suffix(".pending"))) {
+    try (InputStream in = fs.open(file.suffix(PENDING))) {
       return (ObjectNode) JSON.readTree(in);
     } catch (FileNotFoundException error) {
       return null;
