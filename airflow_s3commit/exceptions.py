@@ -219,7 +219,7 @@ class DuplicateOutput(Refused):
 
 
 class LockHeld(Refused):
-    """Another job is committing, of an older version or one that destroys old data; try again later."""
+    """Another job is committing, and destroys old data before it ends; try again later."""
 
 
 class AuditFailed(Refused):

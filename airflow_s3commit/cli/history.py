@@ -162,7 +162,7 @@ def _findings(label: str, findings: list[LogFinding], style: str, *, remedy: boo
 def baseline(session: Session, *, apply: bool) -> ExitCode:
     """List the files that are older than the log, and enter the list as a commit that adds nothing.
 
-    For a table that another program or an older version wrote. Readers then open it without listing the
+    For a table that another program wrote. Readers then open it without listing the
     destination, verify finds what other programs write, and the table can be rolled back. Files of unfinished
     jobs are left out, and named. Run it while no other program writes to the table.
     """

@@ -186,8 +186,7 @@ def _commits(session: Session, job_id: str | None, limit: int | None) -> Iterato
         newest = history(session.store, session.destination, limit=1)
         yield from (one for one in newest if one.job_id == job_id)
     else:
-        # Manifests of versions without a log have no generation.
-        yield from [record] * (record.generation > 0)
+        yield record
 
 
 def _is_after(record: ManifestRecord, since: int | datetime) -> bool:

@@ -55,7 +55,7 @@ _BATCH = 1_000
 )
 @click.option("--dry-run", is_flag=True, help="Only report the leftovers; the default.")
 def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) -> ExitCode:
-    """Remove leftovers of dead jobs at a destination: pending uploads, records, an expired lock.
+    """Remove leftovers of dead jobs at a destination: pending uploads and records.
 
     Also removes lists of files that no entry of the log names, and files that commits replaced, after the
     time that their jobs' option retain says; --older-than does not apply to these files. This is a dry run
@@ -191,11 +191,9 @@ def _applied_all(session: Session, found: _Registered) -> tuple[list[SweepReport
 
 def _applied(session: Session, plan: SweepPlan) -> SweepReport:
     """Apply a plan in pieces, to show progress."""
-    nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], lock=None, spent=[], replaced=[], lists=[])
+    nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], spent=[], replaced=[], lists=[])
     pieces = [msgspec.structs.replace(nothing, jobs=[job]) for job in plan.jobs]
     pieces += [msgspec.structs.replace(nothing, uploads=batch) for batch in in_batches(plan.uploads, _BATCH)]
-    if plan.lock is not None:
-        pieces.append(msgspec.structs.replace(nothing, lock=plan.lock))
     if plan.spent:
         pieces.append(msgspec.structs.replace(nothing, spent=plan.spent))
     if plan.replaced:
@@ -213,7 +211,6 @@ def _applied(session: Session, plan: SweepPlan) -> SweepReport:
         jobs=[job for report in reports for job in report.jobs],
         uploads=sum(report.uploads for report in reports),
         bytes=sum(report.bytes for report in reports),
-        lock=any(report.lock for report in reports),
         spent=sum(report.spent for report in reports),
         replaced=sum(report.replaced for report in reports),
         lists=sum(report.lists for report in reports),
@@ -258,8 +255,6 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
         )
         if len(plan.uploads) > _SHOWN:
             yield Line(f"… and {len(plan.uploads) - _SHOWN:,} more; --json has them all", "dim")
-    if plan.lock is not None:
-        yield Line(f"Expired lock of job {plan.lock.job_id}, {age(plan.lock.age)} old")
     if plan.spent:
         yield Line(f"{several(len(plan.spent), 'record')} of old aborts")
     if plan.lists:
@@ -307,7 +302,6 @@ def _report_views(report: SweepReport) -> Iterator[View]:
         f"swept: {several(len(report.jobs), 'job')} ended ({several(with_jobs, 'upload')},"
         f" {several(taken, 'object')} taken back),"
         f" {several(report.uploads, 'orphan')} discarded ({size(report.bytes)})"
-        f"{', the lock removed' if report.lock else ''}"
         f"{old}{replaced}{lists}",
         "green",
     )

@@ -29,7 +29,7 @@ _HOUR = 3600.0
 
 
 class S3CommitSweepOperator(S3CommitBaseOperator):
-    """Removes leftovers of dead jobs at a destination: pending uploads, records, an expired lock.
+    """Removes leftovers of dead jobs at a destination: pending uploads and records.
 
     It is for jobs whose teardown and callback did not run, because the scheduler was lost with the run. By
     default it is a dry run, which logs what it would remove and why. It reports a job with an interrupted
@@ -253,15 +253,6 @@ def _rows(plan: SweepPlan) -> Iterator[tuple[object, ...]]:
         yield upload.key, "discard", round(upload.age / _HOUR, 1), 1, upload.bytes, upload.reason
     for orphan in plan.lists:
         yield orphan.uri, "discard", round(orphan.age / _HOUR, 1), 0, orphan.bytes, orphan.reason
-    if plan.lock is not None:
-        yield (
-            plan.lock.uri,
-            "unlock",
-            round(plan.lock.age / _HOUR, 1),
-            0,
-            0,
-            f"job {plan.lock.job_id} is gone",
-        )
 
 
 def _totals(report: SweepReport) -> JsonObject:
@@ -277,14 +268,12 @@ def _totals(report: SweepReport) -> JsonObject:
             "bytes": plan.bytes,
             "oldest": plan.oldest,
             "monthly_cost_usd": round(plan.monthly_cost, 4),
-            "lock": plan.lock is not None,
             "left_alone": len(plan.left),
         },
         "swept": {
             "jobs": len(report.jobs),
             "uploads": report.uploads + sum(job.uploads for job in report.jobs),
             "objects": sum(job.objects for job in report.jobs),
-            "lock": report.lock,
             "skipped": len(report.skipped),
             "failures": len(report.failures),
         },

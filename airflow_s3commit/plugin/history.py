@@ -47,7 +47,7 @@ class Step:
 
     Attributes:
         number: Its number; the generation of a commit.
-        kind: Its kind, such as ``commit``; ``imported`` for a commit of a version without a log.
+        kind: Its kind, such as ``commit``.
         job_id: Its job; empty for entries without a job.
         context: The job's context.
         at: Time of the entry, in milliseconds since the epoch by the writer's clock; None if unknown.
@@ -159,7 +159,7 @@ def _step(entry: LogEntry) -> Step:
     names = sorted(manifest.partitions)
     return Step(
         entry.number,
-        "imported" if entry.imported else entry.kind,
+        entry.kind,
         entry.job_id,
         manifest.context,
         manifest.committed,

@@ -18,13 +18,10 @@ from msgspec.structs import replace
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import DestinationChanged, LockHeld
-from airflow_s3commit.protocol.lifecycle.baseline import import_older_commits, is_copied
-from airflow_s3commit.protocol.lifecycle.commit import settle
+from airflow_s3commit.protocol.lifecycle.baseline import is_copied
 from airflow_s3commit.protocol.lifecycle.finish import context_of
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
-from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.lifecycle.success import (
-    existing_success,
     listed_keys,
     restore_success,
     write_success,
@@ -32,10 +29,8 @@ from airflow_s3commit.protocol.lifecycle.success import (
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
-from airflow_s3commit.protocol.metadata.listing import find_older_data, refuse_nested
-from airflow_s3commit.protocol.metadata.lock import bar_older_versions
+from airflow_s3commit.protocol.metadata.listing import refuse_nested
 from airflow_s3commit.protocol.metadata.log import Log, newest_commit, read_entry
-from airflow_s3commit.protocol.metadata.manifests import manifests_at
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.snapshot import (
     live_files,
@@ -99,10 +94,9 @@ def baseline(
     """List the files of a table that are older than its log, and enter the list in the log as a commit.
 
     From then on readers do not list the destination, `verify` finds objects of other programs, and the table
-    can be rolled back over the older files' partitions. An append of a version without a log that no commit
-    has entered yet gets its own entry first, as in a commit. Leaves out hidden objects and the files of
-    unfinished jobs. Run it while no other program writes, and no job of a version without a log: what one of
-    them writes during the listing may be left out. Jobs of this version may run. Repeatable.
+    can be rolled back over the older files' partitions. Leaves out hidden objects and the files of unfinished
+    jobs. Run it while no other program writes: what it writes during the listing may be left out. Jobs may
+    run. Repeatable.
 
     Args:
         store: The store of the destination.
@@ -116,8 +110,8 @@ def baseline(
 
     Raises:
         DestinationChanged: Jobs committed each of three times while it listed. Nothing was changed.
-        LockHeld: A job that can only be finished has begun to overwrite or delete files, or a live
-            job of a version without a log is committing. Nothing was changed.
+        LockHeld: A job that can only be finished has begun to overwrite or delete files. Nothing was
+            changed.
         InvalidRecord: An entry or a list of files is damaged; or the dataset is a copy with retained files.
         InvalidDestination: There are other datasets below it. Nothing was entered.
         StoreUnsuitable: The store ignores conditional writes.
@@ -127,21 +121,17 @@ def baseline(
     context = context_of(
         store, place, clock=clock or SystemClock(), new_id=new_id, threads=threads, signer=signer
     )
-    run = CommitRun(context, settle)
-    log = run.log
+    log = Log(context)
     report = BaselineReport(destination=place.uri, dry_run=dry_run)
     if not dry_run:
         check_store(context, JobOptions())
     for _ in range(_TRIES):
         table = _table(context, log)
-        if table is not None and not dry_run:
-            table = _settle_older(run, table)
         if table is None:
             report.closed = True
             if not dry_run:
                 _finish_again(context)
             return report
-        manifests = sorted(manifests_at(store, place))
         found = _list(context, table, step)
         refuse_nested(place, found.nested)
         report.unfinished = sorted(found.unfinished)
@@ -149,8 +139,6 @@ def baseline(
         report.files, report.bytes, report.partitions = total.files, total.bytes, len(found.partitions)
         if dry_run or not (log.epoch or report.files):
             return report
-        if sorted(manifests_at(store, place)) != manifests:
-            continue
         log.refuse_if_swept()
         number = log.position + 1
         entry = table_entry(
@@ -216,22 +204,6 @@ def _table(context: JobContext, log: Log) -> TableSnapshot | None:
         # A baseline, and no commit yet.
         return TableSnapshot(home.uri) if read_entry(context.store, home, log.epoch).baseline else None
     return snapshot if snapshot.baseline else None
-
-
-def _settle_older(run: CommitRun, table: TableSnapshot) -> TableSnapshot | None:
-    """Bar versions without a log, and enter what they have appended; return what `_table` does.
-
-    Before the listing: their replace would delete files that it has found, and the next commit would enter an
-    append whose files it has listed.
-    """
-    context, log = run.context, run.log
-    if log.epoch or find_older_data(context) is not None:
-        bar_older_versions(context, run.settle)
-    if not log.epoch:
-        return table
-    position = log.position
-    import_older_commits(run, existing_success(context))
-    return table if log.position == position else _table(context, log)
 
 
 @dataclass

@@ -177,7 +177,6 @@ class Job(JobOutput):
                 Or other jobs kept adding files to them: the job is rolled back.
             DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed; if another
                 job committed while this one was publishing, this one is rolled back.
-            LockHeld: A live job of a version without a log is committing. Nothing was changed.
             InvalidRecord: A record was changed after it was written; what was published is rolled back.
             JobFailed: An upload is gone; the commit is rolled back.
             NotReversible: The commit can neither finish nor be rolled back.

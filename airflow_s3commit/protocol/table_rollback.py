@@ -20,7 +20,6 @@ from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, LockH
 from airflow_s3commit.protocol.lifecycle.finish import context_of, release_files
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
 from airflow_s3commit.protocol.lifecycle.success import (
-    existing_success,
     remove_older_markers,
     restore_success,
     write_markers,
@@ -30,7 +29,6 @@ from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.log import Log, newest_commit
-from airflow_s3commit.protocol.metadata.manifests import older_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, write_checkpoint
 from airflow_s3commit.protocol.model.codec import Plain
@@ -38,7 +36,7 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
-from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, FileEntry, ManifestRecord, older_job
+from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA, Signer
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
@@ -148,9 +146,7 @@ def rollback(
             )
         newest = change.now.generation
         target = _checked(context, change)
-        marker = existing_success(context)
         _refuse_begun(context, log, change)
-        _refuse_older(context, older_job(marker.body, place) if marker is not None else None)
         report = RollbackReport(
             destination=place.uri,
             to=to,
@@ -333,25 +329,6 @@ def _refuse_begun(context: JobContext, log: Log, change: _Change) -> None:
                 f"{home.uri}: job {begun.job_id} has begun to overwrite or delete files, as entry"
                 f" {begun.number} of the log; end it first: s3commit recover {home.uri} {begun.job_id}"
             )
-
-
-def _refuse_older(context: JobContext, older: str | None) -> None:
-    """Refuse beside a commit that has no entry yet for what it has published.
-
-    Args:
-        context: The rollback.
-        older: The job of a version without a log that ``_SUCCESS`` names, if it does.
-
-    Raises:
-        LockHeld: There is one.
-
-    """
-    home = context.layout.destination
-    if older is not None and older_manifest(context.store, home, older) is not None:
-        raise LockHeld(
-            f"{home.uri}: job {older} of an older version is committed and not in the log yet; the next"
-            " commit enters it: commit something, then roll back"
-        )
 
 
 def _entry(context: JobContext, log: Log, change: _Change, target: _Target, seconds: int) -> LogEntry:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
-from airflow_s3commit.protocol.metadata.manifests import FileSummary, manifest_files, manifest_of
+from airflow_s3commit.protocol.metadata.manifests import FileSummary, latest_job, manifest_files, manifest_of
 from airflow_s3commit.protocol.metadata.snapshot import (
     live_files,
     read_snapshot,
@@ -111,8 +111,6 @@ def find_table(
 ) -> Table:
     """Return the chosen files of a destination.
 
-    A destination that no version with a log has committed to is read by the manifest of its last job.
-
     Args:
         store: The store with the log.
         place: The destination.
@@ -128,17 +126,14 @@ def find_table(
         InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
 
     """
-    manifest = None
     if choice.job_id is None:
         for _ in range(_TRIES):
             snapshot = read_snapshot(store, place, choice.generation)
             if snapshot is None:
                 if choice.since is not None:
                     raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
-                again, manifest = manifest is not None, manifest_of(store, place, None)
-                if again or not manifest.generation:
-                    break
-                # The first commit came after the log was read: its files need not be the whole table.
+                # Raises, unless the first commit came after the log was read.
+                latest_job(store, place)
                 continue
             if choice.generation is None:
                 refuse_begun(store, place, snapshot)
@@ -150,13 +145,11 @@ def find_table(
                     f"generation {choice.generation} of {place.uri} cannot be read any more: later commits"
                     " have removed files that are older than its log; read the newest generation"
                 )
-        else:
-            raise DestinationChanged(
-                f"commits removed files of {place.uri} that are older than its log, {_TRIES} times while they"
-                " were being listed; read it again"
-            )
-    if manifest is None:
-        manifest = manifest_of(store, place, choice.job_id)
+        raise DestinationChanged(
+            f"commits removed files of {place.uri} that are older than its log, {_TRIES} times while they"
+            " were being listed; read it again"
+        )
+    manifest = manifest_of(store, place, choice.job_id)
     directories: dict[str, str] = {}
     entries = manifest_files(store, manifest)
     files = PackedFiles(

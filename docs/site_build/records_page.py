@@ -58,7 +58,7 @@ OURS = (
     "JobRecord", "JobOptions", "ObjectOptions", "StateRecord", "SavedSuccess", "StageSealRecord",
     "SealedTask", "SealRecord", "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject",
     "ShardRecord", "LogEntry", "Baseline", "PlanName", "CheckpointHead", "LiveCommit",
-    "ManifestRecord", "FileEntry", "LockRecord", "AbortedRecord",
+    "ManifestRecord", "FileEntry", "AbortedRecord",
     "StoreRecord", "StoreProfile", "RegisteredDestination",
     "JobReference", "SealReference", "PlanReference", "CommittedTask", "AbortReport",
 )  # fmt: skip

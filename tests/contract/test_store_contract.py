@@ -512,7 +512,7 @@ class TestRanges:
 class TestManyCalls:
     def test_one_of_many_creates(self, subject: Subject) -> None:
         """Of concurrent create-only writes of one key exactly one goes through, and its content stays."""
-        key = subject.key("lock.json")
+        key = subject.key("state.json")
         writes = [Put(subject.bucket, key, str(number).encode(), if_none_match=True) for number in range(8)]
         outcomes = dict(subject.store.perform(enumerate(writes)))
         (winner,) = [number for number, outcome in outcomes.items() if isinstance(outcome, str)]

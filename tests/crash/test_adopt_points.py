@@ -129,7 +129,6 @@ class World:
         """Check that no upload, record or lock of the job is left, while other uploads stay."""
         assert [upload.upload_id for upload in self.dead.store.list_uploads(BUCKET, "")] == [self.foreign]
         assert self.dead.keys(MAGIC) == []
-        assert self.dead.keys(f"{ROOT}_s3commit/commit-lock.json") == []
         assert bool(self.dead.keys(UPLOADS_DIR)) == (self.case.layout == "staging")
 
     def check_no_loss(self) -> None:

@@ -113,7 +113,7 @@ def test_a_stopped_abort_is_taken_up_again(
     for at in range(1, publishing + 1):
         world = _stopped(case, "commit", at, "crash-after")
         state = world.job().state()
-        if state is None or state.state != "committing" or not state.reversible or world.log():
+        if state is None or state.state != "committing" or world.log():
             continue
         for stop, fault in ((stop, fault) for stop in count(1) for fault in FAULTS):
             again = _stopped(case, "commit", at, "crash-after")

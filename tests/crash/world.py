@@ -305,7 +305,6 @@ class World:
         assert self.pending() == []
         assert self.records() == []
         assert [u.upload_id for u in self.store.list_uploads(BUCKET, "")] == [self.foreign_upload]
-        assert not list(self.store.list_objects(BUCKET, f"{ROOT}_s3commit/commit-lock.json"))
 
     def _progress(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _KEPT} | {

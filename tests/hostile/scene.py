@@ -15,8 +15,7 @@ import pytest
 
 from airflow_s3commit import FileEntry, ManifestRecord, StateRecord
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LockRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
@@ -265,10 +264,6 @@ def _planned(lake: Lake) -> None:
     job.seal_stage("spark", "1", tasks)
     job.seal()
     job.plan()
-    lock = LockRecord(
-        job_id=DEAD, staging=f"{lake.destination}__magic_job-{DEAD}/", owner="dead", lease=1.0, nonce="n"
-    )
-    records.create(lake.store, BUCKET, f"{HOME}commit-lock.json", lock)
 
 
 def _committing(lake: Lake) -> None:
@@ -356,7 +351,6 @@ def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
         "00000_1.pendingset": PendingSet,
         f"{task_id(0)}.pendingset": PendingSet,
         "part-00001.parquet.pending": PendingUpload,
-        "commit-lock.json": LockRecord,
         **{f"_s3commit/log/{number:020d}.json": LogEntry for number in (1, 2, 3)},
         f"manifests/{OURS}.json": ManifestRecord,
         f"manifests/{OURS}.jsonl": FileEntry,

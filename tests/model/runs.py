@@ -65,19 +65,11 @@ HOLDS = (
     _holds("late-release", "retain", "LATE=1 REPLACES=1 READERS=0"),
     _holds("reader", "retain", "LATE=0 SWEEPS=0 LAG=1"),
     _holds("reader-beside-sweep", "retain", "LATE=0 REPLACES=1 LAG=1"),
-    _holds("older-append", "older", "LATE=0"),
-    _holds("older-appends", "older", "LATE=0 APPENDS=2 COMMIT_B=0"),
-    _holds("older-replace", "older", "LATE=0 APPENDS=0 REPLACES=1"),
-    _holds("closed-baseline", "older", "LATE=0 CLOSES=1 COMMIT_B=0"),
-    _holds("closed-baseline-older-replace", "older", "LATE=0 CLOSES=1 COMMIT_B=0 APPENDS=0 REPLACES=1"),
     _holds("partition-marker", "markers", "LATE=0 MORTAL=0"),
     _holds("setup-twice", "setup", "LATE=0"),
     _holds("late-setup", "setup", "LATE=1 SETUPS=1"),
     _holds("shards", "shards", "LATE=0"),
     _holds("late-shards", "shards", "LATE=1 TWINS=0 ABORTS=0"),
-    _holds("today-replace-beside-replace", "today", "LATE=0 MORTAL=0 MODE_A=REPLACE"),
-    _holds("today-append-beside-append", "today", "LATE=0 MORTAL=0 MODE_B=APPEND"),
-    _holds("today-one-committer", "today", "LATE=1 MODE_A=REPLACE COMMIT_B=0"),
 )
 
 LIVENESS = (
@@ -87,35 +79,6 @@ LIVENESS = (
 )
 
 FAULTS = (
-    _breaks("append-beside-replace", "today", "LATE=0 MORTAL=0", "committed_files_lost"),
-    _breaks(
-        "two-committers-replace",
-        "today",
-        "LATE=0 MORTAL=0 MODE_A=REPLACE COMMIT_A=2 COMMIT_B=0",
-        "stuck_in_committed",
-        "aborted_by_its_twin",
-        errors=50,
-    ),
-    _breaks(
-        "two-committers-append",
-        "today",
-        "LATE=0 MORTAL=0 MODE_A=APPEND COMMIT_A=2 COMMIT_B=0",
-        "stuck_in_committed",
-        "aborted_by_its_twin",
-        errors=50,
-    ),
-    _breaks(
-        "abort-beside-append", "today", "LATE=0 MORTAL=0 MODE_B=APPEND ABORT_A=1", "marker_names_wrong_job"
-    ),
-    _breaks("crash-after-unlock", "today", "LATE=0 MODE_A=REPLACE", "marker_names_removed_data"),
-    _breaks(
-        "slow-setup",
-        "today",
-        "LATE=0 MODE_A=REPLACE COMMIT_B=0 SETUP_A=1",
-        "replaced_data_left",
-        "marker_missing",
-        errors=50,
-    ),
     _breaks(
         "no-conflict-check", "log", "PARTS=1 LATE=0 FAULT_NO_CONFLICT_CHECK", "replace_leaves_older_data"
     ),
@@ -222,55 +185,6 @@ FAULTS = (
         "LATE=0 SWEEPS=0 LAG=1 FAULT_READER_TRUSTS_LISTING",
         "reader_reports_damage",
     ),
-    _breaks(
-        "no-barrier", "older", "LATE=0 APPENDS=0 REPLACES=1 FAULT_NO_BARRIER", "objects_are_not_the_table"
-    ),
-    _breaks(
-        "barrier-takes-live-lock",
-        "older",
-        "LATE=0 APPENDS=0 REPLACES=1 FAULT_BARRIER_TAKES_LIVE_LOCK",
-        "objects_are_not_the_table",
-    ),
-    _breaks("baseline-unchecked", "older", "LATE=0 FAULT_BASELINE_UNCHECKED", "baseline_after_commit"),
-    _breaks(
-        "baseline-is-no-conflict",
-        "older",
-        "LATE=0 FAULT_BASELINE_IS_NO_CONFLICT",
-        "objects_are_not_the_table",
-    ),
-    _breaks("no-import", "older", "LATE=0 FAULT_NO_IMPORT", "objects_are_not_the_table"),
-    _breaks(
-        "import-before-baseline", "older", "LATE=0 FAULT_IMPORT_BEFORE_BASELINE", "entered_though_in_baseline"
-    ),
-    _breaks(
-        "import-by-newest-commit",
-        "older",
-        "LATE=0 APPENDS=2 COMMIT_B=0 FAULT_IMPORT_BY_NEWEST_COMMIT",
-        "objects_are_not_the_table",
-    ),
-    _breaks("import-of-replaced", "older", "LATE=0 FAULT_IMPORT_OF_REPLACED", "snapshot_file_missing"),
-    _breaks("import-beside-removal", "older", "LATE=0 FAULT_IMPORT_BESIDE_REMOVAL", "snapshot_file_missing"),
-    _breaks("marker-over-append", "older", "LATE=0 FAULT_MARKER_OVER_APPEND", "objects_are_not_the_table"),
-    _breaks(
-        "close-bars-late",
-        "older",
-        "LATE=0 CLOSES=1 COMMIT_B=0 APPENDS=0 REPLACES=1 FAULT_CLOSE_BARS_LATE",
-        "snapshot_file_missing",
-    ),
-    _breaks(
-        "close-without-import",
-        "older",
-        "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_CLOSE_WITHOUT_IMPORT",
-        "append_without_entry",
-    ),
-    _breaks(
-        "close-not-listed-again",
-        "older",
-        "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_CLOSE_NOT_LISTED_AGAIN",
-        "listed_twice",
-    ),
-    _breaks("close-unfinished", "older", "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_CLOSE_UNFINISHED", "listed_twice"),
-    _breaks("import-of-listed", "older", "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_IMPORT_OF_LISTED", "listed_twice"),
     *(
         _breaks(fault, "markers", f"LATE=0 MORTAL=0 LAG=1 {switch}", "partition_marker_not_newest")
         for fault, switch in (

@@ -246,12 +246,10 @@ class Lake:
         return [info.key for info in self.store.inner.list_objects(BUCKET, prefix)]
 
     def left(self) -> list[str]:
-        """Return the keys of the bucket except what lasts: log, barrier, aborted jobs, store profile."""
+        """Return the keys of the bucket except what lasts: log, aborted jobs, store profile."""
         lasting = (
             "_s3commit/aborted/",
             "_s3commit/log/",
-            "_s3commit/lock.json",
-            "_s3commit/__magic_job-",
             "_s3commit/store.json",
         )
         return [key for key in self.keys("") if not any(part in key for part in lasting)]

@@ -14,7 +14,6 @@ from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
-from tests.protocol.lifecycle.test_baseline import LOCK, OLDER, older_append, older_lock
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.lifecycle.test_run import half_published
 from tests.protocol.metadata.test_snapshot import FLIGHTS
@@ -119,61 +118,6 @@ def test_files_of_unfinished_and_aborted_jobs_are_left_out() -> None:
     lake.put({named("dt=1/x"): b"x"})
     report = closed(lake)
     assert (report.files, report.unfinished) == (4, [OURS])
-
-
-@each("marked", [True, False])
-def test_an_append_of_an_older_version_is_in_the_table_once(marked: bool) -> None:
-    """It gets an entry before the list; if its job has yet to write ``_SUCCESS``, it stays in the list."""
-    lake = Lake()
-    lake.put(OLD)
-    lake.sealed({"dt=1/new": b"n"}, job_id=THEIRS, conflict_mode="append").commit()
-    lake.store_clock.advance(10)
-    older_append(lake, marker=marked)
-    lake.store_clock.advance(10)
-    assert closed(lake).files == (3 if marked else 4)
-    files = [*DATA, named("dt=1/new", THEIRS), named("dt=1/x", OLDER)]
-    assert paths(lake) == sorted(files)
-    assert (table(lake, since=2) == {named("dt=1/x", OLDER)}) is marked
-    if not marked:
-        elsewhere = Lake()
-        older_append(elsewhere)
-        lake.put({"_SUCCESS": elsewhere.get(f"{ROOT}_SUCCESS")})
-    lake.sealed({"dt=3/more": b"m"}, conflict_mode="append").commit()
-    assert paths(lake) == sorted([*files, named("dt=3/more")])
-    assert is_sound(lake)
-
-
-def test_a_replace_of_an_older_version_is_waited_for() -> None:
-    """Files that it deletes before it releases its lock are in no list."""
-    lake = Lake()
-    lake.put(OLD)
-    older_lock(lake)
-
-    def end() -> None:
-        lake.store.rest()
-        for key in (f"{ROOT}dt=1/a", LOCK):
-            lake.store.delete(BUCKET, key)
-
-    lake.store.before = once("put", "lock.json", end, nth=2)
-    assert closed(lake).files == 2
-    assert table(lake) == DATA - {"dt=1/a"}
-    assert is_sound(lake)
-
-
-def test_an_append_of_an_older_version_meanwhile_is_listed_too() -> None:
-    """Its manifest came during a listing that may lack its files, so the destination is listed again."""
-    lake = Lake()
-    lake.put(OLD)
-
-    def append() -> None:
-        lake.store.rest()
-        older_append(lake, marker=False)
-
-    # One checks whether there is data, one comes before the data's listing, and one after it.
-    lake.store.before = once("list_objects", "manifests/", append, nth=3)
-    assert closed(lake).files == 4
-    assert table(lake) == {*DATA, named("dt=1/x", OLDER)}
-    assert is_sound(lake)
 
 
 def test_a_commit_meanwhile_is_taken_into_account() -> None:

@@ -107,8 +107,8 @@ def test_a_unique_name_is_its_job_s_alone(path: str, job_id: str, other: str) ->
 @given(_PATHS, _JOB_IDS)
 @example("part-11.parquet", "1")
 @example("dt=2013-01-01/part-0.parquet", "2013")
-def test_a_name_of_an_older_job_is_made_unique_once(path: str, job_id: str) -> None:
-    """A job that an older version set up under any id still gets its own names, once."""
+def test_a_name_of_a_job_with_any_id_is_made_unique_once(path: str, job_id: str) -> None:
+    """A job of Hadoop, with any id, gets its own names once."""
     unique = unique_name(path, job_id)
     assert partition_of(unique) == partition_of(path)
     assert unique_name(unique, job_id) == unique

@@ -21,7 +21,6 @@ from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_ma
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
-from tests.protocol.lifecycle.test_baseline import older_append
 from tests.protocol.metadata.test_snapshot import (
     FIRST,
     FLIGHTS,
@@ -237,18 +236,6 @@ def test_files_with_fixed_names_stay() -> None:
     lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, unique_filenames=False, conflict_mode="append").commit()
     with pytest.raises(NotReversible, match="dt=3/a of generation 4 has a fixed name"):
         rolled_back(lake)
-
-
-def test_an_older_versions_commit_prevents_a_rollback_until_it_is_entered() -> None:
-    """A commit that the log does not know yet is named, and nothing is changed."""
-    lake = two_generations()
-    older_append(lake)
-    before = lake.everything()
-    with pytest.raises(LockHeld, match="commit something, then roll back"):
-        rolled_back(lake)
-    assert lake.everything() == before
-    lake.sealed({"dt=7/a": b"7"}, job_id=an_id("next"), conflict_mode="append").commit()
-    assert rolled_back(lake).to == 1
 
 
 def test_files_older_than_the_log_do_not_come_back() -> None:

@@ -73,7 +73,7 @@ def test_types_without_a_common_one_are_refused_by_name(table: Table) -> None:
 
 
 def test_commits_without_a_record_are_asked_by_their_files(table: Table, opened: list[str]) -> None:
-    """One file of each is opened: of older versions, of other writers, and of what is older than the log."""
+    """One file of each is opened: of other writers, and of what is older than the log."""
     table.commit({"a.parquet": numbers(1), "b.parquet": numbers(2)})
     table.commit({"c.parquet": numbers(3).append_column("x", [[True]])}, THEIRS, conflict_mode="append")
     table.commit_as(pa.table({"n": [4], "y": ["new"]}), job_id=an_id("3"), mode="append")

@@ -302,7 +302,7 @@ def _conditional_delete(sandbox: Sandbox) -> Finding:
     key = sandbox.key("deleted")
     remedy = (
         "allow no other writers in partitions that a job replaces: jobs compare the ETag right before a"
-        " delete, and sweeps leave lapsed locks"
+        " delete"
     )
     try:
         sandbox.store.delete(sandbox.bucket, key, if_match=_NO_ETAG)

@@ -72,7 +72,7 @@ class StagingFolder:
 
     @property
     def is_older(self) -> bool:
-        """Whether the job id is of an older version or of Hadoop, and may be part of other file names."""
+        """Whether the job id is of Hadoop, and may be part of other file names."""
         return not is_canonical(self.job_id)
 
     def layout(self, destination: Destination) -> Layout:

@@ -260,8 +260,8 @@ class LogCheck:
 
     def _mark(self, entry: LogEntry, manifest: ManifestRecord) -> None:
         """Take into account which markers of partitions a commit writes and takes away."""
-        if entry.imported or entry.closing:
-            # Neither writes markers: its files came before those of other commits.
+        if entry.closing:
+            # It writes no markers: its files came before those of other commits.
             return
         if entry.kind == "lost":
             # It has taken those of files that it overwrote; which ones its entry does not say.

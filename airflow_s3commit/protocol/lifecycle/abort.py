@@ -76,15 +76,13 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
 
     Args:
         context: The job.
-        force: Abort although old data was overwritten or deleted and cannot be restored, or although the
-            state is damaged, so that it is unknown whether it was.
+        force: Abort although the state is damaged.
         reason: Why, for the record.
 
     Raises:
         AlreadyCommitted: The job is committed, or is a successful job of Hadoop.
         JobClosed: The job is Hadoop's, and Hadoop has published some of its output: adopt it.
         NotReversible: The job has begun to overwrite or delete old data, and can only be finished.
-            One that an older version began can be aborted with ``force``.
         InvalidRecord: The state is damaged, or a record was copied here. Nothing was changed.
         OutcomeUnknown: A response was lost; abort again.
 
@@ -98,7 +96,7 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
                     return report
                 continue
             if current.record.state not in ("aborting", "aborted"):
-                _refuse_if_too_late(context, current.record, force=force)
+                _refuse_if_too_late(context, current.record)
                 if current.record.state in BEFORE_COMMIT:
                     _refuse_if_published(context)
                 current = move(context, current, "aborting", reason=reason)
@@ -309,7 +307,7 @@ def _recorded_uploads(context: JobContext) -> Iterator[PendingUpload | None]:
     return tracked_uploads(context, context.layout.staging.prefix)
 
 
-def _refuse_if_too_late(context: JobContext, state: StateRecord, *, force: bool) -> None:
+def _refuse_if_too_late(context: JobContext, state: StateRecord) -> None:
     if state.state == "committed":
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
     if state.state in ("committing", "lost"):
@@ -324,11 +322,6 @@ def _refuse_if_too_late(context: JobContext, state: StateRecord, *, force: bool)
             raise job_lost(context, last.manifest.lost)
         if last is None and (begun := log.begun()) is not None:
             raise has_begun(context, begun)
-    if state.begun and not state.reversible and not force:
-        raise NotReversible(
-            f"{context.name} has begun to overwrite or delete old data and cannot be rolled back:"
-            " finish it with: s3commit recover, or give the old data up with: s3commit abort --force"
-        )
 
 
 def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | None:

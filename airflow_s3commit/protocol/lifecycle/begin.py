@@ -10,12 +10,11 @@ from airflow_s3commit.exceptions import (
     JobClosed,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
-from airflow_s3commit.protocol.lifecycle.baseline import import_older_commits, open_history
+from airflow_s3commit.protocol.lifecycle.baseline import open_history
 from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict, settle_begun, touched
 from airflow_s3commit.protocol.lifecycle.success import existing_success
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.lock import remove_former_lock
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.sealed_job import NO_PLAN, find_plan, load_seal, verify_pendingsets
 from airflow_s3commit.protocol.metadata.state import load_job, move
@@ -55,19 +54,12 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         abort_job(context)
         raise Verdict(abandoned(context, ending))
     open_history(run)
-    if job.options.needs_begin:
-        remove_former_lock(context, run.settle)
     settle_begun(run, touched(job.options, seal.record))
     # A process that wrote the newest marker goes by that. To delete it shows whether it is still there.
     run.is_marker_assumed = run.marker is not None and not job.options.needs_begin
     success = run.marker if run.is_marker_assumed else existing_success(context)
     run.marker = None
-    import_older_commits(run, success)
     plan = _valid_plan(run, job, seal, plan)
-    if plan.record.unnamed and remove_former_lock(context, run.settle):
-        # They may be files of the job that held the lock.
-        run.log.read()
-        plan = _valid_plan(run, job, seal, plan)
     begun = move(
         context,
         current,
@@ -116,9 +108,7 @@ def note_marker(run: CommitRun, current: Stored[StateRecord]) -> None:
     """
     run.is_marker_assumed = False
     run.log.read()
-    success = existing_success(run.context)
-    import_older_commits(run, success)
-    run.moved = move(run.context, current, "committing", saved_success=success)
+    run.moved = move(run.context, current, "committing", saved_success=existing_success(run.context))
     raise Overtaken
 
 

@@ -100,7 +100,6 @@ def commit_job(
             began: plan again. Or other jobs kept adding files to them: the job has been rolled back.
         DestinationNotEmpty: Conflict mode ``fail``, and there is data. If another job committed first, while
             this one was publishing, this one has been rolled back; otherwise nothing was changed.
-        LockHeld: A live job of a version without a log is committing. Nothing was changed.
         InvalidRecord: A seal, plan or pendingset was changed after it was written; what was published has
             been rolled back.
         JobFailed: An upload is gone; what was published has been rolled back.
@@ -362,7 +361,7 @@ def rolling_back(
         reason: S3CommitError | None = error
         try:
             if is_same_state(current, read_state(context)):
-                _roll_back(run, current, error)
+                _roll_back(run, error)
             else:
                 reason = None
         except NotReversible:
@@ -378,10 +377,9 @@ def rolling_back(
         raise Verdict(reason) from error
 
 
-def _roll_back(run: CommitRun, current: Stored[StateRecord], error: S3CommitError) -> None:
+def _roll_back(run: CommitRun, error: S3CommitError) -> None:
     context = run.context
-    # States of older versions say it, and have no entry.
-    if not current.record.reversible or run.log.begun() is not None:
+    if run.log.begun() is not None:
         raise NotReversible(
             f"{context.name} can neither be finished ({error}) nor undone: old data is overwritten or"
             " deleted. Put back what is missing and commit again, or give up with: s3commit abort --force"

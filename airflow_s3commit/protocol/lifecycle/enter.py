@@ -28,7 +28,6 @@ from airflow_s3commit.exceptions import (
     NotReversible,
     PreconditionFailed,
 )
-from airflow_s3commit.protocol.lifecycle.baseline import open_history
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, draft_manifest, write_files
 from airflow_s3commit.protocol.lifecycle.plan import make_plan
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, settle_begun, touched
@@ -165,8 +164,6 @@ def enter_commit(
         if (ending := run.log.ending()) is not None:
             return ending
         raise Overtaken from error
-    # The job may have begun with an older version.
-    open_history(run)
     options = job.options.as_sealed(seal.removes)
     current, etag = plan, state.plan_etag
     begun = run.log.begun()

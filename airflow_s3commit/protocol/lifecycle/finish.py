@@ -18,7 +18,6 @@ from msgspec import UNSET
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, PreconditionFailed, S3CommitError
-from airflow_s3commit.protocol.lifecycle.enter import enter_commit
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.lifecycle.success import (
@@ -125,13 +124,13 @@ def _account_for(
     context, job = run.context, load_job(run.context)
     entry = run.log.ending()
     if entry is None:
-        # An older version committed the job and wrote no entry.
-        seal = run.pinned_seal(current.record)
-        entry = enter_commit(run, current.record, job, seal, run.pinned_plan(current.record))
-    if entry.manifest is None:
+        # Another process created it; by its key, because a listing may lack it.
+        run.log.read_on()
+        entry = run.log.ending()
+    if entry is None or entry.manifest is None:
+        found = "has no entry in" if entry is None else f"is abandoned by entry {entry.number} of"
         raise InvalidRecord(
-            f"{context.name} is committed by its state, and abandoned by entry {entry.number} of the log: one"
-            " of the two was changed"
+            f"{context.name} is committed by its state, and {found} the log: one of the two was changed"
         )
     # First: all else is in the staging, which another process may be removing.
     record_ending(context, entry)

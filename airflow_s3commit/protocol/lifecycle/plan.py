@@ -53,7 +53,7 @@ from airflow_s3commit.protocol.metadata.state import (
 from airflow_s3commit.protocol.model.codec import DIGEST_BYTES, encode, sha256, text_digest
 from airflow_s3commit.protocol.model.destination import is_data, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
-from airflow_s3commit.protocol.model.layout import owner_of, partition_of
+from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.ownership import sign
 from airflow_s3commit.protocol.model.sealed_job import (
     WITHIN,
@@ -150,7 +150,6 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
             objects=digest.objects,
             bytes=digest.bytes,
             overwritten=digest.overwritten,
-            unnamed=digest.unnamed,
             digest=digest.value,
         )
         record = sign(record, context.signer)
@@ -316,7 +315,6 @@ class _Digest:
     objects: int = 0
     bytes: int = 0
     overwritten: int = 0
-    unnamed: int = 0
     unretained: int = 0
     first_unretained: str = ""
     _sum: int = 0
@@ -326,7 +324,6 @@ class _Digest:
             self.objects += 1
             self.bytes += item.size
             self.overwritten += item.overwritten
-            self.unnamed += owner_of(item.key) is None
             text = f"{item.key}\0{item.etag}\0{item.size}\0{item.overwritten}"
             if item.retained:
                 text += "\0retained"

@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads, find_gone
 from airflow_s3commit.protocol.metadata.removal import clean_if_ended
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset
-from airflow_s3commit.protocol.metadata.state import pinned_etags
+from airflow_s3commit.protocol.metadata.state import pinned
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
@@ -100,7 +100,7 @@ def complete_one_shard(run: CommitRun, state: StateRecord, seal: SealRecord, sha
     context = run.context
     if run.lost:
         return
-    seal_etag, _ = pinned_etags(context, state)
+    seal_etag, _ = pinned(context, state)
     record = ShardRecord(**context.layout.place, shard=shard, seal_etag=seal_etag, counts=counts)
     context.store.put(context.staging_bucket, context.layout.shard(shard), encode(record))
     clean_if_ended(context)

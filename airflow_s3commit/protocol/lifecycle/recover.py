@@ -238,7 +238,8 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
     """
     if (ended := find_aborted(context)) is not None:
         return "aborted" if ended.lost is None else "lost", {}
-    job, log = load_job(context), Log(context)
+    load_job(context)
+    log = Log(context)
     entry = log.ending()
     if entry is not None and entry.kind != "commit":
         reason = entry.aborted.reason if entry.aborted is not None else None
@@ -254,7 +255,7 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
     if not (entry or begun or find_manifest(context) or _has_published(context, seal.record)):
         return "sealed", fields
     # After a ``begin`` the log says it.
-    fields |= {"begun": begun is None, "reversible": job.options.unique_filenames or begun is not None}
+    fields["begun"] = begun is None
     if entry is not None:
         return "committed", {**fields, "generation": entry.number}
     fields |= _newest_plan(context, seal.etag)
@@ -274,7 +275,7 @@ def _newest_plan(context: JobContext, seal_etag: str) -> dict[str, Any]:
         if info.key.endswith("/summary.json")
     ]
     for info in sorted(summaries, key=lambda info: info.modified, reverse=True):
-        plan_id = info.key.removeprefix(context.layout.plans).rpartition("/")[0] or None
+        plan_id = info.key.removeprefix(context.layout.plans).rpartition("/")[0]
         try:
             plan = load_plan(context, plan_id, info.etag, seal_etag)
         except InvalidRecord as error:

@@ -34,7 +34,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     load_stage_seals,
     nothing_planned,
 )
-from airflow_s3commit.protocol.metadata.state import find_job, is_same_state, pinned_etags, read_state
+from airflow_s3commit.protocol.metadata.state import find_job, is_same_state, pinned, read_state
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, SavedSuccess, State, StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, entry_key, partition_of
@@ -230,8 +230,8 @@ class CommitRun:
         self._check_expected(self.plan_etag, state.plan_etag, "plan")
         if self.keep_replaced and state.seal_etag is not None:
             return nothing_planned(self.context, state.seal_etag)
-        _, etag = pinned_etags(self.context, state)
-        return self._load_plan(state.plan_id, etag, state)
+        _, plan = pinned(self.context, state)
+        return self._load_plan(plan.plan_id, plan.etag, state)
 
     def entered_plan(self, entry: LogEntry, state: StateRecord) -> PlanRecord | None:
         """Read the plan that an entry of the job names; None if the commit deletes nothing.
@@ -244,7 +244,7 @@ class CommitRun:
             return None
         return self._load_plan(entry.plan.plan_id, entry.plan.etag, state)
 
-    def _load_plan(self, plan_id: str | None, etag: str, state: StateRecord) -> PlanRecord:
+    def _load_plan(self, plan_id: str, etag: str, state: StateRecord) -> PlanRecord:
         try:
             if etag not in self._plans:
                 self._plans[etag] = load_plan(self.context, plan_id, etag, state.seal_etag or "").record

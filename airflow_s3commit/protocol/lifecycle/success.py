@@ -40,7 +40,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import newest_commit, next_entries
-from airflow_s3commit.protocol.metadata.manifests import manifest_files, older_manifest, read_manifest
+from airflow_s3commit.protocol.metadata.manifests import manifest_files
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_unchanged
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
@@ -55,7 +55,6 @@ from airflow_s3commit.protocol.model.manifest import (
     SUCCESS_NAME,
     ManifestRecord,
     SuccessData,
-    older_job,
 )
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 
@@ -122,8 +121,6 @@ def write_success(
 ) -> SavedSuccess | None:
     """Write the marker of a committed job, unless there is one of its generation or a later one. Repeatable.
 
-    Leaves the marker of a version without a log that committed beside it: the next commit reads it.
-
     Before: the objects that the job replaces are deleted; its record is still there.
 
     Args:
@@ -143,9 +140,7 @@ def write_success(
         is_removed = False
         if found is None:
             condition: dict[str, Any] = {"if_none_match": True}
-        elif (found.etag != renewed and (found.generation or 0) >= manifest.generation) or _is_unknown_commit(
-            context, found
-        ):
+        elif found.etag != renewed and (found.generation or 0) >= manifest.generation:
             return None
         else:
             condition = {"if_match": found.etag}
@@ -155,25 +150,6 @@ def write_success(
         except (PreconditionFailed, NoSuchKey):
             continue
         return SavedSuccess(etag=written.etag, body=body)
-
-
-def _is_unknown_commit(context: JobContext, found: Marker) -> bool:
-    """Return whether a marker names a commit of an older version that no commit has entered in the log yet.
-
-    The next commit finds it by this marker.
-    """
-    home, job_id = context.layout.destination, older_job(found.body or b"", context.layout.destination)
-    return job_id is not None and older_manifest(context.store, home, job_id) is not None
-
-
-def _is_entered(context: JobContext, found: Marker) -> bool:
-    """Return whether a marker names a commit of an older version that a commit has entered in the log."""
-    home, job_id = context.layout.destination, older_job(found.body or b"", context.layout.destination)
-    if job_id is None:
-        return False
-    with suppress(NoSuchKey, InvalidRecord):
-        return read_manifest(context.store, home, job_id).generation > 0
-    return False
 
 
 def restore_success(context: JobContext, saved: SavedSuccess | None, *, at_least: int = 0) -> None:
@@ -194,7 +170,7 @@ def restore_success(context: JobContext, saved: SavedSuccess | None, *, at_least
         # A lost job has overwritten files of older commits: none of their markers would be true.
         return
     found = find_marker(context)
-    is_foreign = found is not None and found.generation is None and not _is_entered(context, found)
+    is_foreign = found is not None and found.generation is None
     doomed = saved.etag if saved is not None else None
     if newest is None or (is_foreign and found is not None and found.etag == doomed):
         if saved is not None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 
-from airflow_s3commit.exceptions import InvalidRecord, PreconditionFailed
-from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.exceptions import PreconditionFailed
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.job import AbortedRecord
 from airflow_s3commit.protocol.model.layout import aborted_prefix, manifests_prefix
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-
-logger = logging.getLogger(__name__)
 
 
 def record_ending(context: JobContext, entry: LogEntry) -> None:
@@ -30,9 +26,6 @@ def record_ending(context: JobContext, entry: LogEntry) -> None:
         return
     prefix = manifests_prefix(destination) if entry.kind == "commit" else aborted_prefix(destination)
     key, body = f"{prefix}{entry.job_id}.json", encode(record)
-    if entry.imported and entry.manifest is not None:
-        _replace_imported(context, key, entry.manifest)
-        return
     with suppress(PreconditionFailed):
         store.put(destination.bucket, key, body, if_none_match=True)
 
@@ -50,21 +43,3 @@ def ending_of(entry: LogEntry) -> ManifestRecord | AbortedRecord | None:
         context=manifest.context,
         lost=manifest.lost,
     )
-
-
-def _replace_imported(context: JobContext, key: str, manifest: ManifestRecord) -> None:
-    """Write the manifest of an imported commit over the one that the older version wrote.
-
-    Its generation says that it is in the log, so that nobody imports it again.
-    """
-    store, bucket = context.store, context.bucket
-    try:
-        existing = records.find(store, bucket, key, ManifestRecord)
-    except InvalidRecord as error:
-        # Nobody can import it either.
-        logger.warning("%s: leaving a damaged manifest: %s", context.name, error)
-        return
-    if existing is None:
-        records.create(store, bucket, key, manifest)
-    elif existing.record.generation == 0:
-        records.swap(store, bucket, key, manifest, existing.etag)

@@ -23,7 +23,6 @@ from airflow_s3commit.protocol.model.layout import (
     PENDINGSET_SUFFIX,
     SUCCESS,
     aborted_prefix,
-    former_lock_key,
     manifests_prefix,
     time_key,
 )
@@ -296,7 +295,6 @@ def _probe_time(store: ObjectStore, bucket: str, key: str) -> float:
 
 def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tuple[str, str]]:
     yield destination.bucket, destination.key(SUCCESS)
-    yield destination.bucket, former_lock_key(destination)
     for prefix in (destination.key(MAGIC_PREFIX), manifests_prefix(destination), aborted_prefix(destination)):
         for info in store.list_objects(destination.bucket, prefix):
             if info.key.endswith(_SMALL) and info.size <= _SMALL_BYTES:

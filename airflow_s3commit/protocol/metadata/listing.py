@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -167,17 +166,14 @@ def settled_objects(
                 yield info
 
 
-def find_older_data(context: JobContext) -> Literal["manifests", "data"] | None:
-    """Return what shows that a destination without a history has data; None if it has none.
+def has_older_data(context: JobContext) -> bool:
+    """Return whether a destination without a history has data.
 
-    That is manifests of other jobs, or data objects without them. Objects of this job and of unfinished jobs
-    do not count. Takes one request for an empty destination.
+    Objects of this job and of unfinished jobs do not count. Takes one request for an empty destination.
     """
     home, store = context.layout.destination, context.store
     unfinished = {context.job_id: True}
     for info in store.list_objects(home.bucket, home.prefix):
-        if _is_manifest_of_another(context, info.key):
-            return "manifests"
         relative = home.relative(info.key)
         if relative is None or not is_data(relative):
             continue
@@ -185,14 +181,8 @@ def find_older_data(context: JobContext) -> Literal["manifests", "data"] | None:
         if owner is not None and owner not in unfinished:
             unfinished |= _are_unfinished(context, {owner: info.key})
         if owner is None or not unfinished[owner]:
-            listed = store.list_objects(home.bucket, manifests_prefix(home), recursive=False)
-            return "manifests" if any(_is_manifest_of_another(context, one.key) for one in listed) else "data"
-    return None
-
-
-def _is_manifest_of_another(context: JobContext, key: str) -> bool:
-    is_manifest = key.startswith(manifests_prefix(context.layout.destination)) and key.endswith(".json")
-    return is_manifest and key != context.layout.manifest
+            return True
+    return False
 
 
 def _are_unfinished(context: JobContext, owners: Mapping[str, str]) -> dict[str, bool]:

@@ -6,7 +6,6 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import groupby
 from tempfile import SpooledTemporaryFile
 from typing import IO, TypeVar
 
@@ -34,7 +33,7 @@ from airflow_s3commit.protocol.model.codec import (
     sha256,
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import SUCCESS, Layout, check_id, entry_key, manifests_prefix
+from airflow_s3commit.protocol.model.layout import SUCCESS, Layout, entry_key, manifests_prefix
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord, SuccessData
 from airflow_s3commit.protocol.model.ownership import Signer, check_ending, check_signature
@@ -96,38 +95,6 @@ def read_manifest(
     return record
 
 
-def older_manifest(
-    store: ObjectStore, destination: Destination, job_id: str, *, signer: Signer | None = None
-) -> ManifestRecord | None:
-    """Return the manifest that a version without a log wrote for a job here; None if it is not such a one.
-
-    A damaged one, and one without a signature where a signer is given, counts as absent and is logged.
-    """
-    try:
-        manifest = read_manifest(store, destination, job_id, signer=signer)
-    except (NoSuchKey, ForeignRecord):
-        return None
-    except InvalidRecord as error:
-        logger.warning("job %s on %s is not entered in the log: %s", job_id, destination.uri, error)
-        return None
-    return manifest if manifest.generation == 0 else None
-
-
-def older_jobs(store: ObjectStore, destination: Destination, job_ids: Iterable[str]) -> list[str]:
-    """Return the jobs, in their order, whose manifests no version with a log wrote; reads several at once.
-
-    What is wrong with such a manifest shows when it is read alone (`older_manifest`).
-    """
-    limit, jobs = largest(ManifestRecord), list(job_ids)
-    calls = ((job, Get(destination.bucket, Layout.of(destination, job).manifest, limit)) for job in jobs)
-    entered = set()
-    for job, outcome in outcomes(store, calls, NoSuchKey, InvalidRecord):
-        with suppress(InvalidRecord):
-            if isinstance(outcome, Fetched) and decode(ManifestRecord, outcome.body, job).generation:
-                entered.add(job)
-    return [job for job in jobs if job not in entered]
-
-
 def find_manifest(context: JobContext) -> ManifestRecord | None:
     """Return the manifest that proves the job committed, or None. Raises as `read_manifest` does."""
     try:
@@ -159,26 +126,16 @@ def latest_manifest(
         signer: Checks the manifest's signature.
 
     Raises:
-        NoSuchKey: No job has committed to this destination, or the manifest that ``_SUCCESS`` names is gone;
-            an older one is never used instead.
-        ForeignRecord: ``_SUCCESS`` was written by another committer, or the manifest was copied here.
+        NoSuchKey: No job has committed to this destination, or its log is gone.
+        ForeignRecord: ``_SUCCESS`` was written by another committer, or was copied here with the dataset.
         SignatureRefused: The manifest is not signed with the signer's key.
-        InvalidRecord: ``_SUCCESS`` or the manifest is damaged.
+        InvalidRecord: ``_SUCCESS``, or an entry of the log that must be read, is damaged.
 
     """
     place = Destination.of(destination)
-    job_id, manifest = _latest(store, place)
-    if manifest is None:
-        try:
-            return read_manifest(store, place, job_id, signer=signer)
-        except NoSuchKey:
-            raise NoSuchKey(
-                f"{place.uri} has no log, and the manifest of job {job_id}, which _SUCCESS names, is gone."
-                f" Restore {place.uri}_s3commit/ from versions of its objects or a backup: without it nothing"
-                " shows which files belong to the table. Or write the table again, to another destination"
-            ) from None
+    manifest = _latest(store, place)
     if signer is not None:
-        where = join_uri(place.bucket, Layout.of(place, job_id).manifest)
+        where = join_uri(place.bucket, Layout.of(place, manifest.job_id).manifest)
         check_signature(signer, manifest, encode(manifest), where)
     return manifest
 
@@ -186,31 +143,42 @@ def latest_manifest(
 def latest_job(store: ObjectStore, destination: Destination) -> str:
     """Return the id of the last job that committed to a destination.
 
-    It is the one of the newest commit in the log. Where no version with a log has committed yet, it is the
-    one that ``_SUCCESS`` names or, while a commit is running, the job with the newest manifest.
-
-    Raises:
-        NoSuchKey: No job has committed to this destination.
-        ForeignRecord: ``_SUCCESS`` was written by another committer.
-        InvalidRecord: ``_SUCCESS``, or a manifest that must be read to find the newest, is damaged.
-
+    Raises as `latest_manifest` does.
     """
-    return _latest(store, destination)[0]
+    return _latest(store, destination).job_id
 
 
-def _latest(store: ObjectStore, destination: Destination) -> tuple[str, ManifestRecord | None]:
-    """Return the last job that committed, and its manifest if the log has it."""
+def _latest(store: ObjectStore, destination: Destination) -> ManifestRecord:
+    """Return the manifest in the newest commit of the log."""
     success: SuccessData | None = None
     # It is missing while a commit is running, and before the first one.
     with suppress(NoSuchKey):
         success = read_success(store, destination)
-    if success is not None and success.generation is None:
-        return _named_job(success, destination), None
-    marked = success.generation if success is not None else None
+    marked = success.generation if success is not None else 0
+    if success is not None and marked is None:
+        raise ForeignRecord(
+            f"{join_uri(destination.bucket, destination.key(SUCCESS))} names no manifest: it was written by"
+            f" {success.committer or 'another committer'}; name the job that is meant, or go by a listing of"
+            " the destination"
+        )
     newest = newest_commit(store, destination, marked=marked or 0)
-    if newest is not None:
-        return newest.job_id, newest.manifest
-    return (_newest(store, destination) if success is None else _named_job(success, destination)), None
+    if newest is not None and newest.manifest is not None:
+        return newest.manifest
+    if success is None:
+        raise NoSuchKey(
+            f"no job has committed to {destination.uri}: there is no _SUCCESS, and no commit in its log; see"
+            f" what is under way with: s3commit jobs {destination.uri}"
+        )
+    if not (success.manifest_uri or "").startswith(destination.uri):
+        raise ForeignRecord(
+            f"_SUCCESS of {destination.uri} names {success.manifest_uri}: it was copied here, and no job has"
+            " committed here since; read the files by listing, or commit to it"
+        )
+    raise NoSuchKey(
+        f"{destination.uri} has no log, and _SUCCESS names a commit of job {success.jobId}. Restore"
+        f" {destination.uri}_s3commit/ from versions of its objects or a backup: without it nothing shows"
+        " which files belong to the table. Or write the table again, to another destination"
+    )
 
 
 def manifests_at(store: ObjectStore, destination: Destination) -> list[tuple[float, str]]:
@@ -381,42 +349,6 @@ def list_pieces(store: ObjectStore, home: Destination, job_id: str, key: str) ->
             yield store.get_range(bucket, key, first, _READ_BYTES, etag=info.etag)
     except PreconditionFailed as error:
         raise _changed(join_uri(bucket, key), job_id) from error
-
-
-def _named_job(success: SuccessData, destination: Destination) -> str:
-    where = join_uri(destination.bucket, destination.key(SUCCESS))
-    if success.manifest_uri is None or not success.jobId:
-        raise ForeignRecord(
-            f"{where} names no manifest: it was written by {success.committer or 'another committer'}; name"
-            " the job that is meant, or go by a listing of the destination"
-        )
-    try:
-        return check_id(success.jobId)
-    except InvalidRecord as error:
-        raise InvalidRecord(f"{where}: {error}") from error
-
-
-def _newest(store: ObjectStore, destination: Destination) -> str:
-    """Return the job with the newest manifest by the store's clock; ties go by the committers' clocks."""
-    found = sorted(manifests_at(store, destination), reverse=True)
-    where = join_uri(destination.bucket, manifests_prefix(destination))
-    if not found:
-        raise NoSuchKey(
-            f"no job has committed to {destination.uri}: there is no _SUCCESS, and no manifest below"
-            f" {where}; see what is under way with: s3commit jobs {destination.uri}"
-        )
-    for _, tied in groupby(found, key=lambda written: written[0]):
-        records = []
-        for _, job_id in tied:
-            # Manifests that were copied here with a dataset are not commits to this destination.
-            with suppress(ForeignRecord):
-                records.append(read_manifest(store, destination, job_id))
-        if records:
-            return max(records, key=lambda record: (record.committed, record.job_id)).job_id
-    raise NoSuchKey(
-        f"no job has committed to {destination.uri}: the manifests below {where} were copied from another"
-        " place, whose history they are; read the files by listing, or commit to it"
-    )
 
 
 def _lines(spool: IO[bytes], where: str) -> Iterator[bytes]:

@@ -297,19 +297,14 @@ def clean_if_ended(context: JobContext) -> bool:
     least one sees the other.
     """
     stored = read_state(context)
-    if stored is None or stored.record.state == "aborted":
+    if stored is None or stored.record.state == "aborted" or _is_being_cleaned(context, stored.record):
         clean_staging(context)
-    elif _is_being_cleaned(context, stored.record):
-        # Not its state: a process of an older version may have died before it wrote ``_SUCCESS``.
-        clean_staging(context, keep_state=True)
     else:
         return False
     return True
 
 
-def clean_staging(
-    context: JobContext, *, keep_state: bool = False, keys: Iterable[str] | None = None
-) -> None:
+def clean_staging(context: JobContext, *, keys: Iterable[str] | None = None) -> None:
     """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
 
     Before: the job is committed, and its manifest and ``_SUCCESS`` written; or it is aborted or lost.
@@ -317,7 +312,6 @@ def clean_staging(
 
     Args:
         context: The job.
-        keep_state: Leave its state.
         keys: Keys of all that is in the staging, after the job has ended; None to list it.
 
     Raises:
@@ -337,7 +331,7 @@ def clean_staging(
     if keys is None:
         keys = (info.key for info in store.list_objects(bucket, layout.staging.prefix))
     left = (key for key in keys if key not in (layout.job, layout.state))
-    delete_records(context, chain([layout.job], left, [] if keep_state else [layout.state]))
+    delete_records(context, chain([layout.job], left, [layout.state]))
 
 
 def is_own_staging(context: JobContext) -> bool:
@@ -353,12 +347,7 @@ def is_own_staging(context: JobContext) -> bool:
     if context.record is not None or _is_job_here(context):
         return True
     ending = find_manifest(context) or find_aborted(context)
-    if ending is None:
-        return False
-    # Records of older versions name no staging: then it is below the destination.
-    return ending.staging == context.layout.staging.uri or (
-        ending.staging is None and context.layout.is_below_destination
-    )
+    return ending is not None and ending.staging == context.layout.staging.uri
 
 
 def _is_job_here(context: JobContext) -> bool:

@@ -411,17 +411,17 @@ def find_plan(context: JobContext, state: StateRecord) -> Stored[PlanRecord] | N
         InvalidRecord: It was changed, is another job's, or is missing.
 
     """
-    if state.plan_etag is None or state.seal_etag is None:
+    if state.plan_etag is None or state.plan_id is None or state.seal_etag is None:
         return None
     return load_plan(context, state.plan_id, state.plan_etag, state.seal_etag)
 
 
-def load_plan(context: JobContext, plan_id: str | None, etag: str, seal_etag: str) -> Stored[PlanRecord]:
+def load_plan(context: JobContext, plan_id: str, etag: str, seal_etag: str) -> Stored[PlanRecord]:
     """Read a plan.
 
     Args:
         context: The job.
-        plan_id: Its id; None for a plan of an older version.
+        plan_id: Its id.
         etag: Its ETag.
         seal_etag: ETag of the job's seal.
 

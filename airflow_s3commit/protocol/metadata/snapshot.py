@@ -319,8 +319,8 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 def are_in_log(store: ObjectStore, home: Destination, job_ids: Collection[str]) -> dict[str, bool]:
     """Return for each job that has ended whether its end is in the log, or it was aborted.
 
-    Jobs without a manifest or record of abort are left out. Manifests of versions without a log have no
-    generation; those that were copied here are of another log.
+    Jobs without a manifest or record of abort are left out. Manifests that were copied here are of another
+    log.
     """
     found: dict[str, bool] = {}
     limit = largest(ManifestRecord)
@@ -330,7 +330,7 @@ def are_in_log(store: ObjectStore, home: Destination, job_ids: Collection[str]) 
     for job_id, outcome in outcomes(store, manifests, NoSuchKey):
         if isinstance(outcome, Fetched):
             record = decode(ManifestRecord, outcome.body, join_uri(home.bucket, outcome.info.key))
-            found[job_id] = record.generation > 0 and record.destination == home.uri
+            found[job_id] = record.destination == home.uri
     aborted = [
         (job_id, Head(home.bucket, f"{aborted_prefix(home)}{job_id}.json"))
         for job_id in job_ids

@@ -34,7 +34,7 @@ from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.model.codec import KIB, PROSE, encode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LostFiles, State, StateRecord
-from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.log import LogEntry, PlanName
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending, check_place
 
@@ -216,17 +216,17 @@ def check_state(
     return stored
 
 
-def pinned_etags(context: JobContext, state: StateRecord) -> tuple[str, str]:
-    """Return the ETags of the seal and the plan of a running commit.
+def pinned(context: JobContext, state: StateRecord) -> tuple[str, PlanName]:
+    """Return the ETag of the seal of a running commit, and id and ETag of its plan.
 
     Raises:
         InvalidRecord: The state has none.
 
     """
-    if state.seal_etag is None or state.plan_etag is None:
+    if state.seal_etag is None or state.plan_etag is None or state.plan_id is None:
         where = context.staging_uri(context.layout.state)
         raise InvalidRecord(f"{where} says that the job is {state.state}, and names no seal or no plan")
-    return state.seal_etag, state.plan_etag
+    return state.seal_etag, PlanName(plan_id=state.plan_id, etag=state.plan_etag)
 
 
 def find_aborted(context: JobContext) -> AbortedRecord | None:

@@ -39,14 +39,11 @@ MILLISECONDS: Final = 253_370_764_799_999
 #: each has a record to be listed.
 MAX_SHARDS: Final = 4_096
 
-#: A job's state changes some ten times, and once more for each process that finds its lock lapsed.
+#: A job's state changes some ten times, and once more for each process that fences it off.
 MAX_ATTEMPTS: Final = 2**31 - 1
 
 #: Columns with statistics. Our own writers keep those of the first 32.
 MAX_COLUMNS: Final = 4_096
-
-#: Seconds of a lease in locks of older versions; a longer one would hold a dead job's lock for days.
-_LEASE = 24 * 60 * 60
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=_LINE)]
 Line: TypeAlias = Annotated[str, Meta(max_length=_LINE)]
@@ -60,7 +57,6 @@ MAX_SCHEMAS: Final = 8
 Schemas: TypeAlias = Annotated[list[Prose], Meta(max_length=MAX_SCHEMAS)]
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 Shard: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_SHARDS)]
-Lease: TypeAlias = Annotated[float, Meta(gt=0, le=_LEASE)]
 
 #: A line of a manifest's list of files: 5 KiB with statistics of 32 columns.
 LINE_BYTES: Final = 16 * MIB
@@ -79,7 +75,6 @@ LARGEST: Final[Mapping[str, int]] = {
     "StateRecord": 8 * MIB,
     # A hundred file names, counters, and the context once more; Hadoop's have some 10 KiB.
     "SuccessData": 4 * MIB,
-    "LockRecord": 64 * KIB,
     "StoreRecord": 64 * KIB,
     "RegisteredDestination": 64 * KIB,
     # The context, the reason, and a thousand keys of lost files.

@@ -1,4 +1,4 @@
-"""Records of a job: options, reference, state, lock, abort; and what was measured of the stores of jobs."""
+"""Records of a job: options, reference, state, abort; and what was measured of the stores of jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from airflow_s3commit.protocol.model.codec import (
     Count,
     Generation,
     JobOwned,
-    Lease,
     Line,
     Milliseconds,
     Plain,
@@ -245,15 +244,13 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
         nonce: Unique to each write.
         seal_etag: ETag of the job's seal, from ``sealed`` on.
         plan_etag: ETag of the plan, once there is one.
-        plan_id: Id of the plan; None for plans of older versions.
+        plan_id: Its id.
         begun: Uploads may have been completed.
-        reversible: The commit can be undone; False once it may have overwritten or deleted old data.
         shards: Number of shards of the commit.
-        generation: Number of the commit's entry in the log, from ``committed`` on; None in older versions.
+        generation: Number of the commit's entry in the log, from ``committed`` on.
         saved_success: The ``_SUCCESS`` that was there when the commit began.
         reason: Why the job was aborted.
-        job: The job's record, so that a step reads both at once; None if it is signed or large, or in states
-            of older versions.
+        job: The job's record, so that a step reads both at once; None if it is signed or large.
 
     """
 
@@ -267,33 +264,10 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
     plan_id: Text | None = None
     generation: Generation | None = None
     begun: bool = False
-    reversible: bool = True
     shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)] = 1
     saved_success: SavedSuccess | None = None
     reason: Prose | None = None
     job: JobRecord | None = None
-
-
-class LockRecord(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/lock.json``: which job of a version without a log may publish to the destination.
-
-    From the first commit of this version on it is a lock that such versions wait for and cannot take.
-
-    Attributes:
-        version: Always 1.
-        job_id: The job.
-        destination: URI of the destination; None in locks of older versions.
-        staging: URI of its staging, which has the state of a job that died.
-        owner: Host and process that took or renewed it, for people.
-        lease: Seconds from the write, by the store's clock, after which it lapses.
-        nonce: Unique to each write.
-
-    """
-
-    staging: Text
-    owner: Text
-    lease: Lease
-    nonce: Text
 
 
 class LostFiles(Struct, frozen=True, kw_only=True):

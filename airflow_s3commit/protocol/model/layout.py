@@ -40,10 +40,6 @@ _ENTRY_DIGITS = 20
 _CHECKPOINT_SUFFIX = ".jsonl.gz"
 
 
-#: Part of the error of a version without a log that needs the commit lock.
-_BARRIER = "of-a-newer-version-of-this-package"
-
-
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -144,23 +140,8 @@ def owner_of(key: str) -> str | None:
 def _is_named_by(name: str, job_id: str) -> bool:
     if is_canonical(job_id):
         return owner_of(name) == job_id
-    # An id of an older version or of Hadoop: `owner_of` does not recognise it, so it claims nothing.
+    # An id of Hadoop: `owner_of` does not recognise it, so it claims nothing.
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9_-])", name) is not None
-
-
-def former_lock_key(destination: Destination) -> str:
-    """Return the key of the lock of the versions before ``begin`` entries."""
-    return destination.key(f"{HOME}/commit-lock.json")
-
-
-def older_lock_key(destination: Destination) -> str:
-    """Return the key of the commit lock of versions without a log."""
-    return destination.key(f"{HOME}/lock.json")
-
-
-def barrier_of(destination: Destination) -> Layout:
-    """Return the layout of the pseudo-job that holds the lock of versions without a log for ever."""
-    return Layout(destination, destination.below(f"{HOME}/{MAGIC_PREFIX}{_BARRIER}"), _BARRIER)
 
 
 def manifests_prefix(destination: Destination) -> str:
@@ -326,9 +307,9 @@ class Layout:
         """Prefix of the job's plans, in the staging bucket."""
         return self.staging.key("plan/")
 
-    def plan(self, plan_id: str | None) -> str:
-        """Return the key of a `PlanRecord`, in the staging bucket; without an id, of older versions."""
-        return f"{self.plans}{plan_id}/summary.json" if plan_id is not None else f"{self.plans}summary.json"
+    def plan(self, plan_id: str) -> str:
+        """Return the key of a `PlanRecord`, in the staging bucket."""
+        return f"{self.plans}{plan_id}/summary.json"
 
     def plan_part(self, plan_id: str, number: int) -> str:
         """Return the key of one part of a plan's list of objects, in the staging bucket."""

@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.model.job import AbortedRecord, Removal
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 EntryKind: TypeAlias = Literal["commit", "abandon", "baseline", "release", "begin", "lost"]
-BaselineReason: TypeAlias = Literal["manifests", "data", "copy"]
+BaselineReason: TypeAlias = Literal["data", "copy"]
 
 #: Bytes of a checkpoint's text: a million commits of one partition each are 200 MiB.
 _TEXT_BYTES = GIB
@@ -48,8 +48,7 @@ class Baseline(Struct, frozen=True, kw_only=True):
     them.
 
     Attributes:
-        reason: How the data was found: ``manifests`` of versions without a log; ``data`` without manifests;
-            ``copy``: the log before it was copied here, with its dataset.
+        reason: ``data`` if there was data; ``copy`` if the log before it was copied here, with its dataset.
         since: Time of the entry, in milliseconds since the epoch by the writer's clock, for people.
 
     """
@@ -145,7 +144,6 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
         restores: Of a rollback, the commits that the partitions in its manifest consist of again; else None.
         closing: Of the ``commit`` whose manifest lists the files of the baseline, which has none after
             that; it may be the first entry of the history.
-        imported: A version without a log committed the job; this entry was made from its manifest later.
         plan: The plan of a commit that replaces objects, in its staging: they may be deleted from now on. In
             a ``begin`` the plan that the commit keeps to.
         aborted: The record of an abandoned job; its copy below ``aborted/`` is derived.
@@ -172,7 +170,6 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     marking: bool = False
     restores: list[LiveCommit] | None = None
     closing: bool = False
-    imported: bool = False
     plan: PlanName | None = None
     aborted: AbortedRecord | None = None
     baseline: Baseline | None = None

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from msgspec.structs import force_setattr
 
-from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.codec import (
     Count,
     Generation,
@@ -18,11 +17,8 @@ from airflow_s3commit.protocol.model.codec import (
     Prose,
     Schemas,
     Text,
-    decode,
 )
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, LostFiles
-from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.statistics import KnownColumns
@@ -73,7 +69,7 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         version: Always 1.
         job_id: The job.
         destination: URI of its destination.
-        staging: URI of its staging; None in manifests of older versions.
+        staging: URI of its staging.
         committer: Its committer.
         conflict_mode: Its conflict mode.
         committed: Commit time, in milliseconds since the epoch by the committing machine's clock.
@@ -87,8 +83,8 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         schemas: The schemas of the files, as base64 of Arrow's encoding; empty if they are unknown.
         context: The job's context (DAG, run, partition).
         metrics: Durations in milliseconds and counts of requests.
-        generation: Number of the commit's entry in the log; 0 in manifests of older versions.
-        tasks: How many task attempts count; None in manifests of older versions.
+        generation: Number of the commit's entry in the log.
+        tasks: How many task attempts count; None in manifests that no job wrote.
         rolled_back_to: Of a rollback of the table, the generation; 0 for a job.
         lost: Set if the job is lost, not committed: files that are missing, and not in ``files``.
         nonce: Unique to each write.
@@ -105,7 +101,6 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     replaced: Counts
     files: Text
     files_sha256: Text
-    # Left out, not null: a manifest without it keeps the bytes that an older version has signed.
     within: list[Raw] | UnsetType = UNSET
     schemas: Schemas = field(default_factory=list)
     context: dict[Line, Prose] = field(default_factory=dict)
@@ -188,7 +183,7 @@ class SuccessData(Struct, frozen=True, kw_only=True):
 
     @property
     def generation(self) -> int | None:
-        """Number of the commit's entry in the log; None in markers of older versions and other programs."""
+        """Number of the commit's entry in the log; None in markers of other programs."""
         text = self.diagnostics.get(GENERATION_DIAGNOSTIC, "")
         return int(text) if len(text) < _NUMBER_CHARACTERS and text.isascii() and text.isdigit() else None
 
@@ -196,20 +191,3 @@ class SuccessData(Struct, frozen=True, kw_only=True):
     def manifest_uri(self) -> str | None:
         """URI of the full manifest, if this package wrote the marker."""
         return self.diagnostics.get(MANIFEST_DIAGNOSTIC)
-
-
-def older_job(body: bytes, destination: Destination) -> str | None:
-    """Return the job that a ``_SUCCESS`` names which a version without a log wrote here; None for any other.
-
-    Args:
-        body: The marker.
-        destination: Where it was found. A copied marker names the manifest of another place.
-
-    """
-    try:
-        success = decode(SuccessData, body, SUCCESS)
-        layout = Layout.of(destination, success.jobId or "")
-    except InvalidRecord:
-        return None
-    is_here = success.manifest_uri == join_uri(destination.bucket, layout.manifest)
-    return layout.job_id if is_here and success.generation is None else None

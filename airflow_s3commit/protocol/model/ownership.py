@@ -24,7 +24,7 @@ from msgspec import Struct
 from airflow_s3commit.exceptions import ForeignRecord, InvalidOption, SignatureRefused
 from airflow_s3commit.protocol.model.codec import sha256, text_digest
 from airflow_s3commit.protocol.model.destination import is_data, is_hidden, join_uri
-from airflow_s3commit.protocol.model.layout import SUCCESS, former_lock_key, is_canonical, owner_of
+from airflow_s3commit.protocol.model.layout import SUCCESS, is_canonical, owner_of
 from airflow_s3commit.protocol.model.places import lists_prefix, open_prefix
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def object_metadata(destination: Destination, job_id: str, upload: str) -> dict[
 def is_written_here(existing: ObjectInfo, destination: Destination) -> bool:
     """Return whether a job wrote an object to this destination, by its metadata; not so for a copy.
 
-    Objects of older versions name no destination: they count as written here.
+    Objects that Hadoop uploaded name no destination: they count as written here.
     """
     metadata = existing.metadata
     place = text_digest(destination.uri).hex()
@@ -190,7 +190,7 @@ def _why_not_output(layout: Layout, options: JobOptions | None, thing: Thing) ->
         return f"{_uri(thing)} is of job {owner}, by its name"
     if options is not None and is_canonical(layout.job_id):
         return f"{_uri(thing)} does not have the id of job {layout.job_id} in its name, as all of its files"
-    # A job of an older version, whose id is no UUID, or one whose own record is gone: its records decide.
+    # A job of Hadoop, whose id is no UUID, or one whose own record is gone: its records decide.
     return None
 
 
@@ -202,7 +202,7 @@ def _why_not_record(layout: Layout, thing: Thing) -> str | None:
     own = (open_prefix(layout.destination, layout.job_id), lists_prefix(layout.destination, layout.job_id))
     if thing.bucket == layout.destination.bucket and thing.key.startswith(own):
         return None
-    kept = (former_lock_key(layout.destination), layout.success, layout.manifest_files)
+    kept = (layout.success, layout.manifest_files)
     if thing.bucket == layout.destination.bucket and (thing.key in kept or _is_marker(layout, thing.key)):
         return None
     return f"{_uri(thing)} is no record of job {layout.job_id}"

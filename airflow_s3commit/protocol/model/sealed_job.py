@@ -327,7 +327,6 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
         objects: How many objects are planned.
         bytes: Their bytes.
         overwritten: How many of them the job overwrites in place.
-        unnamed: How many of them have no job's id in their names.
         digest: Sum of a hash of each planned object's key, size and ETag: equal for equal sets in any order.
         signature: By the planner's key, where jobs are signed.
 
@@ -340,7 +339,6 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
     objects: Count
     bytes: Count
     overwritten: Count
-    unnamed: Count = 0
     digest: Text
     signature: Text | None = None
 

@@ -52,7 +52,6 @@ from airflow_s3commit.protocol.sweep.history import plan_lists
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,
-    LapsedLock,
     LeftAlone,
     OrphanList,
     OrphanUpload,
@@ -64,7 +63,6 @@ from airflow_s3commit.protocol.sweep.planner import (
     SweepScope,
     is_on_destination,
     judge,
-    lapsed_lock,
     plan_sweep,
 )
 from airflow_s3commit.store.base import Abort, ObjectStore, Upload
@@ -105,7 +103,6 @@ class SweepReport(Plain, Struct, frozen=True, kw_only=True):
         jobs: Jobs that were ended.
         uploads: Number of orphaned uploads that were aborted.
         bytes: Size of their parts in bytes, by the plan.
-        lock: Whether the lapsed lock was removed.
         spent: Number of records of aborts that were removed.
         replaced: Number of retained files that were deleted.
         lists: Number of lists of files that were removed.
@@ -119,7 +116,6 @@ class SweepReport(Plain, Struct, frozen=True, kw_only=True):
     jobs: list[SweptJob] = []
     uploads: int = 0
     bytes: int = 0
-    lock: bool = False
     spent: int = 0
     replaced: int = 0
     lists: int = 0
@@ -139,7 +135,7 @@ def sweep(
     threads: int = 16,
     signer: Signer | None = None,
 ) -> SweepReport:
-    """Remove what dead jobs left at a destination: pending uploads, records, lists of files, a lapsed lock.
+    """Remove what dead jobs left at a destination: pending uploads, records, lists of files.
 
     Also releases and deletes the files that commits replaced, once their jobs' ``retain`` has passed. A job
     is dead after ``older_than`` seconds without activity. Each item is checked again right before its
@@ -201,10 +197,8 @@ def apply_sweep(
         run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
     for batch in in_batches(plan.uploads, _BATCH):
         run.guard(f"{len(batch)} uploads", run.abort_orphans, batch)
-    if plan.lock is not None or plan.spent or plan.replaced or plan.lists:
+    if plan.spent or plan.replaced or plan.lists:
         run.guard("the store's profile", partial(follow_profiles, store, signer=signer), scope.destination)
-    if plan.lock is not None:
-        run.guard(plan.lock.uri, run.remove_lock, plan.lock)
     for spent in plan.spent:
         run.guard(spent.uri, run.remove_spent, spent)
     if plan.replaced:
@@ -217,7 +211,6 @@ def apply_sweep(
         jobs=run.jobs,
         uploads=run.uploads,
         bytes=run.bytes,
-        lock=run.lock,
         spent=run.spent,
         replaced=run.replaced,
         lists=run.lists,
@@ -238,7 +231,6 @@ class _Sweep:
     jobs: list[SweptJob] = field(default_factory=list)
     uploads: int = 0
     bytes: int = 0
-    lock: bool = False
     spent: int = 0
     replaced: int = 0
     lists: int = 0
@@ -293,14 +285,6 @@ class _Sweep:
                 self.failures.append(LeftAlone(what=_name(bucket, orphan), reason=described(outcome)))
             else:
                 self.uploads, self.bytes = self.uploads + 1, self.bytes + orphan.bytes
-
-    def remove_lock(self, lock: LapsedLock) -> None:
-        """Remove the lapsed lock, if it has not changed since the plan."""
-        existing = lapsed_lock(self.scope.store, self.scope.destination)
-        if existing is None or existing.etag != lock.etag:
-            self.skipped.append(LeftAlone(what=lock.uri, reason="it is gone, or another job holds it"))
-            return
-        self.lock = self._removed(split_uri(existing.uri)[1], lock.etag)
 
     def remove_spent(self, spent: SpentId) -> None:
         """Remove the record of an abort, if it has not changed since the plan."""

@@ -73,25 +73,6 @@ class DeadJob(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class LapsedLock(Struct, frozen=True, kw_only=True):
-    """A commit lock whose lease has lapsed and whose job is gone.
-
-    Attributes:
-        uri: URI of the lock.
-        etag: Its ETag. If it has changed, the lock is left alone.
-        job_id: The job that held it.
-        staging: URI of that job's staging.
-        age: Seconds since its last write.
-
-    """
-
-    uri: str
-    etag: str
-    job_id: str
-    staging: str
-    age: float
-
-
 class ReplacedFiles(Struct, frozen=True, kw_only=True):
     """Files that a commit replaced and retained, to be released and deleted.
 
@@ -178,7 +159,6 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
         now: The store's time at the plan, in seconds since the epoch; None if there was nothing to date.
         jobs: Jobs to end.
         uploads: Orphaned uploads to abort.
-        lock: The lapsed lock to remove; None if there is none.
         spent: Records of aborts to remove.
         replaced: Retained files to release and delete.
         lists: Lists of files to remove, which no entry of the log names.
@@ -195,7 +175,6 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
     now: float | None = None
     jobs: list[DeadJob] = []
     uploads: list[OrphanUpload] = []
-    lock: LapsedLock | None = None
     spent: list[SpentId] = []
     replaced: list[ReplacedFiles] = []
     lists: list[OrphanList] = []
@@ -205,7 +184,7 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to remove."""
-        return not (self.jobs or self.uploads or self.lock or self.spent or self.replaced or self.lists)
+        return not (self.jobs or self.uploads or self.spent or self.replaced or self.lists)
 
     @property
     def pending(self) -> int:

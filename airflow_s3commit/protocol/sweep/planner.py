@@ -6,7 +6,6 @@ A sweep removes:
 * jobs that have not begun to commit and were inactive for ``older_than``: it aborts them;
 * staging of unknown jobs, inactive for as long;
 * pending uploads that no job claims, started as long ago;
-* a lapsed commit lock whose job is gone;
 * records of aborts that are older than ``older_than`` and thirty days;
 * files that a commit has replaced and retained for as long as its job's ``retain`` says;
 * lists of files that no entry of the log names, written as long ago.
@@ -23,7 +22,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, NoSuchKey, Refused
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify
 from airflow_s3commit.protocol.hadoop.status import Verdict as HadoopVerdict
 from airflow_s3commit.protocol.inspect.staging import (
@@ -40,30 +39,22 @@ from airflow_s3commit.protocol.inspect.staging import (
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.fitness import (
-    STORE_CLOCK_SECONDS,
     has_true_upload_times,
     probe_time,
     read_time,
 )
-from airflow_s3commit.protocol.metadata.lock import is_barrier
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
-from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import PendingId, is_own_staging
-from airflow_s3commit.protocol.metadata.state import read_state
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import AbortedRecord, LockRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord
 from airflow_s3commit.protocol.model.layout import (
-    Layout,
     aborted_prefix,
-    former_lock_key,
-    older_lock_key,
     owner_of,
 )
 from airflow_s3commit.protocol.sweep.history import plan_lists, plan_releases
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,
-    LapsedLock,
     LeftAlone,
     OrphanList,
     OrphanUpload,
@@ -141,7 +132,6 @@ def plan_sweep(
         now=now,
         jobs=planner.jobs,
         uploads=planner.orphans,
-        lock=lapsed_lock(store, destination),
         spent=list(
             spent_ids(store, destination, now=now, older_than=older_than, folders=folders, uploads=uploads)
         ),
@@ -174,9 +164,6 @@ class SweepScope:
         roots = {self.destination: None}
         if self.staging_root is not None:
             roots[self.staging_root] = None
-        lock = _find_lock(self.store, self.destination)
-        if lock is not None:
-            roots[_holder(lock[1].record).root] = None
         return [folder for root in roots for folder in folders_below(self.store, root)]
 
     def claims(self, folders: Sequence[StagingFolder], uploads: Sequence[Upload]) -> Claims:
@@ -242,29 +229,6 @@ def is_on_destination(context: JobContext, folder: StagingFolder, facts: JobFact
         return is_own_staging(context)
     except InvalidRecord:
         return False
-
-
-def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | None:
-    """Return the destination's commit lock if its lease has lapsed and its job is gone; None otherwise."""
-    found = _find_lock(store, destination)
-    if found is None:
-        return None
-    key, stored = found
-    holder, age = stored.record, stored.date - stored.modified
-    if age <= holder.lease + STORE_CLOCK_SECONDS:
-        return None
-    try:
-        if read_state(JobContext(store, _holder(holder).layout(destination))) is not None:
-            return None
-    except ForeignRecord:
-        logger.info("the commit lock of %s names a job of another destination", destination.uri)
-    return LapsedLock(
-        uri=join_uri(destination.bucket, key),
-        etag=stored.etag,
-        job_id=holder.job_id,
-        staging=holder.staging,
-        age=age,
-    )
 
 
 class _Planner:
@@ -402,31 +366,6 @@ class _Planner:
 
     def _name(self, upload: Upload) -> str:
         return f"upload {upload.upload_id} of {join_uri(self._scope.destination.bucket, upload.key)}"
-
-
-def _find_lock(store: ObjectStore, destination: Destination) -> tuple[str, Stored[LockRecord]] | None:
-    """Return the key and record of the destination's commit lock, or of the one of versions without a log.
-
-    None if there is none, or it is damaged.
-    """
-    for key in (former_lock_key(destination), older_lock_key(destination)):
-        try:
-            stored = records.find(store, destination.bucket, key, LockRecord)
-            if stored is None or is_barrier(stored.record):
-                continue
-            _holder(stored.record)
-        except Refused:
-            logger.warning("the commit lock of %s cannot be read; leaving it", destination.uri, exc_info=True)
-            return None
-        return key, stored
-    return None
-
-
-def _holder(lock: LockRecord) -> StagingFolder:
-    staging = Destination.parse(lock.staging)
-    # Raises if the staging is not this job's.
-    Layout(staging, staging, lock.job_id)
-    return StagingFolder(staging, lock.job_id)
 
 
 #: Minimum age in seconds at which the record of an abort is removed: 30 days.

@@ -2,8 +2,8 @@
 
 A destination's log tells with one request whether there was a commit: its next entry is there or not. The
 snapshot, which all waiters of a process share, lists the manifests at first, and from then on reads only the
-entry after the newest known one. Commits of versions without a log are not in it until the next commit enters
-them. For those, and for a destination whose log was deleted, everything is listed again from time to time.
+entry after the newest known one. For a destination whose log was deleted everything is listed again from time
+to time.
 
 The feed yields manifests in the order of their commits. Where there is a log, it reads the entry after the
 last one that it has read; until there is one, it lists the manifests.

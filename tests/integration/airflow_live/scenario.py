@@ -44,7 +44,6 @@ class Left:
     visible: dict[str, bytes]
     pending: list[str]
     staging: list[str]
-    locked: bool
 
 
 def look(store: S3Store, destination: Destination) -> Left:
@@ -58,7 +57,6 @@ def look(store: S3Store, destination: Destination) -> Left:
         {str(relative[key]): store.get(bucket, key).body for key in visible},
         pending,
         [key for key in keys if "__magic_job-" in key and "_s3commit/" not in key],
-        any(key.endswith("_s3commit/commit-lock.json") for key in keys),
     )
 
 

@@ -119,7 +119,6 @@ def test_a_row_of_the_matrix(name: str, stage: Stage, played: Played) -> None:
     assert sorted(left.visible.values()) == sorted(ending.visible), report
     assert left.pending == [], report
     assert left.staging == [], report
-    assert not left.locked, report
 
     tasks = {task: state for task, (state, _) in run.tasks().items()}
     assert {task: tasks.get(task) for task, _ in ending.tasks} == dict(ending.tasks), report

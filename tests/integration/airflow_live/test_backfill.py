@@ -179,7 +179,6 @@ def test_nothing_is_left_behind(filled: Filled) -> None:
     for left in (filled.after, filled.again):
         assert left.pending == []
         assert left.staging == []
-        assert not left.locked
 
 
 def test_four_days_were_refreshed_at_once(filled: Filled) -> None:

@@ -34,7 +34,7 @@ def test_a_retry_takes_what_the_first_driver_wrote(name: str, stage: Stage, play
     assert driver_state(run) == ("FINISHED" if name == "cluster_reconnected" else "FAILED"), report
     committed = api.xcom(name, "row", "refresh.commit")
     assert (committed["rows"], committed["files"], len(left.visible)) == (1000, 2, 2), report
-    assert (left.pending, left.staging, left.locked) == ([], [], False), report
+    assert (left.pending, left.staging) == ([], []), report
 
 
 @pytest.mark.parametrize("name", ["cluster_killed"])

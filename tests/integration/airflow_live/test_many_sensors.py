@@ -31,7 +31,7 @@ def test_fifty_sensors_end_with_the_commit_that_they_wait_for(
     assert run.state == "success", run.tasks()
     assert states_of(run) == {"success": SENSORS}
     assert sorted(left.visible.values()) == [b"row try 1"] * 2
-    assert (left.pending, left.staging, left.locked) == ([], [], False)
+    assert (left.pending, left.staging) == ([], [])
 
 
 @pytest.mark.parametrize("name", ["fifty_deferred"])

@@ -61,4 +61,4 @@ def test_another_scheduler_ends_what_the_lost_one_began(stage: Stage) -> None:
         left = run.left()
         assert run.state == "success", report
         assert Counter(left.visible.values()) == {SAID[run.dag_id]: 2}, report
-        assert (left.pending, left.staging, left.locked) == ([], [], False), report
+        assert (left.pending, left.staging) == ([], []), report

@@ -41,7 +41,7 @@ def test_the_statements_of_each_mapped_stage_are_one_commit(name: str, stage: St
     left = played.left[name]
     expected = {"dt=row": list(range(10)), "dt=new;day": list(range(10, 15)), "dt=other": [-1]}
     assert rows_of(left.visible) == expected, report
-    assert (left.pending, left.staging, left.locked) == ([], [], False), report
+    assert (left.pending, left.staging) == ([], []), report
 
 
 @pytest.mark.parametrize("name", ["sql_failed"])

@@ -47,7 +47,7 @@ def test_what_jobs_do_to_objects_is_allowed_below_the_destination_and_nowhere_el
     """Objects of the destination may be used in every way that a job uses them; those beside it in none."""
     policy = iam_policy(FLIGHTS)
     assert _allows(policy, action, "arn:aws:s3:::lake/flights/dt=1/part-0.parquet")
-    assert _allows(policy, action, "arn:aws:s3:::lake/flights/_s3commit/lock.json")
+    assert _allows(policy, action, "arn:aws:s3:::lake/flights/_s3commit/store.json")
     for outside in ("lake/flights2/x", "lake/other/x", "lake/x", "elsewhere/flights/x"):
         assert not _allows(policy, action, f"arn:aws:s3:::{outside}")
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from airflow_s3commit import HmacSigner, TableReport, VerifyReport, verify
+from airflow_s3commit import HmacSigner, TableReport, verify
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.inspect import verify_table as module
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
 from airflow_s3commit.protocol.inspect.verify_table import verify_table
 from airflow_s3commit.protocol.metadata import snapshot as snapshots
-from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
@@ -174,21 +172,6 @@ def test_memory_does_not_hold_every_name(monkeypatch: pytest.MonkeyPatch) -> Non
     report = report_on(lake)
     assert (report.foreign_count, len(report.foreign)) == (5, 2)
     assert sum(call.verb == "head" and "foreign" in call.key for call in lake.store.calls) == 3
-
-
-def test_a_place_without_a_log_is_verified_by_its_last_job() -> None:
-    """Versions without a log leave no table to compare; without a commit there is nothing."""
-    lake = Lake()
-    with pytest.raises(NoSuchKey):
-        verify(lake.store, lake.destination)
-    manifest = lake.sealed(FILES).commit()
-    older = msgspec.structs.replace(manifest, generation=0)
-    lake.store.put(BUCKET, f"{HOME}manifests/{OURS}.json", encode(older))
-    for key in [*lake.keys(f"{HOME}log/"), f"{ROOT}_SUCCESS"]:
-        lake.store.delete(BUCKET, key)
-    report = verify(lake.store, lake.destination, threads=0)
-    assert isinstance(report, VerifyReport)
-    assert report.complete
 
 
 def findings(lake: Lake, generation: int | None = None) -> dict[str, tuple[str, bool]]:

@@ -58,7 +58,6 @@ def check_untouched(lake: Lake) -> None:
     assert lake.pending() == [ROOT + named("dt=1/a", THEIRS)]
     assert lake.staging() == []
     assert len(lake.staging(THEIRS)) == 3
-    assert f"{HOME}commit-lock.json" not in lake.keys("")
     assert f"{HOME}manifests/{OURS}.json" not in lake.keys("")
 
 
@@ -271,7 +270,7 @@ def test_a_forged_pendingset_reaches_no_other_key() -> None:
 @each(
     ("verb", "ending"),
     [("put", "state.json"), ("abort_upload", named("c")), ("delete", named("a")), ("put", "_SUCCESS"),
-     ("complete_upload", "_SUCCESS"), ("delete", "commit-lock.json"), ("delete", "job.json"),
+     ("complete_upload", "_SUCCESS"), ("delete", "job.json"),
      ("delete", "state.json")],
 )  # fmt: skip
 def test_an_abort_that_stopped_is_resumed(verb: str, ending: str, moment: str) -> None:

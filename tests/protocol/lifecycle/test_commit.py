@@ -24,7 +24,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.lifecycle.run import Progress
 from airflow_s3commit.store.forwarding import CountingStore
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, apart, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, apart, named, once
 from tests.protocol.lifecycle.test_seal import refused
 
 OLD = {"dt=1/old": b"old", "dt=2/old": b"old 2"}
@@ -70,7 +70,6 @@ def check_as_before(lake: Lake) -> None:
     assert lake.get(SUCCESS) == b"marker"
     assert (lake.pending(), lake.staging()) == ([], [])
     assert lake.job().manifest() is None
-    assert f"{HOME}commit-lock.json" not in lake.keys("")
 
 
 def check_committed(lake: Lake) -> None:
@@ -78,7 +77,6 @@ def check_committed(lake: Lake) -> None:
     assert lake.data() == COMMITTED
     assert OURS.encode() in lake.get(SUCCESS)
     assert (lake.pending(), lake.staging()) == ([], [])
-    assert f"{HOME}commit-lock.json" not in lake.keys("")
 
 
 def test_a_commit_makes_the_output_visible() -> None:

@@ -139,7 +139,7 @@ def test_a_key_written_by_two_stages_is_refused() -> None:
         (f"{ROOT}../x", BUCKET), (f"{ROOT}a/../../x", BUCKET), ("x", BUCKET), ("flights10/x", BUCKET),
         (f"{ROOT}x", "other"), (f"{ROOT}a\x00b", BUCKET), (f"{ROOT}a\nb", BUCKET),
         (f"{ROOT}_SUCCESS", BUCKET),
-        (f"{ROOT}_s3commit/commit-lock.json", BUCKET), (f"{ROOT}__magic_job-{OURS}/state.json", BUCKET),
+        (f"{ROOT}_s3commit/store.json", BUCKET), (f"{ROOT}__magic_job-{OURS}/state.json", BUCKET),
         (f"{ROOT}a//b", BUCKET), (ROOT, BUCKET), (f"{ROOT}{'x' * 1024}", BUCKET),
     ],
 )  # fmt: skip

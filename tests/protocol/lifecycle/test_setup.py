@@ -340,7 +340,7 @@ def test_a_damaged_job_record_stops_every_step(cut: int) -> None:
 
 
 def forget_job_in_state(lake: Lake) -> None:
-    """Leave the state of a job as an older version would have written it."""
+    """Leave the state of a job as that of a signed or a large one is: without the job's record."""
     stored = read_state(lake.context())
     assert stored is not None
     older = msgspec.structs.replace(stored.record, job=None)

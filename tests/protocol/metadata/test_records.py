@@ -9,11 +9,11 @@ import pytest
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, OutcomeUnknown, Unavailable
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.model.codec import encode
-from airflow_s3commit.protocol.model.job import LockRecord
+from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, WatchedStore, once
 
-KEY = "there/lock.json"
+KEY = "there/state.json"
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def store() -> WatchedStore:
     return WatchedStore((BUCKET,))
 
 
-def record(nonce: str, owner: str = "me") -> LockRecord:
+def record(nonce: str, owner: str = "me") -> StateRecord:
     """Return a record of some writer."""
-    return LockRecord(job_id="j", staging="s3://lake/x/", owner=owner, lease=1.0, nonce=nonce)
+    return StateRecord(job_id="j", state="open", owner=owner, attempt=0, since=1, nonce=nonce)
 
 
 def put(store: WatchedStore, nonce: str) -> str:
@@ -34,7 +34,7 @@ def put(store: WatchedStore, nonce: str) -> str:
 
 def standing(store: WatchedStore) -> str:
     """Return the nonce of the stored record."""
-    return records.load(store, BUCKET, KEY, LockRecord).record.nonce
+    return records.load(store, BUCKET, KEY, StateRecord).record.nonce
 
 
 def lost() -> OutcomeUnknown:
@@ -44,11 +44,11 @@ def lost() -> OutcomeUnknown:
 
 def test_a_record_is_found_or_not(store: WatchedStore) -> None:
     """A missing record is None to `find` and an error to `load`."""
-    assert records.find(store, BUCKET, KEY, LockRecord) is None
+    assert records.find(store, BUCKET, KEY, StateRecord) is None
     with pytest.raises(NoSuchKey):
-        records.load(store, BUCKET, KEY, LockRecord)
+        records.load(store, BUCKET, KEY, StateRecord)
     etag = put(store, "n")
-    found = records.find(store, BUCKET, KEY, LockRecord)
+    found = records.find(store, BUCKET, KEY, StateRecord)
     assert found is not None
     assert (found.record.nonce, found.etag) == ("n", etag)
     assert found.date >= found.modified
@@ -59,7 +59,7 @@ def test_a_damaged_record_is_never_taken_for_none(store: WatchedStore, body: byt
     """An unreadable record is never overwritten: not by a read, a create or a swap."""
     etag = store.put(BUCKET, KEY, body).etag
     with pytest.raises(InvalidRecord, match=f"s3://{BUCKET}/{KEY}"):
-        records.find(store, BUCKET, KEY, LockRecord)
+        records.find(store, BUCKET, KEY, StateRecord)
     with pytest.raises(InvalidRecord):
         records.create(store, BUCKET, KEY, record("n"))
     assert store.get(BUCKET, KEY).info.etag == etag
@@ -85,7 +85,7 @@ def test_a_create_that_did_not_happen_is_still_unknown(store: WatchedStore) -> N
     store.before = once("put", KEY, lost())
     with pytest.raises(OutcomeUnknown):
         records.create(store, BUCKET, KEY, record("1"))
-    assert records.find(store, BUCKET, KEY, LockRecord) is None
+    assert records.find(store, BUCKET, KEY, StateRecord) is None
 
 
 def test_a_lost_answer_may_hide_another_writer() -> None:
@@ -122,7 +122,7 @@ def test_a_swap_of_a_record_that_is_gone_fails(store: WatchedStore) -> None:
     etag = put(store, "0")
     store.delete(BUCKET, KEY)
     assert records.swap(store, BUCKET, KEY, record("1"), etag) is None
-    assert records.find(store, BUCKET, KEY, LockRecord) is None
+    assert records.find(store, BUCKET, KEY, StateRecord) is None
 
 
 def test_a_lost_answer_to_a_swap_is_resolved_by_a_read(store: WatchedStore) -> None:
@@ -174,7 +174,7 @@ def test_other_errors_go_through(act: str) -> None:
 
 def test_an_unreadable_record_is_not_written(store: WatchedStore) -> None:
     """An invalid record never reaches the store."""
-    bad = LockRecord(job_id="", staging="s", owner="o", lease=-1.0, nonce="n")
+    bad = StateRecord(job_id="", state="open", owner="o", attempt=-1, since=1, nonce="n")
     with pytest.raises(InvalidRecord):
         records.create(store, BUCKET, KEY, bad)
     etag = put(store, "0")

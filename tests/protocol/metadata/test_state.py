@@ -28,9 +28,9 @@ def at(lake: Lake, state: Any) -> None:
 
 
 def test_a_job_begins_open() -> None:
-    """Its first state is open: nothing has begun, and everything is reversible."""
+    """Its first state is open: nothing has begun."""
     first = first_state(Lake().context())
-    assert (first.state, first.attempt, first.begun, first.reversible) == ("open", 0, False, True)
+    assert (first.state, first.attempt, first.begun) == ("open", 0, False)
     assert first.seal_etag is first.plan_etag is first.saved_success is None
 
 

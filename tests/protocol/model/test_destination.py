@@ -117,7 +117,7 @@ def test_directories_below_keep_their_slash() -> None:
     ("path", "hidden"),
     [
         ("a/b.parquet", False), ("_SUCCESS", True), ("a/_x", True), (".a/b", True), ("a/.b", True),
-        ("_dt=1/b", False), ("dt=_1/b", False), ("__magic_job-1/x", True), ("_s3commit/lock.json", True),
+        ("_dt=1/b", False), ("dt=_1/b", False), ("__magic_job-1/x", True), ("_s3commit/store.json", True),
         ("a_/b_.c", False), ("_x=1/_y", True), (".x=1/y", True), ("a/b._COPYING_", True),
     ],
 )  # fmt: skip

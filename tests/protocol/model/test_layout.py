@@ -18,7 +18,6 @@ from airflow_s3commit.protocol.model.layout import (
     entry_key,
     entry_number,
     final_path,
-    former_lock_key,
     is_magic_path,
     log_prefix,
     owner_of,
@@ -49,12 +48,10 @@ def test_the_keys_are_those_of_the_design() -> None:
     )
     assert LAYOUT.plans == f"{staging}plan/"
     assert LAYOUT.plan("p") == f"{staging}plan/p/summary.json"
-    assert LAYOUT.plan(None) == f"{staging}plan/summary.json"
     assert LAYOUT.plan_part("p", 3) == f"{staging}plan/p/3.jsonl"
     assert LAYOUT.success == "flights/_SUCCESS"
     assert LAYOUT.manifest == "flights/_s3commit/manifests/j-1.json"
     assert LAYOUT.manifest_files == "flights/_s3commit/manifests/j-1.jsonl"
-    assert former_lock_key(LAYOUT.destination) == "flights/_s3commit/commit-lock.json"
     assert log_prefix(HERE) == "flights/_s3commit/log/"
     assert entry_key(HERE, 7) == "flights/_s3commit/log/00000000000000000007.json"
 
@@ -94,7 +91,6 @@ def test_a_bucket_s_root_has_a_layout_too() -> None:
     layout = Layout.of(Destination("lake", ""), "j-1")
     assert layout.job == "__magic_job-j-1/job.json"
     assert layout.success == "_SUCCESS"
-    assert former_lock_key(layout.destination) == "_s3commit/commit-lock.json"
 
 
 def test_records_of_one_upload_are_beside_their_pendingset() -> None:

@@ -236,7 +236,7 @@ def test_a_marker_of_hadoop_leads_to_no_manifest() -> None:
 
 @pytest.mark.parametrize("job_id", ["../../other", "", "a/b"])
 def test_a_forged_marker_leads_nowhere(job_id: str) -> None:
-    """The log is read whatever job a marker names; a bad id in an older version's marker leads to no key."""
+    """The log is read whatever job a marker names; a marker without a generation is another program's."""
     lake, manifest = committed()
     marker = {**json.loads(lake.get(SUCCESS)), "jobId": job_id}
     lake.store.put(BUCKET, SUCCESS, json.dumps(marker).encode())

@@ -22,8 +22,8 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.manifests import read_manifest
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord, LockRecord
-from airflow_s3commit.protocol.model.layout import Layout, former_lock_key
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord
+from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import (
@@ -65,7 +65,7 @@ def test_output_is_known_by_its_name(kind: Any, proof: Any, options: JobOptions 
 
 
 def test_an_id_that_is_not_a_uuid_proves_nothing() -> None:
-    """A job of Hadoop or of an older version owns what its records name, but nothing by a file's name."""
+    """A job of Hadoop owns what its records name, but nothing by a file's name."""
     key = f"{ROOT}dt=1/part-0-{HADOOP.job_id}.parquet"
     assert why_not(HADOOP, UNIQUE, Thing("upload", BUCKET, key, "name")) is not None
     assert why_not(HADOOP, UNIQUE, Thing("upload", BUCKET, key, "record")) is None
@@ -97,7 +97,7 @@ def test_nothing_outside_the_destination_belongs_to_a_job(
     "path",
     [
         "_SUCCESS",
-        "_s3commit/commit-lock.json",
+        "_s3commit/store.json",
         f"_s3commit/manifests/{THEIRS}.json",
         f"__magic_job-{THEIRS}/state.json",
         f"_x/{named('part-0')}",
@@ -115,7 +115,6 @@ def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
     [
         (BUCKET, LAYOUT.state, True),
         (BUCKET, LAYOUT.staging.key("anything"), True),
-        (BUCKET, former_lock_key(LAYOUT.destination), True),
         (BUCKET, LAYOUT.success, True),
         (BUCKET, LAYOUT.manifest, False),
         (BUCKET, LAYOUT.aborted, False),
@@ -124,7 +123,7 @@ def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
         (BUCKET, f"{ROOT}__magic_job-{THEIRS}/state.json", False),
         (BUCKET, OUR_NAME, False),
         ("other", LAYOUT.state, False),
-        ("other", former_lock_key(LAYOUT.destination), False),
+        ("other", LAYOUT.success, False),
     ],
 )
 def test_records_are_known_by_their_place(bucket: str, key: str, own: bool) -> None:
@@ -144,7 +143,7 @@ def test_records_are_known_by_their_place(bucket: str, key: str, own: bool) -> N
 )
 def test_a_record_speaks_for_its_own_place(fields: dict[str, Any], refused: str | None) -> None:
     """A record of another job, or for another place, is refused, and the message says which."""
-    record = LockRecord(**LAYOUT.place, owner="o", lease=1.0, nonce="n")
+    record = AbortedRecord(**LAYOUT.place, since=1)
     record = msgspec.structs.replace(record, **fields)
     if refused is None:
         check_place(record, LAYOUT, "s3://lake/there")

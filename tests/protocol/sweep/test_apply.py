@@ -11,9 +11,8 @@ import pytest
 
 from airflow_s3commit.exceptions import S3CommitError, Unavailable
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions, LockRecord
+from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.sweep.apply import apply_sweep, sweep
 from airflow_s3commit.protocol.sweep.plan import SweepPlan
@@ -55,7 +54,7 @@ def test_a_clean_destination_has_nothing_to_sweep() -> None:
     before = lake.everything()
     lake.store.calls.clear()
     plan = _plan(lake)
-    assert (plan.jobs, plan.uploads, plan.lock, plan.left) == ([], [], None, [])
+    assert (plan.jobs, plan.uploads, plan.left) == ([], [], [])
     assert all(call.reads for call in lake.store.calls)
     assert lake.sweep().failures == []
     assert lake.everything() == before
@@ -276,38 +275,6 @@ def test_jobs_with_their_staging_elsewhere_are_known_by_the_staging_root() -> No
     assert jobs[an_id("guest")].state() is not None
 
 
-def test_a_lapsed_lock_of_a_job_that_is_gone_is_removed() -> None:
-    """The lock goes when its lease is over and its job has ended, but not while the job exists."""
-    for held_by, lapsed, swept in ((THEIRS, False, False), (THEIRS, True, True), (OURS, True, False)):
-        lake = Lake()
-        lake.set_up()
-        staging = f"{FLIGHTS.uri}__magic_job-{held_by}/"
-        lock = LockRecord(job_id=held_by, staging=staging, owner="somebody", lease=60.0, nonce="n")
-        lake.store.put(BUCKET, f"{ROOT}_s3commit/commit-lock.json", encode(lock))
-        lake.store_clock.advance(62 if lapsed else 60)
-        report = lake.sweep()
-        assert report.lock == swept
-        assert (f"{ROOT}_s3commit/commit-lock.json" not in lake.keys(ROOT)) == swept
-
-
-def test_a_lock_that_is_taken_again_stays() -> None:
-    """A lock that a living job took between plan and sweep stays with it."""
-    lake = Lake()
-    lock = LockRecord(
-        job_id=THEIRS, staging=f"{FLIGHTS.uri}__magic_job-{THEIRS}/", owner="o", lease=60.0, nonce="n"
-    )
-    lake.store.put(BUCKET, f"{ROOT}_s3commit/commit-lock.json", encode(lock))
-    lake.store_clock.advance(100)
-    plan = _plan(lake)
-    assert plan.lock is not None
-    lake.store.put(BUCKET, f"{ROOT}_s3commit/commit-lock.json", encode(lock))
-    lake.store_clock.advance(100)
-    lake.store.put(BUCKET, f"{ROOT}_s3commit/commit-lock.json", b"{}")
-    report = apply_sweep(lake.store, plan, threads=0)
-    assert not report.lock
-    assert [skipped.what for skipped in report.skipped] == ["s3://lake/flights/_s3commit/commit-lock.json"]
-
-
 def test_a_job_with_unreadable_records_is_left() -> None:
     """Damage is reported and not removed, because the job may be alive."""
     lake = Lake()
@@ -504,7 +471,6 @@ class _Graveyard:
         lake = self.lake
         assert sorted(lake.pending()) == sorted([*self.kept, ROOT + named("dt=7/alive.parquet")])
         assert {key.split("/")[1] for key in lake.keys(f"{ROOT}__magic_job-")} == {f"__magic_job-{OURS}"}
-        assert lake.keys(f"{ROOT}_s3commit/commit-lock.json") == []
         assert lake.keys(f"{ROOT}_s3commit/time") == []
         ended = {named(path, ENDED): body for path, body in FILES.items()}
         assert lake.data() == {**ended, "dt=3/part-0.parquet": b"old 3/0"}

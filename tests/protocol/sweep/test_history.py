@@ -283,7 +283,7 @@ def test_a_list_beside_an_entry_that_has_it_within_goes() -> None:
     """If an entry has the list itself, it names no object, and a sweep removes one that lies beside it."""
     lake = two_generations()
     assert lists(lake) == set()
-    lake.store.put(BUCKET, f"{MANIFESTS}{OURS}.jsonl", b"of an older version that died")
+    lake.store.put(BUCKET, f"{MANIFESTS}{OURS}.jsonl", b"of a commit that died")
     lake.store.delete(BUCKET, f"{MANIFESTS}{OURS}.json")
     lake.store_clock.advance(2 * DAY)
     assert (lake.sweep().lists, lists(lake)) == (1, set())

@@ -55,7 +55,7 @@ def commit(lake: Lake, job_id: str = OURS, run_id: str = "sunday") -> None:
 
 
 def commit_without_a_log(lake: Lake, job_id: str, run_id: str = "monday") -> None:
-    """Write the manifest of a version without a log, as one of this version with other values."""
+    """Write a manifest that is in no log."""
     commit(lake, THEIRS)
     record = read_manifest(lake.store, lake.destination, THEIRS)
     older = msgspec.structs.replace(record, job_id=job_id, generation=0, context={"run_id": run_id})
@@ -240,7 +240,7 @@ def test_a_position_of_an_earlier_version_is_continued() -> None:
 
 
 def test_a_feed_switches_to_a_log_that_begins() -> None:
-    """Commits of versions without a log are listed until then, and none is lost or repeated."""
+    """Manifests are listed until then, and none is lost or repeated."""
     lake = Lake()
     watched = feed(lake)
     assert jobs(watched) == []
