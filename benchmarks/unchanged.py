@@ -71,9 +71,6 @@ COLUMNS = (
 CASES = ("many", "one", "small")
 PROTOCOL = "spark.sql.sources.commitProtocolClass"
 
-#: The record in which a table keeps the measurements of its store.
-MEASURED = "/store.json"
-
 
 @dataclass(slots=True)
 class Writer:
@@ -111,9 +108,9 @@ class Lake:
         return [info.key for info in S3Store.connect(self.server.config).list_objects(self.bucket, "")]
 
     def empty(self) -> None:
-        """Remove all objects except what a table's first job measured of the store."""
+        """Remove all objects."""
         store = S3Store.connect(self.server.config)
-        keys = [key for key in self.listed() if not key.endswith(MEASURED)]
+        keys = list(self.listed())
         for at in range(0, len(keys), 1_000):
             assert not store.delete_many(self.bucket, [ObjectToDelete(key) for key in keys[at : at + 1_000]])
 

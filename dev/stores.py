@@ -20,17 +20,16 @@ from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from airflow_s3commit import Job, JobOptions, RetryPolicy, S3Config, S3Store, write_job
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
+from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
-from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.store.s3.config import new_client
 from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
 from dev.killed import finish_killed
@@ -262,7 +261,13 @@ def connect(config: S3Config) -> S3Store:
     return S3Store.connect(config, retry=RetryPolicy(deadline=20.0))
 
 
-def run_jobs(store: S3Store) -> int:
+def job_options(committer: Committer, mode: ConflictMode, *, lists_uploads: bool) -> JobOptions:
+    """Return the options of a job; ``lists_uploads``: whether the store lists uploads by a prefix."""
+    tracked: Literal["task", "s3"] = "task" if lists_uploads else "s3"
+    return JobOptions(committer=committer, conflict_mode=mode, track_pending=tracked)
+
+
+def run_jobs(store: S3Store, *, lists_uploads: bool = True) -> int:
     """Run three jobs for each committer and mode, check the files, and return how many jobs ran.
 
     Raises:
@@ -274,7 +279,7 @@ def run_jobs(store: S3Store) -> int:
     modes: tuple[ConflictMode, ...] = ("append", "replace")
     for committer, mode in product(get_args(Committer), modes):
         home = f"{uuid.uuid4().hex}/"
-        options = JobOptions(committer=committer, conflict_mode=mode)
+        options = job_options(committer, mode, lists_uploads=lists_uploads)
         for _ in range(3):
             with write_job(f"s3://{BUCKET}/{home}", store=store, job_options=options) as writer:
                 file = writer.open("dt=1/part.bin")
@@ -297,18 +302,12 @@ def abort_many(store: S3Store, uploads: int = UPLOADS) -> int:
         store.create_upload(BUCKET, key, metadata={"s3commit-job": job_id}, content_type="a/b")
 
     def left(key: str) -> int:
-        # By the exact key: MinIO lists no uploads by a prefix.
         return sum(upload.key == key for upload in store.list_uploads(BUCKET, key))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(begin, keys))
         job.abort()
         return sum(pool.map(left, keys))
-
-
-def options_of_killed(*, lists_uploads: bool) -> JobOptions:
-    """Return the options of jobs whose commit is killed; ``lists_uploads``: whether the store does."""
-    return JobOptions(conflict_mode="replace", track_pending="task" if lists_uploads else "s3")
 
 
 def diagnose(store: S3Store) -> Diagnosis:
@@ -328,16 +327,6 @@ _COLUMNS = (
     "deviates from AWS S3",
 )
 
-#: The meaning of each part of a profile that differs from AWS S3.
-_MEANINGS = {
-    "create_only": "`If-None-Match: *` is refused, or several concurrent writes of one key succeed",
-    "compare_and_swap": "`If-Match` is refused, or several concurrent writes over one ETag succeed",
-    "bare_etags": "`If-Match` is compared with the ETag without quotes",
-    "conditional_delete": "deletes ignore `If-Match`, or are refused with it",
-    "bulk_etags": "bulk deletes ignore ETags",
-    "upload_markers": "the upload id marker of a listing is refused, so it continues at the last key",
-}
-
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of the matrix found on a server.
@@ -347,9 +336,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         measured: The day of the run.
         failed: The checks of the doctor that failed.
         jobs: How many jobs left the files that they should; None on a server that is not fit: none ran.
-        left: Uploads that the abort of a job with 1,500 of them left; None if no job ran.
+        left: Uploads that the abort of a job with 1,500 of them left; None if no job ran, or only jobs that
+            record each upload.
         killed: How many killed commits another process finished, or took back; None if no job ran.
-        profile: The server's profile.
+        deviates: In what it differs from AWS S3, where jobs adapt to it, and why it is not fit.
 
     """
 
@@ -359,7 +349,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int | None = None
     left: int | None = None
     killed: int | None = None
-    profile: StoreProfile
+    deviates: list[str] = []
 
 
 def measure(store: OtherStore, folder: Path) -> Result:
@@ -373,20 +363,35 @@ def measure(store: OtherStore, folder: Path) -> Result:
     with store.running(folder) as config:
         other = connect(config)
         diagnosis = diagnose(other)
-        profile = other.profile(BUCKET)
+        checks = {check.name: check for check in diagnosis.checks}
         result = Result(
             store=store.name,
             measured=date.today().isoformat(),
-            failed=[check.name for check in diagnosis.checks if check.verdict == "failed"],
-            profile=profile,
+            failed=[name for name, check in checks.items() if check.verdict == "failed"],
+            deviates=list(_deviations(checks, other)),
         )
         if result.failed:
             return result
-        jobs, left = run_jobs(other), abort_many(other)
-        options = options_of_killed(lists_uploads=not left)
+        lists_uploads = checks["list uploads"].verdict == "ok"
+        jobs = run_jobs(other, lists_uploads=lists_uploads)
+        left = abort_many(other) if lists_uploads else None
         for strike in range(KILLS):
+            options = job_options("partitioned", "replace", lists_uploads=lists_uploads)
             finish_killed(config, BUCKET, f"{uuid.uuid4().hex}/", options, strike)
         return replace(result, jobs=jobs, left=left, killed=KILLS)
+
+
+def _deviations(checks: Mapping[str, Check], store: S3Store) -> Iterator[str]:
+    if checks["fencing"].verdict == "failed":
+        yield checks["fencing"].says
+    if store.profile(BUCKET).bare_etags:
+        yield "`If-Match` is compared with the ETag without quotes"
+    if checks["conditional delete"].verdict == "warning":
+        yield "deletes ignore `If-Match`, or are refused with it"
+    if checks["bulk delete"].says.startswith("bulk deletes ignore ETags"):
+        yield "bulk deletes ignore ETags"
+    if not store.profile(BUCKET).upload_markers:
+        yield "the upload id marker of a listing is refused, so it continues at the last key"
 
 
 def results() -> dict[str, Result]:
@@ -396,19 +401,17 @@ def results() -> dict[str, Result]:
 
 def table(found: Mapping[str, Result]) -> str:
     """Return the table of results as the page has it."""
-    usual = msgspec.structs.asdict(StoreProfile())
     rows: list[tuple[str, ...]] = [_COLUMNS, ("---",) * len(_COLUMNS)]
-    for result in found.values():
-        profile = msgspec.structs.asdict(result.profile)
-        rows.append(
-            (
-                result.store,
-                result.measured,
-                f"**not fit**: {', '.join(result.failed)}" if result.failed else "fit",
-                *("not run" if it is None else str(it) for it in (result.jobs, result.left, result.killed)),
-                "; ".join(_MEANINGS[name] for name, value in profile.items() if value != usual[name]),
-            )
+    rows += [
+        (
+            result.store,
+            result.measured,
+            f"**not fit**: {', '.join(result.failed)}" if result.failed else "fit",
+            *("not run" if it is None else str(it) for it in (result.jobs, result.left, result.killed)),
+            "; ".join(result.deviates),
         )
+        for result in found.values()
+    ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -85,7 +85,6 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
             session.destination,
             session.staging_root,
             object_options=asked,
-            signer=session.signer,
             progress=lambda _: step(next(begun)),
         )
     return session.output.result(diagnosis.to_dict(), *_diagnosis_views(diagnosis), ok=diagnosis.healthy)

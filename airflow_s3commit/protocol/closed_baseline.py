@@ -26,7 +26,6 @@ from airflow_s3commit.protocol.lifecycle.success import (
     restore_success,
     write_success,
 )
-from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.listing import refuse_nested
@@ -38,9 +37,9 @@ from airflow_s3commit.protocol.metadata.snapshot import (
     unlisted_objects,
     write_checkpoint,
 )
+from airflow_s3commit.protocol.metadata.store_check import look_at_destination
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import FileEntry
@@ -124,7 +123,7 @@ def baseline(
     log = Log(context)
     report = BaselineReport(destination=place.uri, dry_run=dry_run)
     if not dry_run:
-        check_store(context, JobOptions())
+        look_at_destination(context)
     for _ in range(_TRIES):
         table = _table(context, log)
         if table is None:

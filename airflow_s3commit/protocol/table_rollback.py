@@ -25,12 +25,12 @@ from airflow_s3commit.protocol.lifecycle.success import (
     write_markers,
     write_success,
 )
-from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.log import Log, newest_commit
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, write_checkpoint
+from airflow_s3commit.protocol.metadata.store_check import look_at_destination
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -135,7 +135,7 @@ def rollback(
     )
     log = Log(context)
     if not dry_run:
-        check_store(context, JobOptions())
+        look_at_destination(context)
     for _ in range(_TRIES):
         change = _change(context, log, to, newest)
         if seconds and log.marking:

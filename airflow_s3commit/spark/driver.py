@@ -186,7 +186,8 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
 def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> Job:
     """Return the target's job: set up if it is the write's own, else checked against the write's options.
 
-    Repeatable; every task calls it.
+    Repeatable. Every task of ``format("s3commit")`` calls it, because Spark gives the session's conf to tasks
+    alone; tasks at the same time may all set the job up, and those that come later find it with one request.
 
     Args:
         target: The target.

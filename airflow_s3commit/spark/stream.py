@@ -27,8 +27,8 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
 )
 from airflow_s3commit.protocol.job import Assumption, Job
-from airflow_s3commit.protocol.metadata.capabilities import is_checked
 from airflow_s3commit.protocol.metadata.log_end import own_entry
+from airflow_s3commit.protocol.metadata.store_check import has_looked
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
@@ -292,7 +292,7 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
 
     """
     destination = Destination.parse(batch.destination)
-    is_later = is_checked(store, destination.bucket)
+    is_later = has_looked(store, destination.bucket)
     entry = own_entry(store, destination)
     assume: Assumption = "next" if entry is not None and batch.is_after(entry) else "own"
     for attempt in count():

@@ -129,11 +129,11 @@ class ObjectStore(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """The store's address, by which measurements of it are kept; sends no request."""
+        """The store's address; sends no request."""
         ...
 
     def profile(self, bucket: str) -> StoreProfile:
-        """Return what is known about a bucket, measured or learned from responses; sends no request.
+        """Return what this object has learned about a bucket from responses; sends no request.
 
         Args:
             bucket: The bucket.
@@ -146,7 +146,7 @@ class ObjectStore(Protocol):
 
         Args:
             bucket: The bucket.
-            profile: Its profile, measured before; ``StoreProfile()`` forgets what was learned.
+            profile: Its profile, as it was found; ``StoreProfile()`` forgets what was learned.
 
         """
         ...
@@ -259,8 +259,8 @@ class ObjectStore(Protocol):
             if_match: Delete only if the object has this ETag; None deletes any.
 
         Raises:
-            PreconditionFailed: The object has another ETag than ``if_match``.
-            StoreRejected: The store has no conditional deletes.
+            PreconditionFailed: The object has another ETag than ``if_match``. Where the store cannot compare
+                it, it was compared right before the delete.
 
         """
         ...

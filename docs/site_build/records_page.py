@@ -58,8 +58,7 @@ OURS = (
     "JobRecord", "JobOptions", "ObjectOptions", "StateRecord", "SavedSuccess", "StageSealRecord",
     "SealedTask", "SealRecord", "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject",
     "ShardRecord", "LogEntry", "Baseline", "PlanName", "CheckpointHead", "LiveCommit",
-    "ManifestRecord", "FileEntry", "AbortedRecord",
-    "StoreRecord", "StoreProfile", "RegisteredDestination",
+    "ManifestRecord", "FileEntry", "AbortedRecord", "RegisteredDestination",
     "JobReference", "SealReference", "PlanReference", "CommittedTask", "AbortReport",
 )  # fmt: skip
 

@@ -90,5 +90,5 @@ def test_a_killed_commit_is_finished_on_other_stores(
     name: str, strike: int, other_server: Callable[[str], S3Config], prefix: str
 ) -> None:
     """Wherever a commit is killed, another process's commit or abort ends with one complete generation."""
-    options = others.options_of_killed(lists_uploads=name != "minio")
+    options = others.job_options("partitioned", "replace", lists_uploads=name != "minio")
     finish_killed(other_server(name), others.BUCKET, prefix, options, strike)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -109,6 +110,33 @@ def workers(seaweed: S3Server) -> Iterator[list[Worker]]:
     yield started
     for worker in started:
         worker.end()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["jobs", "tasks"])
+@pytest.mark.parametrize(
+    "processes", [4, *(pytest.param(8, marks=pytest.mark.all, id=f"8-{time}") for time in range(10))]
+)
+def test_processes_set_up_a_new_table_at_once(
+    processes: int, *, shared: bool, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
+) -> None:
+    """New processes set up a table at once, a job each or one job as a write's tasks do, and all succeed."""
+    place, job_id = f"s3://{bucket}/{prefix}", str(uuid4()) if shared else None
+    begun = [Worker(seaweed, number) for number in range(processes)]
+    try:
+        for worker in begun:
+            worker.order("set up", place, mode="append", job_id=job_id, hold=("list_objects",))
+        for worker in begun:
+            assert "held" in worker.reply()
+        for worker in begun:
+            worker.wake()
+        jobs = {worker.done() for worker in begun}
+    finally:
+        for worker in begun:
+            worker.end()
+    left = sorted(info.key.removeprefix(prefix) for info in seaweed_store.list_objects(bucket, prefix))
+    names = [f"__magic_job-{job}/{name}" for job in jobs for name in ("job.json", "state.json")]
+    assert (len(jobs), left) == (1 if shared else processes, sorted(names))
+    assert list(seaweed_store.list_uploads(bucket, prefix)) == []
 
 
 class Table:

@@ -86,9 +86,9 @@ class Holding(ForwardingStore):
                 sys.stdin.readline()
 
 
-def set_up(store: Any, destination: str, mode: Any) -> Job:
+def set_up(store: Any, destination: str, mode: Any, job_id: str | None = None) -> Job:
     """Set a job up."""
-    return Job.setup(store, destination, options=JobOptions(conflict_mode=mode))
+    return Job.setup(store, destination, options=JobOptions(conflict_mode=mode), job_id=job_id)
 
 
 def write(store: Any, destination: str, mode: Any, partitions: list[str], files: int) -> Job:
@@ -112,8 +112,9 @@ def take(store: Any, do: str, destination: str, job: str | None = None, **argume
         layout = Layout.of(place, job)
         opened = Job.at(store, JobReference(job_id=job, destination=destination, staging=layout.staging.uri))
     match do:
-        case "write":
-            return write(store, destination, **arguments).reference.job_id
+        case "set up" | "write":
+            step = write if do == "write" else set_up
+            return step(store, destination, **arguments).reference.job_id
         case "refresh":
             return write(store, destination, **arguments).commit().generation
         case "commit" | "recover" | "finish":

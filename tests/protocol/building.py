@@ -246,11 +246,10 @@ class Lake:
         return [info.key for info in self.store.inner.list_objects(BUCKET, prefix)]
 
     def left(self) -> list[str]:
-        """Return the keys of the bucket except what lasts: log, aborted jobs, store profile."""
+        """Return the keys of the bucket except what lasts: log, aborted jobs."""
         lasting = (
             "_s3commit/aborted/",
             "_s3commit/log/",
-            "_s3commit/store.json",
         )
         return [key for key in self.keys("") if not any(part in key for part in lasting)]
 
@@ -271,14 +270,10 @@ class Lake:
         }
 
     def everything(self) -> dict[str, Any]:
-        """Return all objects but the store's profile, and all pending uploads, to compare with later."""
+        """Return all objects and all pending uploads, to compare with later."""
         return {
             name: (
-                {
-                    key: (stored.info.etag, stored.body)
-                    for key, stored in bucket.objects.items()
-                    if not key.endswith("_s3commit/store.json")
-                },
+                {key: (stored.info.etag, stored.body) for key, stored in bucket.objects.items()},
                 sorted(bucket.uploads),
             )
             for name, bucket in self.store.inner._buckets.items()

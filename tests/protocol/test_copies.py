@@ -208,21 +208,6 @@ def test_a_job_s_name_for_people_is_kept() -> None:
     assert b"nightly flights" in lake.store.get(BUCKET, f"{ROOT}_SUCCESS").body
 
 
-def test_a_job_of_an_older_version_is_finished_under_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job whose id is not a UUID can finish, and only owns what its records name."""
-    lake = Lake()
-    with monkeypatch.context() as older:
-        older.setattr("airflow_s3commit.protocol.lifecycle.setup.check_new_id", lambda job_id: job_id)
-        lake.set_up("nightly", conflict_mode="append")
-    stray = lake.store.create_upload(BUCKET, f"{ROOT}dt=1/x-nightly.parquet", metadata={}, content_type="x")
-    lake.run_stage(lake.job("nightly"), FILES)
-    lake.set_up("nightly", conflict_mode="append")
-    lake.job("nightly").seal()
-    lake.job("nightly").commit()
-    assert lake.data() == {named(path, "nightly"): body for path, body in FILES.items()}
-    assert pending(lake) == [(f"{ROOT}dt=1/x-nightly.parquet", stray)]
-
-
 def test_a_pendingset_that_names_another_job_s_upload_aborts_nothing() -> None:
     """Where file names are unique an abort goes by them, whatever a record in its staging names."""
     lake = Lake()

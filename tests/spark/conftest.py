@@ -144,7 +144,7 @@ class Lake:
 
     def left(self) -> list[str]:
         """Return all keys except those that outlive an aborted job."""
-        kept = {*self.kept("aborted"), *self.kept("log"), f"{self.destination.prefix}_s3commit/store.json"}
+        kept = {*self.kept("aborted"), *self.kept("log")}
         return [key for key in self.everything() if key not in kept]
 
     def pending(self) -> list[str]:

@@ -6,7 +6,6 @@ The checks write small hidden objects and start uploads, and remove all of them 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
@@ -31,14 +30,12 @@ from airflow_s3commit.protocol.doctor.probes import (
     Verdict,
 )
 from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS
-from airflow_s3commit.protocol.metadata.capabilities import remember
 from airflow_s3commit.protocol.metadata.context import new_uuid
 from airflow_s3commit.protocol.metadata.fitness import BODY
 from airflow_s3commit.protocol.model.codec import KIB, Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, with_headers
 from airflow_s3commit.store.profile import StoreProfile
@@ -108,7 +105,6 @@ def examine(
     staging_root: Destination | None = None,
     *,
     object_options: ObjectOptions | None = None,
-    signer: Signer | None = None,
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     progress: Callable[[str], None] = lambda _: None,
@@ -117,15 +113,13 @@ def examine(
 
     Whole jobs run in a hidden directory: commits, a replace, an abort, a sweep. The destination's data is not
     changed. The objects and uploads of the checks are removed at the end; if
-    that fails, the last check says so. An error of the store is not raised: it fails its check. Profiles that
-    are kept at the destination are brought up to date, if the bucket could be measured.
+    that fails, the last check says so. An error of the store is not raised: it fails its check.
 
     Args:
         store: The store of the destination.
         destination: The destination.
         staging_root: The directory of the jobs' records, if not below the destination.
         object_options: The object options of the jobs. Each is checked with an upload of its own.
-        signer: Signs the profiles that are kept, as the jobs' records are; None if those are not signed.
         clock: Source of this machine's time, which is compared with the store's.
         new_id: Source of the id in the name of the directory for the checks' objects.
         progress: Called with the name of each check before it runs.
@@ -136,17 +130,10 @@ def examine(
     options = object_options or ObjectOptions()
     store = with_headers(store, options.of_records)
     # What was learned of the store before is tried anew.
-    before = store.profile(destination.bucket)
     store.follow(destination.bucket, StoreProfile())
     probes = (*RECORD_PROBES, *DATA_PROBES, *REHEARSALS, *object_probes(options))
     sandbox = Sandbox(store, destination, home, clock)
     checks = _examine(sandbox, probes, progress)
-    if sandbox.profile is None:
-        # The default profile would claim more than was found.
-        store.follow(destination.bucket, before)
-    else:
-        with suppress(S3CommitError):
-            remember(store, destination, store.profile(destination.bucket), signer)
     if staging_root is not None and staging_root != destination:
         staged = Sandbox(store, staging_root, staging_root.below(MAGIC_PREFIX + name), clock)
         checks += _examine(staged, RECORD_PROBES, progress)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from airflow_s3commit._causes import run_all
 from airflow_s3commit._clock import Clock
 from airflow_s3commit.exceptions import (
@@ -21,7 +23,6 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
     StoreRejected,
 )
-from airflow_s3commit.protocol.metadata.capabilities import check_bucket
 from airflow_s3commit.protocol.metadata.fitness import (
     BODY,
     LISTED,
@@ -35,9 +36,9 @@ from airflow_s3commit.protocol.metadata.fitness import (
     upload_time_error,
 )
 from airflow_s3commit.protocol.metadata.records import exists
+from airflow_s3commit.protocol.metadata.store_check import NO_ETAG
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore, ObjectToDelete, Upload
-from airflow_s3commit.store.profile import StoreProfile
 
 Verdict: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
 
@@ -67,7 +68,6 @@ class Sandbox:
         home: The directory of the probes' objects, hidden from readers.
         clock: Source of this machine's time.
         rehearsed: Whether jobs ran in it, whose objects and uploads have names of their own.
-        profile: What was measured of the bucket; None if nothing was.
 
     """
 
@@ -76,7 +76,6 @@ class Sandbox:
     home: Destination
     clock: Clock
     rehearsed: bool = False
-    profile: StoreProfile | None = None
     _keys: set[str] = field(default_factory=set)
     _uploads: set[str] = field(default_factory=set)
 
@@ -201,12 +200,13 @@ _SAFE_DAYS = 2
 #: The remedy for a store without conditional writes.
 UNFENCED = "use another store, or a newer version of this one"
 
-#: An ETag that no object has.
-_NO_ETAG = "0" * 32
-
 
 def _bucket(sandbox: Sandbox) -> Finding:
-    check_bucket(sandbox.store, sandbox.bucket, sandbox.home.prefix)
+    try:
+        sandbox.store.check_bucket(sandbox.bucket)
+    except AccessDenied:
+        # Credentials limited to this prefix are refused a HEAD of the bucket, which names no prefix.
+        next(iter(sandbox.store.list_objects(sandbox.bucket, sandbox.home.prefix)), None)
     return Finding("ok", f"bucket {sandbox.bucket} answers these credentials")
 
 
@@ -272,7 +272,7 @@ def _compare_and_swap(sandbox: Sandbox) -> Finding:
     etag = sandbox.put("swapped")
     key = sandbox.key("swapped")
     try:
-        sandbox.store.put(sandbox.bucket, key, b"another", if_match=_NO_ETAG)
+        sandbox.store.put(sandbox.bucket, key, b"another", if_match=NO_ETAG)
     except PreconditionFailed:
         pass
     else:
@@ -304,13 +304,19 @@ def _conditional_delete(sandbox: Sandbox) -> Finding:
         "allow no other writers in partitions that a job replaces: jobs compare the ETag right before a"
         " delete"
     )
+    store, bucket = sandbox.store, sandbox.bucket
+    before = store.profile(bucket)
+    # So that it sends the condition, without comparing the ETag first.
+    store.follow(bucket, replace(before, conditional_delete=True))
     try:
-        sandbox.store.delete(sandbox.bucket, key, if_match=_NO_ETAG)
+        store.delete(bucket, key, if_match=NO_ETAG)
     except PreconditionFailed:
-        sandbox.store.delete(sandbox.bucket, key, if_match=etag)
+        store.delete(bucket, key, if_match=etag)
         return Finding("ok", "If-Match deletes succeed with the object's ETag, and are refused with another")
     except StoreRejected as error:
         return Finding("warning", f"the store rejects conditional deletes: {error}", remedy)
+    finally:
+        store.follow(bucket, before)
     return Finding("warning", "deletes ignore If-Match", remedy)
 
 
@@ -319,7 +325,7 @@ def _bulk_delete(sandbox: Sandbox) -> Finding:
     etag = sandbox.put("bulk-right")
     sandbox.put("bulk-changed")
     failures = sandbox.store.delete_many(
-        sandbox.bucket, [ObjectToDelete(right, etag), ObjectToDelete(changed, _NO_ETAG)]
+        sandbox.bucket, [ObjectToDelete(right, etag), ObjectToDelete(changed, NO_ETAG)]
     )
     if exists(sandbox.store, sandbox.bucket, right):
         reason = next(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from airflow_s3commit.protocol.doctor.fencing import missing_conditions
 from airflow_s3commit.protocol.doctor.probes import UNFENCED, Finding, Probe, Sandbox
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.capabilities import keep_profiles, measure
-from airflow_s3commit.protocol.metadata.fitness import BODY, ODD_NAME
+from airflow_s3commit.protocol.metadata.fitness import BODY
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
@@ -34,24 +34,12 @@ _MISSED = (
 )
 
 
-def _profile(sandbox: Sandbox) -> Finding:
+def _fencing(sandbox: Sandbox) -> Finding:
     sandbox.rehearsed = True
-    sandbox.key(f"profile{ODD_NAME}")
-    profile = sandbox.profile = measure(
-        sandbox.store, sandbox.bucket, sandbox.key("profile"), uploads=sandbox.upload_key("profile")
-    )
-    if not profile.losses:
-        return Finding(
-            "ok", "two concurrent commits are kept apart, and no write or delete overtakes another"
-        )
-    losses = "; ".join(profile.losses)
-    if profile.fences:
-        return Finding("warning", losses, "allow no other writers in partitions that a job replaces")
-    return Finding(
-        "failed",
-        losses,
-        UNFENCED,
-    )
+    missing = missing_conditions(sandbox.store, sandbox.bucket, sandbox.key("fencing"))
+    if missing:
+        return Finding("failed", "; ".join(missing), UNFENCED)
+    return Finding("ok", "two concurrent commits are kept apart")
 
 
 def _pages(sandbox: Sandbox) -> Finding:
@@ -76,9 +64,6 @@ def _pages(sandbox: Sandbox) -> Finding:
 
 
 def _commit(sandbox: Sandbox) -> Finding:
-    if sandbox.profile is not None:
-        # These jobs go by what was just measured, as others do; to measure again costs 200 requests.
-        keep_profiles(sandbox.store, _home(sandbox), {sandbox.bucket: sandbox.profile})
     for _ in range(_COMMITS):
         with _job(sandbox, "append") as writer:
             _write(writer)
@@ -189,7 +174,7 @@ def _files(sandbox: Sandbox) -> set[str]:
 
 #: Rehearsals, in an order in which each finds what those before it left.
 REHEARSALS = (
-    Probe("fencing", _profile, ("objects",)),
+    Probe("fencing", _fencing, ("objects",)),
     Probe("pages of uploads", _pages, ("list uploads",)),
     Probe("commit", _commit, ("objects", "complete uploads", "uploads of several parts", "fencing")),
     Probe("replace", _replace, ("commit",)),

@@ -1,4 +1,4 @@
-"""Setup: check the bucket, then write the job's record and its first state."""
+"""Setup: look at the store, and write the job's record and its first state."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     JobMismatch,
     NoSuchKey,
+    Refused,
+    StoreRejected,
+    StoreUnsuitable,
 )
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.listing import data_objects
@@ -26,16 +28,22 @@ from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.log_end import find_head, own_entry, remembered_end
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.removal import delete_unchanged
+from airflow_s3commit.protocol.metadata.removal import delete_record, delete_unchanged
 from airflow_s3commit.protocol.metadata.snapshot import KnownFiles, known_files, read_snapshot
 from airflow_s3commit.protocol.metadata.state import find_job, first_state, is_spent, read_state
+from airflow_s3commit.protocol.metadata.store_check import (
+    look_at_conditions,
+    look_at_destination,
+    look_at_uploads,
+    unfenced,
+)
+from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, JobOptions, JobRecord, StateRecord
 from airflow_s3commit.protocol.model.layout import check_new_id, entry_key
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.store.headers import with_headers
-from airflow_s3commit.store.profile import StoreProfile
 
 logger = logging.getLogger(__name__)
 
@@ -79,22 +87,19 @@ def set_up_job(
     """
     context = replace(context, store=with_headers(context.store, options.object_options.of_records))
     with naming(context, "setup"):
-        existing = find_job(context) if look == "first" else None
-        is_created = False
+        # First: from now on the commit sees an abort of this id.
+        head, newest = _head_of_log(context)
+        # Without an entry no job has ended here.
+        existing = find_job(context) if look == "first" and head else None
+        is_created, etag = False, None
         if existing is None:
             if not adopting:
                 check_new_id(context.job_id)
-            if look == "first" and _has_committed(context):
+            if look == "first" and head and _has_committed(context):
                 return None
-            # First: from now on the commit sees an abort of this id.
-            head, newest = _head_of_log(context)
-            profiles = check_store(context, options)
-            if newest is None:
-                _refuse_object(context)
-            elif newest is not own_entry(context.store, context.layout.destination):
-                record_ending(context, newest)
-            _refuse_data(context, options, newest)
-            _refuse_markers_beside_retained(context, options, newest)
+            look_at_uploads(context, options)
+            existing = _refuse_or_find(context, options, newest)
+        if existing is None:
             record = JobRecord(
                 **context.layout.place,
                 options=options,
@@ -105,18 +110,10 @@ def set_up_job(
                 begun=newest.begun if newest is not None else {},
                 retaining=newest is not None and newest.retaining,
                 marking=newest is not None and newest.marking,
-                profiles={bucket: one for bucket, one in profiles.items() if one != StoreProfile()},
                 nonce=context.new_id(),
             )
-            stored = records.create(
-                context.store,
-                context.staging_bucket,
-                context.layout.job,
-                record,
-                signer=context.signer,
-            )
-            existing = stored.record
-            check_place(existing, context.layout, context.staging_uri(context.layout.job))
+            stored = _create_job(context, record)
+            existing, etag = stored.record, stored.etag
             is_created = existing.nonce == record.nonce
         recorded = context.as_recorded(existing)
         if existing.options != options:
@@ -124,11 +121,10 @@ def set_up_job(
         # The process that created the job's record creates its state, unless another one was faster.
         state = None if is_created else read_state(context)
         if state is None:
+            # Only a process that has looked at the store opens the job.
+            _look_at_conditions(context, existing, etag, is_created=is_created)
             state = records.create(
-                context.store,
-                context.staging_bucket,
-                context.layout.state,
-                first_state(context, existing),
+                context.store, context.staging_bucket, context.layout.state, first_state(context, existing)
             )
             check_place(state.record, context.layout, context.staging_uri(context.layout.state))
             context.known.keep(context.layout.state, state)
@@ -137,6 +133,53 @@ def set_up_job(
             return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return existing
+
+
+def _refuse_or_find(context: JobContext, options: JobOptions, newest: LogEntry | None) -> JobRecord | None:
+    """Refuse what the new job may not do; return the job's record if it is there already after all."""
+    try:
+        if newest is None:
+            _refuse_object(context)
+        elif newest is not own_entry(context.store, context.layout.destination):
+            record_ending(context, newest)
+        _refuse_data(context, options, newest)
+        _refuse_markers_beside_retained(context, options, newest)
+    except Refused:
+        # What is there may be the job's own.
+        existing = find_job(context)
+        if existing is None:
+            raise
+        return existing
+    return None
+
+
+def _create_job(context: JobContext, record: JobRecord) -> Stored[JobRecord]:
+    """Create the job's record, or return the one that is there."""
+    bucket, key = context.staging_bucket, context.layout.job
+    try:
+        stored = records.create(context.store, bucket, key, record, signer=context.signer)
+    except StoreRejected as error:
+        if error.code != "NotImplemented":
+            raise
+        raise unfenced(context, bucket, f"a write with If-None-Match: * is rejected ({error})") from error
+    check_place(stored.record, context.layout, context.staging_uri(key))
+    return stored
+
+
+def _look_at_conditions(
+    context: JobContext, record: JobRecord, etag: str | None, *, is_created: bool
+) -> None:
+    """Look at conditional writes on the job's record; remove the record if the store is unsuitable."""
+    bucket, key = context.staging_bucket, context.layout.job
+    try:
+        look_at_conditions(context, bucket, key, encode(record), etag)
+        # Only if that is another bucket.
+        look_at_destination(context)
+    except StoreUnsuitable as error:
+        if is_created:
+            with noting(error, f"deleting {context.staging_uri(key)}", "it is left until a sweep"):
+                delete_record(context, bucket, key)
+        raise
 
 
 def _head_of_log(context: JobContext) -> tuple[int, LogEntry | None]:
@@ -182,6 +225,11 @@ def _has_ended(context: JobContext, state: Stored[StateRecord], look: Look) -> b
     what says so was left by a setup that slept, or died before it looked.
     """
     if look == "never" or (look == "moved" and not _has_moved(context)):
+        return False
+    record, destination = context.record, context.layout.destination
+    # If the log was empty before the record was written, an earlier job's end would be its first entry.
+    is_first = record is not None and not record.log
+    if is_first and not records.exists(context.store, destination.bucket, entry_key(destination, 1)):
         return False
     try:
         committed = _has_committed(context)

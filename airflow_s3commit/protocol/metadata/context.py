@@ -96,8 +96,7 @@ class JobContext:
     def as_recorded(self, record: JobRecord, *, acting: bool = True) -> JobContext:
         """Return the context with the settings of the job's own record.
 
-        It writes records with the headers of the job's options,
-        and has the store follow the profiles that its setup found.
+        It writes records with the headers of the job's options.
 
         Args:
             record: The job's own record.
@@ -114,8 +113,6 @@ class JobContext:
                 " s3commit, or give the job a signer"
             )
         store = with_headers(self.store, record.options.object_options.of_records)
-        for bucket, profile in record.profiles.items():
-            store.follow(bucket, profile)
         return replace(self, store=store, record=record)
 
     def staging_uri(self, key: str) -> str:

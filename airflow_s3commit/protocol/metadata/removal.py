@@ -31,6 +31,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import exists, unless_damaged
 from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, read_state
+from airflow_s3commit.protocol.metadata.store_check import look_at_bulk_deletes
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.ownership import Proof, Thing, is_ours, why_not
@@ -101,8 +102,6 @@ def delete_record(context: JobContext, bucket: str, key: str, *, if_match: str |
 def delete_unchanged(context: JobContext, bucket: str, key: str, etag: str) -> bool:
     """Delete a record of the job if it still has this ETag; return whether it is gone.
 
-    On a store without conditional deletes it compares the ETag right before.
-
     Raises:
         InvalidRecord: It is not the job's.
         S3CommitError: A request failed.
@@ -112,13 +111,6 @@ def delete_unchanged(context: JobContext, bucket: str, key: str, etag: str) -> b
         delete_record(context, bucket, key, if_match=etag)
     except PreconditionFailed:
         return False
-    except StoreRejected:
-        try:
-            if context.store.head(bucket, key).etag != etag:
-                return False
-        except NoSuchKey:
-            return True
-        delete_record(context, bucket, key)
     return True
 
 
@@ -133,8 +125,6 @@ def forget_destination(store: ObjectStore, bucket: str, key: str, etag: str) -> 
         store.delete(bucket, key, if_match=etag)
     except PreconditionFailed:
         return False
-    except StoreRejected:
-        store.delete(bucket, key)
     return True
 
 
@@ -200,6 +190,7 @@ def delete_objects(
         if _may_destroy(context, Thing("object", context.bucket, target.key, proof))
     )
     for batch in in_batches(own, _BATCH * _BULK_DELETES_AT_ONCE):
+        look_at_bulk_deletes(context)
         left = batch
         for pause in (*_BUSY_PAUSES, None):
             failed = _delete_batch(context, left)

@@ -75,7 +75,6 @@ LARGEST: Final[Mapping[str, int]] = {
     "StateRecord": 8 * MIB,
     # A hundred file names, counters, and the context once more; Hadoop's have some 10 KiB.
     "SuccessData": 4 * MIB,
-    "StoreRecord": 64 * KIB,
     "RegisteredDestination": 64 * KIB,
     # The context, the reason, and a thousand keys of lost files.
     "AbortedRecord": 8 * MIB,

@@ -1,4 +1,4 @@
-"""Records of a job: options, reference, state, abort; and what was measured of the stores of jobs."""
+"""Records of a job: options, reference, state, abort."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ from airflow_s3commit.protocol.model.codec import (
     Plain,
     Prose,
     Text,
-    Versioned,
     from_plain,
 )
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.object_options import Checked, ObjectOptions
 from airflow_s3commit.protocol.model.pendingset import PendingsetFormat
-from airflow_s3commit.store.profile import StoreProfile
 
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
 ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
@@ -185,7 +183,6 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         begun: Numbers of the ``begin`` entries of jobs that had not ended, at setup, by job.
         retaining: Whether a commit of the history had retained replaced files, at setup.
         marking: Whether commits of the history write a ``_SUCCESS`` in each partition, at setup.
-        profiles: The job's buckets whose store deviates from AWS S3, and how.
         nonce: Unique to each write.
         signature: Where jobs are signed.
 
@@ -201,24 +198,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     begun: dict[Text, Generation] = field(default_factory=dict)
     retaining: bool = False
     marking: bool = False
-    profiles: dict[Line, StoreProfile] = field(default_factory=dict)
     nonce: Text
-    signature: Text | None = None
-
-
-class StoreRecord(Versioned, frozen=True, kw_only=True):
-    """``_s3commit/store.json``: the profiles of the buckets of a destination's jobs, as last measured.
-
-    Attributes:
-        version: Always 1.
-        endpoint: Address of the store that was measured; at another one the record is of no use.
-        buckets: The profile of each bucket.
-        signature: By the key of the process that measured, where jobs are signed.
-
-    """
-
-    endpoint: Line
-    buckets: dict[Line, StoreProfile]
     signature: Text | None = None
 
 

@@ -196,13 +196,8 @@ def time_key(destination: Destination) -> str:
 
 
 def probes_prefix(destination: Destination) -> str:
-    """Return the prefix of the probes with which set-ups of jobs measure the destination's bucket."""
+    """Return the prefix of the probes with which jobs look at the store of the destination."""
     return destination.key(f"{HOME}/probe-")
-
-
-def store_key(destination: Destination) -> str:
-    """Return the key of the record of what was measured of the store."""
-    return destination.key(f"{HOME}/store.json")
 
 
 class Place(TypedDict):
@@ -349,17 +344,12 @@ class Layout:
 
     @property
     def probe(self) -> str:
-        """Key of the probe upload that setup starts and aborts to check permissions."""
+        """Key of the uploads and objects with which the job looks at its store; it removes them at once."""
         return f"{probes_prefix(self.destination)}{self.job_id}"
-
-    @property
-    def measured(self) -> str:
-        """Prefix of the keys of the probes with which setup measures a store, in the staging's bucket."""
-        return f"{self.staging.prefix}probe-"
 
     def is_own_upload(self, key: str) -> bool:
         """Return whether a key is that of one of the job's uploads that are not data."""
-        return key in (self.manifest_files, self.probe) or key.startswith(self.measured)
+        return key in (self.manifest_files, self.probe)
 
     @property
     def aborted(self) -> str:

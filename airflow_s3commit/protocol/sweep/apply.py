@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -23,7 +22,6 @@ from airflow_s3commit.exceptions import (
     NoSuchUpload,
     PreconditionFailed,
     S3CommitError,
-    StoreRejected,
 )
 from airflow_s3commit.protocol.adoption.adopt import clean_up
 from airflow_s3commit.protocol.hadoop.status import classify
@@ -38,7 +36,6 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.finish import context_of, release_files
 from airflow_s3commit.protocol.lifecycle.recover import recover_job
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.capabilities import follow_profiles
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
@@ -197,8 +194,6 @@ def apply_sweep(
         run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
     for batch in in_batches(plan.uploads, _BATCH):
         run.guard(f"{len(batch)} uploads", run.abort_orphans, batch)
-    if plan.spent or plan.replaced or plan.lists:
-        run.guard("the store's profile", partial(follow_profiles, store, signer=signer), scope.destination)
     for spent in plan.spent:
         run.guard(spent.uri, run.remove_spent, spent)
     if plan.replaced:
@@ -343,9 +338,6 @@ class _Sweep:
             self.scope.store.delete(bucket, key, if_match=etag)
         except PreconditionFailed:
             self.skipped.append(LeftAlone(what=uri, reason="it was rewritten at the same time"))
-        except StoreRejected as error:
-            # An unconditional delete could remove a concurrent write.
-            self.skipped.append(LeftAlone(what=uri, reason=f"the store rejects conditional deletes: {error}"))
         else:
             return True
         return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed, StoreRejected
+from airflow_s3commit.exceptions import PreconditionFailed, StoreRejected
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.profile import StoreProfile
@@ -219,8 +219,6 @@ def delete_singly(
 ) -> list[DeleteFailure]:
     """Delete objects one by one, for stores without ETags in bulk deletes; return those not deleted.
 
-    On stores without conditional deletes, each object's ETag is compared right before the delete.
-
     Raises:
         S3CommitError: A request failed.
 
@@ -228,24 +226,9 @@ def delete_singly(
 
     def delete(target: ObjectToDelete) -> DeleteFailure | None:
         try:
-            _delete(store, bucket, target)
+            store.delete(bucket, target.key, if_match=target.etag)
         except PreconditionFailed as error:
             return DeleteFailure(target.key, "PreconditionFailed", str(error))
         return None
 
     return [failure for failure in in_threads(delete, objects, threads) if failure is not None]
-
-
-def _delete(store: ObjectStore, bucket: str, target: ObjectToDelete) -> None:
-    try:
-        store.delete(bucket, target.key, if_match=target.etag)
-    except StoreRejected as error:
-        if target.etag is None or error.code not in NOT_KNOWN:
-            raise
-        try:
-            current = store.head(bucket, target.key)
-        except NoSuchKey:
-            return
-        if current.etag != target.etag.strip('"'):
-            raise PreconditionFailed(f"s3://{bucket}/{target.key} has the ETag {current.etag}") from error
-        store.delete(bucket, target.key)

@@ -31,6 +31,7 @@ from airflow_s3commit.store.s3.client import (
 )
 from airflow_s3commit.store.s3.config import S3Config, check_keys_before_signing, new_client
 from airflow_s3commit.store.s3.curl.event_loop import perform
+from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.multipart import MultipartUploads
 from airflow_s3commit.store.s3.request import (
     Request,
@@ -62,10 +63,6 @@ REQUESTS_PER_SECOND = 3000.0
 
 #: How the names of directory buckets end: they have no Object Lock, and take no Content-MD5.
 DIRECTORY_BUCKET = "--x-s3"
-
-
-#: The code of the error for a condition that the store does not implement.
-NO_CONDITIONS = "NotImplemented"
 
 
 T = TypeVar("T")
@@ -268,9 +265,17 @@ class S3Store(MultipartUploads):
             with suppress(NoSuchKey):
                 self._send(request, lambda: self._client.delete_object(Bucket=bucket, Key=key))
             return
-        if not self.profile(bucket).conditional_delete:
-            # Some stores delete regardless of the condition, so the delete is not sent.
-            raise StoreRejected(f"{request}: the store has no conditional deletes", code=NO_CONDITIONS)
+        known = self.profile(bucket).conditional_delete
+        if not known:
+            # Some stores delete regardless of the condition, and no response shows it.
+            try:
+                if self.head(bucket, key).etag != unquoted(if_match):
+                    raise PreconditionFailed(f"{request}: the object has another ETag")
+            except NoSuchKey:
+                return
+        if known is False:
+            self.delete(bucket, key)
+            return
 
         def attempt(condition: str) -> None:
             self._client.delete_object(Bucket=bucket, Key=key, IfMatch=condition)
@@ -280,9 +285,10 @@ class S3Store(MultipartUploads):
         except NoSuchKey:
             return
         except StoreRejected as error:
-            if error.code == NO_CONDITIONS:
-                self._learn(bucket, "has no conditional deletes", conditional_delete=False)
-            raise
+            if known or error.code not in NOT_KNOWN:
+                raise
+            self.delete(bucket, key)
+            self._learn(bucket, "has no conditional deletes", conditional_delete=False)
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         """Implement `ObjectStore.delete_many`.
@@ -393,17 +399,20 @@ class S3Store(MultipartUploads):
         bare = self.profile(request.bucket).bare_etags
         forms = (unquoted, quoted) if bare else (quoted, unquoted)
         try:
-            return self._send(request, lambda: attempt(forms[0](etag)))
+            result = self._send(request, lambda: attempt(forms[0](etag)))
         except PreconditionFailed:
+            if bare is not None and request.operation == "PutObject":
+                # An earlier write has shown the form.
+                raise
             # Some stores refuse the condition for a missing object too; this then raises `NoSuchKey`.
             if self.head(request.bucket, request.key or "").etag != unquoted(etag):
                 raise
-        result = self._send(request, lambda: attempt(forms[1](etag)))
-        self._learn(
-            request.bucket,
-            f"compares If-Match with the ETag {'in' if bare else 'without'} quotes",
-            bare_etags=not bare,
-        )
+            result, bare = self._send(request, lambda: attempt(forms[1](etag))), not bare
+        if request.operation == "PutObject" and self.profile(request.bucket).bare_etags is not bool(bare):
+            how = "without" if bare else "in"
+            self._learn(
+                request.bucket, f"compares If-Match with the ETag {how} quotes", bare_etags=bool(bare)
+            )
         return result
 
 

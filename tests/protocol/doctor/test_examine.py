@@ -9,14 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_s3commit.exceptions import AccessDenied, StoreRejected, StoreUnsuitable
+from airflow_s3commit.exceptions import AccessDenied, StoreRejected
 from airflow_s3commit.protocol.doctor import probes
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.capabilities import find_profiles, keep_profiles
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.store.base import (
     Call,
     DeleteFailure,
@@ -29,7 +26,6 @@ from airflow_s3commit.store.base import (
 )
 from airflow_s3commit.store.execute import make_call
 from airflow_s3commit.store.memory import MemoryStore
-from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.testing.faulty_store import Fault, FaultyStore
 from tests.fakes import ManualClock
@@ -89,7 +85,8 @@ class Lacking(MemoryStore):
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
         """Delete, perhaps whatever exists there."""
-        if "delete headers" in self._what and if_match is not None:
+        told = self.profile(bucket).conditional_delete
+        if "delete headers" in self._what and if_match is not None and told:
             raise StoreRejected("no conditional deletes here", code="NotImplemented")
         super().delete(bucket, key, if_match=None if "conditional delete" in self._what else if_match)
 
@@ -97,11 +94,7 @@ class Lacking(MemoryStore):
         """Delete objects that have the requested ETag, or refuse to check ETags."""
         if "bulk headers" in self._what:
             raise StoreRejected("no conditional bulk deletes here", code="NotImplemented")
-        what, self._what = self._what, tuple(w for w in self._what if w != "delete headers")
-        try:
-            return super().delete_many(bucket, objects)
-        finally:
-            self._what = what
+        return super().delete_many(bucket, objects)
 
     def everything(self) -> dict[str, Any]:
         """Return all keys of all objects and all uploads."""
@@ -163,7 +156,6 @@ def test_a_good_store_is_healthy() -> None:
         ("metadata", "complete uploads", "failed", "another store"),
         ("conditional delete", "conditional delete", "warning", "no other writers"),
         ("delete headers", "conditional delete", "warning", "no other writers"),
-        ("conditional delete", "fencing", "warning", "no other writers"),
         ("pages", "pages of uploads", "warning", 'track_pending="s3"'),
         ("metadata", "commit", "skipped", ""),
         ("bulk headers", "bulk delete", "failed", "does not support"),
@@ -201,51 +193,16 @@ def test_the_number_of_requests_is_bounded() -> None:
     assert len(server.seen) <= MOST_REQUESTS
 
 
-def test_the_kept_profile_is_brought_up_to_date() -> None:
-    """Later jobs use what the doctor found; where nothing is kept, nothing is left."""
-    store = Lacking("conditional delete")
-    home = Destination("lake", "flights/")
-    keep_profiles(store, home, {"lake": StoreProfile(), "records": StoreProfile()})
-    _examined(store)
-    kept = find_profiles(store, home)
-    assert kept == {"lake": store.profile("lake"), "records": StoreProfile()}
-    assert not kept["lake"].conditional_delete
-
-
-def test_a_signed_profile_is_kept_signed() -> None:
-    """Signed jobs use what the doctor found, whether the earlier profile was signed or not."""
-    home, signer = Destination("lake", "flights/"), HmacSigner.of_text("k" * 32)
-    for before in (signer, None):
-        store = Lacking("conditional delete")
-        keep_profiles(store, home, {"lake": StoreProfile()}, before)
-        examine(store, FLIGHTS, signer=signer, clock=store.clock)
-        assert find_profiles(store, home, signer) == {"lake": store.profile("lake")}
-        assert not store.profile("lake").conditional_delete
-
-
-def test_a_profile_is_not_changed_by_a_measurement_that_failed() -> None:
-    """If the bucket could not be measured, jobs use the earlier findings."""
-    home, known = Destination("lake", "flights/"), StoreProfile(bulk_etags=False)
-    store = Lacking("metadata", "conditional delete")
-    store.follow("lake", known)
-    keep_profiles(store, home, {"lake": known})
-    assert _check(_examined(store), "fencing").verdict == "failed"
-    assert (store.profile("lake"), find_profiles(store, home)) == (known, {"lake": known})
-
-
 @pytest.mark.parametrize(
     ("condition", "header"), [("if_none_match", "If-None-Match: *"), ("if_match", "If-Match")]
 )
 def test_a_store_that_compares_before_it_writes_is_not_fit(condition: str, header: str) -> None:
-    """If concurrent writes both win, the check says so, and jobs are refused, examined or not."""
+    """If concurrent writes both win, the check says so."""
     store = Racing(condition)
     check = _check(_examined(store), "fencing")
     assert check.verdict == "failed"
     assert f"writes with {header} are refused, or several" in check.says
     assert "another store" in str(check.remedy)
-    for setup in (store, Racing(condition)):
-        with pytest.raises(StoreUnsuitable, match=r"cannot be kept apart.*several"):
-            Job.setup(setup, FLIGHTS, clock=store.clock)
 
 
 def test_a_store_without_conditional_writes_is_not_fit() -> None:

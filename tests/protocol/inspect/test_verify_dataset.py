@@ -247,7 +247,7 @@ def test_a_listing_that_shows_nothing_proves_nothing() -> None:
     """On a store that lists by exact key, uploads are asked for one by one and found."""
     lake = Lake()
     lake.store = _ByExactKey((BUCKET,), min_part_bytes=1)  # type: ignore[assignment]
-    lake.sealed(FILES)
+    lake.sealed(FILES, track_pending="s3")
     assert verify_pending(lake.context()).pending == 3
 
 

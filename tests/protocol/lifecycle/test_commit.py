@@ -411,7 +411,7 @@ def test_a_whole_job_sends_an_exact_number_of_requests(mode: Any) -> None:
         before_commit = sum(counting.counters.values())
         Job.at(store, job.reference).commit()
     total = sum(counting.counters.values())
-    assert (before_commit, total - before_commit) == {"append": (26, 16), "replace": (31, 20)}[mode]
+    assert (before_commit, total - before_commit) == {"append": (22, 16), "replace": (27, 23)}[mode]
 
 
 def test_shards_together_are_the_job() -> None:

@@ -24,12 +24,15 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.job import Assumption, Job
 from airflow_s3commit.protocol.metadata.state import find_job, load_job, read_state
 from airflow_s3commit.protocol.model.codec import encode
-from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.job import Committer, JobOptions
 from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import FaultyStore, MemoryStore, StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
 from tests.protocol.lifecycle.test_enter import crash
+
+#: What a first set-up of a table may send.
+MOST_REQUESTS = 12
 
 
 def refused(lake: Lake, error: type[Exception], match: str, **options: Any) -> None:
@@ -186,7 +189,7 @@ def test_a_job_id_that_is_not_a_uuid_is_refused(job_id: str) -> None:
 
 def test_a_store_without_conditions_is_refused() -> None:
     """Setup names the bucket and the condition that is not honoured, and leaves nothing."""
-    refused(Lake(conditions=False), StoreUnsuitable, f"in bucket {BUCKET} writes with If-None-Match")
+    refused(Lake(conditions=False), StoreUnsuitable, f"in bucket {BUCKET} a write with If-None-Match")
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -282,10 +285,23 @@ def test_what_a_caller_assumes_of_a_new_id_saves_requests() -> None:
     """A setup that looks for an earlier job only after it has written sends fewer requests."""
     sent = {}
     for assume in get_args(Assumption):
-        store = CountingStore(MemoryStore((BUCKET,)))
+        memory = MemoryStore((BUCKET,))
+        Job.setup(memory, f"s3://{BUCKET}/t/", job_id=THEIRS).abort()
+        store = CountingStore(memory)
         Job.setup(store, f"s3://{BUCKET}/t/", job_id=OURS, assume=assume)
         sent[assume] = sum(store.counters.values())
     assert sent["new"] == sent["own"] == sent["next"] < sent["nothing"]
+
+
+@pytest.mark.parametrize("assume", get_args(Assumption))
+@pytest.mark.parametrize("mode", ["fail", "append", "replace"])
+@pytest.mark.parametrize("committer", get_args(Committer))
+def test_the_first_setup_of_a_table_sends_few_requests(committer: Any, mode: Any, assume: Any) -> None:
+    """A process that never saw the store sets up the first job of a table with twelve requests at most."""
+    store = CountingStore(MemoryStore((BUCKET,)))
+    options = JobOptions(committer=committer, conflict_mode=mode)
+    Job.setup(store, f"s3://{BUCKET}/t/", options=options, job_id=OURS, assume=assume)
+    assert sum(store.counters.values()) <= MOST_REQUESTS
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])

@@ -433,7 +433,7 @@ def test_uploads_are_aborted_before_their_objects_are_deleted() -> None:
     complete(lake, uploads)
     lake.store.calls.clear()
     delete_ours(lake.context(), uploads)
-    verbs = [call.verb for call in lake.store.calls]
+    verbs = [call.verb for call in lake.store.calls if call.key != lake.context().layout.probe]
     assert verbs == ["abort_upload"] * 4 + ["head"] * 4 + ["delete"] * 4
 
 
@@ -504,7 +504,9 @@ class Busy(MemoryStore):
         self.sizes: list[int] = []
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
-        """Delete only every second one while the store is busy."""
+        """Delete only every second one while the store is busy; but the probe of a look."""
+        if any("/probe-" in target.key for target in objects):
+            return super().delete_many(bucket, objects)
         self.sizes.append(len(objects))
         if len(self.sizes) > self.times:
             return super().delete_many(bucket, objects)

@@ -67,7 +67,6 @@ from airflow_s3commit.protocol.model.sealed_job import (
     StageSealRecord,
 )
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
-from airflow_s3commit.store.profile import StoreProfile
 from tests.cases import each
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -484,25 +483,13 @@ RECORDS.update(
     }
 )
 
-#: As they were before the store's profile was kept, with the fields they have since.
-UNPROFILED: dict[str, dict[str, Any]] = {
-    "job-1-retaining": {"profiles": {"lake": StoreProfile(bare_etags=True, conditional_delete=False)}},
-}
-
-RECORDS.update(
-    {
-        f"{name.removesuffix('-retaining')}-profiled": msgspec.structs.replace(RECORDS[name], **fields)
-        for name, fields in UNPROFILED.items()
-    }
-)
-
 #: As they were before a short list of planned objects lay within its plan.
 APART = ("plan-1-logged",)
 
 #: As they were before a state held its job's record.
 UNHELD = ("state-1-logged", "state-1-committing-logged", "state-1-committed")
 
-RECORDS["state-1-held"] = msgspec.structs.replace(RECORDS["state-1-logged"], job=RECORDS["job-1-profiled"])
+RECORDS["state-1-held"] = msgspec.structs.replace(RECORDS["state-1-logged"], job=RECORDS["job-1-retaining"])
 RECORDS["state-1-committing-unheld"] = RECORDS["state-1-committing-logged"]
 
 RECORDS["plan-1-whole"] = RECORDS["plan-1-logged"]
@@ -549,19 +536,14 @@ RECORDS["log-entry-1-within"] = LogEntry(
 RECORDS["live-commit-within"] = msgspec.structs.replace(RECORDS["live-commit"], within=True)
 RECORDS["retained-commit-within"] = msgspec.structs.replace(RECORDS["retained-commit"], within=True)
 
-RECORDS["store-1"] = job.StoreRecord(
-    endpoint="https://s3.example.org", buckets={"lake": StoreProfile(bulk_etags=False)}
-)
 RECORDS["destination-1"] = destination.RegisteredDestination(
     destination=HERE, aws_conn_id="lake", staging="s3://private/staging/"
 )
-#: As it was before it could be signed, with the signature that it may have since.
-RECORDS["store-1-signed"] = msgspec.structs.replace(RECORDS["store-1"], signature="0f" * 32)
 #: As it was before commits could write a marker in each partition, with the field it has since.
 RECORDS["job-1-marking"] = msgspec.structs.replace(
-    RECORDS["job-1-profiled"], marking=True, options=JobOptions(partition_success=True)
+    RECORDS["job-1-retaining"], marking=True, options=JobOptions(partition_success=True)
 )
-UNMARKED = ("job-1-begun", "job-1-profiled")
+UNMARKED = ("job-1-begun", "job-1-retaining")
 
 #: As they were before jobs could begin, or be lost.
 UNBEGUN = ("job-1-retaining", "manifest-1-logged", "aborted-1-context", "aborted-1-context-placed")
@@ -583,7 +565,6 @@ PARTS = {
     SavedSuccess,
     SealedStage,
     SealedTask,
-    StoreProfile,
 }
 
 UNDER_CONDITIONS = (

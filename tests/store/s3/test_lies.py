@@ -69,6 +69,22 @@ HARMLESS = frozenset(
     }
 )
 
+#: Harmless to a job that has begun, but a set-up refuses the store: it does not list the set-up's own upload.
+NOT_LISTED = frozenset({"ListMultipartUploads misses the newest", "ListMultipartUploads misses the oldest"})
+
+#: A set-up looks at conditions and listings of uploads alone. These only the doctor finds.
+FOUND_BY_THE_DOCTOR = frozenset(
+    {
+        "AbortMultipartUpload does nothing",
+        "CompleteMultipartUpload does nothing",
+        "ListObjectsV2 misses the newest",
+        "ListObjectsV2 misses the oldest",
+        "ListObjectsV2 says another ETag",
+        "UploadPart shows the object",
+        "UploadPart stores less",
+    }
+)
+
 #: One that is refused, that the doctor names, and that does no harm.
 HELD = (
     "CompleteMultipartUpload does nothing",
@@ -97,8 +113,17 @@ def test_the_doctor_calls_it_unfit_unless_it_is_harmless(lying: tuple[LyingStore
     assert all(check.remedy for check in diagnosis.checks if check.verdict == "failed")
 
 
+@pytest.mark.parametrize(
+    "lying",
+    [
+        name if name in HELD else pytest.param(name, marks=pytest.mark.all)
+        for name in LIES
+        if name not in FOUND_BY_THE_DOCTOR
+    ],
+    indirect=True,
+)
 def test_no_job_claims_what_is_not_so(lying: tuple[LyingStore, S3Store]) -> None:
-    """Jobs leave what they claim to, or raise an error, even if the doctor was not run."""
+    """Jobs leave what they claim to, or raise an error, although the doctor was not run."""
     liar, store = lying
     expected: dict[str, bytes] = {}
     try:
@@ -113,7 +138,7 @@ def test_no_job_claims_what_is_not_so(lying: tuple[LyingStore, S3Store]) -> None
             assert _data(liar) == sorted(expected.items())
         _abort(liar, store)
     except S3CommitError:
-        assert liar.name not in HARMLESS
+        assert liar.name not in HARMLESS - NOT_LISTED
         found = _data(liar)
         for name, body in before.items():
             assert (name, body) in found or (name, expected[name]) in found

@@ -1,0 +1,209 @@
+"""Look at what a job relies on in its store, with a few requests, before any work.
+
+That is: create-only writes, compare-and-swap of one object, and listings of its own uploads. Conditions are
+tried on a record that the caller has just written, with the same content, so that nothing is changed. Each
+process looks for itself, once for each store and bucket, and at keys or upload ids of its own: looks at the
+same time do not disturb each other. `airflow_s3commit.protocol.doctor` tries everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from airflow_s3commit._causes import ending
+from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed, StoreRejected, StoreUnsuitable
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.layout import probes_prefix
+from airflow_s3commit.store.base import ObjectStore, ObjectToDelete
+from airflow_s3commit.store.forwarding import CountingStore
+from airflow_s3commit.store.headers import store_without_headers
+
+#: An ETag that no object has.
+NO_ETAG = "0" * 32
+
+_PROBE = b"s3commit looks at the store"
+
+
+@dataclass
+class _Seen:
+    """What this process has seen of a store, by bucket: conditions, bulk deletes, and headers of uploads."""
+
+    conditions: set[str] = field(default_factory=set)
+    bulk_deletes: set[str] = field(default_factory=set)
+    uploads: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+
+
+_seen: WeakKeyDictionary[ObjectStore, _Seen] = WeakKeyDictionary()
+
+
+def _seen_of(store: ObjectStore) -> _Seen:
+    # A commit counts the requests of its own with a wrapper of its own.
+    while isinstance(store, CountingStore):
+        store = store.inner
+    return _seen.setdefault(store_without_headers(store), _Seen())
+
+
+def has_looked(store: ObjectStore, bucket: str) -> bool:
+    """Return whether this process has looked at a bucket with this store: set-ups do not look again."""
+    seen = _seen_of(store)
+    return bucket in seen.conditions and any(bucket == one for one, _ in seen.uploads)
+
+
+def look_at_uploads(context: JobContext, options: JobOptions) -> None:
+    """Start, list and abort an upload as tasks will, so that missing permissions show before any work.
+
+    Raises:
+        AccessDenied: The credentials may not do one of these.
+        StoreUnsuitable: The store does not list the upload, and ``track_pending`` is ``task``.
+
+    """
+    bucket, headers = context.bucket, options.object_options.of_data
+    seen = _seen_of(context.store).uploads
+    if (bucket, headers) in seen:
+        return
+    # Once is no proof: an abort of this job may just have aborted the upload.
+    if _lists_upload(context, headers) or _lists_upload(context, headers):
+        seen.append((bucket, headers))
+    elif options.track_pending == "task":
+        raise _unsuitable(
+            context,
+            bucket,
+            "the list of pending uploads below a prefix lacks one, so an abort would miss those of killed"
+            ' tasks; set track_pending="s3", which records each upload when it starts',
+        )
+
+
+def _lists_upload(context: JobContext, headers: Mapping[str, str]) -> bool:
+    store, bucket, key = context.store, context.bucket, context.layout.probe
+    upload_id = store.create_upload(
+        bucket, key, metadata={}, content_type="application/octet-stream", headers=headers or None
+    )
+    with ending(
+        lambda: store.abort_upload(bucket, key, upload_id),
+        f"aborting the probe's upload of {join_uri(bucket, key)}",
+        "it may stay pending until a sweep",
+    ):
+        # By a prefix, as an abort lists them: some stores list uploads by their exact keys only.
+        listed = store.list_uploads(bucket, probes_prefix(context.layout.destination))
+        return any(upload.upload_id == upload_id for upload in listed)
+
+
+def look_at_conditions(context: JobContext, bucket: str, key: str, body: bytes, etag: str | None) -> None:
+    """Try conditional writes of an object that is there, with its own content.
+
+    Args:
+        context: The job.
+        bucket: The object's bucket.
+        key: The object's key.
+        body: Its content.
+        etag: Its ETag; None to ask for it.
+
+    Raises:
+        StoreUnsuitable: The store does not honour create-only writes or compare-and-swap.
+
+    """
+    seen = _seen_of(context.store)
+    if bucket in seen.conditions:
+        return
+    etag = etag or context.store.head(bucket, key).etag
+    lack = _lack(context.store, bucket, key, body, etag)
+    if lack:
+        raise unfenced(context, bucket, lack)
+    seen.conditions.add(bucket)
+
+
+def look_at_destination(context: JobContext) -> None:
+    """Try conditional writes in the destination's bucket, on a probe that is deleted again.
+
+    Raises:
+        StoreUnsuitable: As for `look_at_conditions`.
+
+    """
+    store, bucket, key = context.store, context.bucket, context.layout.probe
+    if bucket in _seen_of(store).conditions:
+        return
+    where = join_uri(bucket, key)
+    with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
+        look_at_conditions(context, bucket, key, _PROBE, store.put(bucket, key, _PROBE).etag)
+
+
+def look_at_bulk_deletes(context: JobContext) -> None:
+    """Find out whether bulk deletes in the destination's bucket heed ETags, before the first one with them.
+
+    Where they do not, the store deletes one by one from then on. A response does not show it otherwise.
+    """
+    store, bucket, key = context.store, context.bucket, context.layout.probe
+    seen = _seen_of(store).bulk_deletes
+    if bucket in seen:
+        return
+    where = join_uri(bucket, key)
+    with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
+        if not heeds_etags_in_bulk(store, bucket, key):
+            store.follow(bucket, replace(store.profile(bucket), bulk_etags=False))
+    seen.add(bucket)
+
+
+def heeds_etags_in_bulk(store: ObjectStore, bucket: str, key: str) -> bool:
+    """Return whether a bulk delete leaves an object with another ETag; writes a probe, which may be left."""
+    store.put(bucket, key, _PROBE)
+    failures = store.delete_many(bucket, [ObjectToDelete(key, NO_ETAG)])
+    is_refused = any(failure.code == "PreconditionFailed" for failure in failures)
+    return is_refused and store.profile(bucket).bulk_etags
+
+
+def unfenced(context: JobContext, bucket: str, lack: str) -> StoreUnsuitable:
+    """Return the error for a store that does not keep two committers apart."""
+    return _unsuitable(
+        context,
+        bucket,
+        f"{lack}, so nothing keeps two committers apart; use another store, or a newer version of this one",
+    )
+
+
+def _unsuitable(context: JobContext, bucket: str, says: str) -> StoreUnsuitable:
+    return StoreUnsuitable(
+        f"{context.name}: the store {context.store.endpoint} is unsuitable: in bucket {bucket} {says}"
+    )
+
+
+def _lack(store: ObjectStore, bucket: str, key: str, body: bytes, etag: str) -> str | None:
+    try:
+        # Once is no proof: another process may just have deleted the object.
+        if _creates(store, bucket, key, body) and _creates(store, bucket, key, body):
+            return "a write with If-None-Match: * replaces an object that is there"
+        # The right one first: it shows the store in which form ETags are compared.
+        if not _swaps(store, bucket, key, body, etag) and _has_etag(store, bucket, key, etag):
+            return "a write with If-Match is refused although the object has that ETag"
+        if _swaps(store, bucket, key, body, NO_ETAG):
+            return "a write with If-Match replaces an object that has another ETag, or is missing"
+    except StoreRejected as error:
+        return f"conditional writes are rejected ({error})"
+    return None
+
+
+def _creates(store: ObjectStore, bucket: str, key: str, body: bytes) -> bool:
+    with suppress(PreconditionFailed):
+        store.put(bucket, key, body, if_none_match=True)
+        return True
+    return False
+
+
+def _swaps(store: ObjectStore, bucket: str, key: str, body: bytes, etag: str) -> bool:
+    with suppress(PreconditionFailed):
+        store.put(bucket, key, body, if_match=etag)
+        return True
+    return False
+
+
+def _has_etag(store: ObjectStore, bucket: str, key: str, etag: str) -> bool:
+    try:
+        return store.head(bucket, key).etag == etag
+    except NoSuchKey:
+        return False
