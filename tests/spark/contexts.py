@@ -1,10 +1,12 @@
-"""A Spark application that writes in two contexts, one after the other, and one statement with two writes.
+"""A Spark application that writes in two contexts, one after the other, and a statement with several writes.
 
-Its arguments are the places of four tables.
+Its arguments are the places of four tables. The last line that it prints says how a write without the conf's
+extensions ended.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 
 from pyspark.sql import SparkSession
@@ -30,14 +32,23 @@ def main() -> None:
         spark.sql(
             f"CREATE TABLE {name} (id BIGINT, dt STRING) USING parquet PARTITIONED BY (dt) LOCATION '{place}'"
         )
-    spark.sql(
-        "FROM rows INSERT OVERWRITE parts PARTITION (dt = 'a') SELECT id WHERE id < 10"
-        " INSERT OVERWRITE parts PARTITION (dt = 'b') SELECT id WHERE id >= 10"
-    )
-    spark.sql(
-        "FROM rows INSERT INTO mixed PARTITION (dt = 'a') SELECT id WHERE id < 10"
-        " INSERT INTO mixed PARTITION (dt = 'b') SELECT id WHERE id >= 10"
-    )
+    for offset in (100, 0):
+        spark.sql(
+            f"WITH moved AS (SELECT id, id + {offset} AS there FROM rows) FROM moved"
+            " INSERT OVERWRITE parts PARTITION (dt = 'a') SELECT there WHERE id % 3 = 0"
+            " INSERT OVERWRITE parts PARTITION (dt = 'b') SELECT there WHERE id % 3 = 1"
+            " INSERT OVERWRITE parts PARTITION (dt = 'c {1}/') SELECT there WHERE id % 3 = 2"
+            " INSERT INTO mixed PARTITION (dt = 'a') SELECT there WHERE id % 3 = 0"
+            " INSERT INTO mixed PARTITION (dt) SELECT there, 'b' AS dt WHERE id % 3 > 0"
+        )
+    spark.stop()
+    spark = SparkSession.builder.config("spark.sql.extensions", "org.example.Missing").getOrCreate()
+    error = ""
+    try:
+        spark.range(60, 90).write.mode("append").parquet(appended)
+    except Exception as caught:
+        error = str(caught)
+    sys.stdout.write(json.dumps({"version": spark.version, "error": error}) + "\n")
 
 
 if __name__ == "__main__":

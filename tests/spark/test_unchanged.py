@@ -223,7 +223,7 @@ def test_of_twin_applications_one_counts(lake: Lake, submit_unchanged: Submit, t
 def test_every_context_and_every_command_of_a_statement_counts(
     lake: Lake, submit_unchanged: Submit, tmp_path: Path
 ) -> None:
-    """Rows of two contexts, and of two INSERTs in one statement, are all committed over the old ones."""
+    """Rows of two contexts, and of the INSERTs in one statement, are committed over old and pending ones."""
     lakes = {
         name: Lake(lake.store, lake.server, f"{lake.uri}{name}/")
         for name in ("appended", "dynamic", "parts", "mixed")
@@ -243,16 +243,20 @@ def test_every_context_and_every_command_of_a_statement_counts(
     places = [one.uri.replace("s3://", "s3a://").rstrip("/") for one in lakes.values()]
     done = submit_unchanged("contexts.py", places, conf)
     assert done.returncode == 0, done.stderr[-4000:]
+    last = json.loads(done.stdout.splitlines()[-1])
+    # Spark 4 loads the guard by itself; an earlier context's guard does not count for a later one.
+    without_guard = last["version"].startswith("3.")
+    assert ("nothing in its session says what it overwrites" in last["error"]) == without_guard, last["error"]
     for job in jobs.values():
         job.seal_stage("load", "1")
         job.seal()
         job.commit()
     found = {name: sorted(one.table("dt").column("id").to_pylist()) for name, one in lakes.items()}
     assert found == {
-        "appended": list(range(60)),
+        "appended": list(range(60 if without_guard else 90)),
         # The second context overwrites the partition that both write.
         "dynamic": [*range(0, 30, 2), *range(30, 60)],
         "parts": list(range(30)),
-        "mixed": [-1, -1, *range(30)],
+        "mixed": [-1, -1, *range(30), *range(100, 130)],
     }
     assert all(one.pending() == [] for one in lakes.values())

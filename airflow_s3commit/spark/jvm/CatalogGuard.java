@@ -69,28 +69,19 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
     OF_ANY.put("InsertIntoHiveDirCommand", hive);
   }
 
-  private static volatile boolean installed;
-
   /** Catalogs that have the listener. */
   private static final Set<ExternalCatalogWithListener> WATCHED =
       Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
-
-  /** Returns whether sessions of this driver have the guard. */
-  static boolean isInstalled() {
-    return installed;
-  }
 
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     extensions.injectPostHocResolutionRule(session -> new InsertMark.Marking());
     extensions.injectCheckRule(
-        session -> {
-          installed = true;
-          return plan -> {
-            plan.foreach(node -> check(session, (LogicalPlan) node));
-            return BoxedUnit.UNIT;
-          };
-        });
+        session ->
+            plan -> {
+              plan.foreach(node -> check(session, (LogicalPlan) node));
+              return BoxedUnit.UNIT;
+            });
     return BoxedUnit.UNIT;
   }
 

@@ -44,7 +44,7 @@ final class InsertMark {
     this.directory = directory;
   }
 
-  /** Returns the mark of the command whose write has this configuration; empty if it is none of Spark's own. */
+  /** Returns the mark of the command whose write has this configuration; empty if its session has no guard. */
   static Optional<InsertMark> of(Configuration conf) {
     // Raw: a partition's value may look like a variable.
     String mark = conf.getRaw(KEY);

@@ -16,7 +16,6 @@ import java.security.NoSuchAlgorithmException;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
-import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.UUID;
@@ -89,26 +88,27 @@ final class PendingWrite implements Serializable {
   void setUp(Configuration conf) throws IOException {
     SparkContext spark = SparkContext.getOrCreate();
     RowCounter.of(spark);
-    if (!CatalogGuard.isInstalled()) {
-      throw refusal(
-          "nothing keeps Spark from deleting tables of jobs: spark.sql.extensions must have "
-              + CatalogGuard.class.getName() + " when the session starts, and the jar must be there then (--jars)");
-    }
+    InsertMark insert =
+        InsertMark.of(conf)
+            .orElseThrow(
+                () ->
+                    refusal(
+                        "nothing in its session says what it overwrites, or keeps Spark from deleting tables of"
+                            + " jobs: spark.sql.extensions must have " + CatalogGuard.class.getName()
+                            + " when the session starts, and the jar must be there then (--jars)"));
     if (spark.getLocalProperty(BATCH) != null) {
       throw refusal(
           "a streaming query writes it, whose checkpoint would count the batch as written even if the job is"
               + " aborted: use airflow_s3commit.spark.foreach_batch, which commits each batch");
     }
     check(conf);
-    Optional<InsertMark> insert = InsertMark.of(conf);
-    SaveMode mode = insert.map(mark -> mark.mode).orElse(null);
+    SaveMode mode = insert.mode;
     if (mode == SaveMode.Overwrite && !dynamic) {
-      replace(new Path(path + insert.get().directory));
+      replace(new Path(path + insert.directory));
     } else if (mode != SaveMode.Append && !dynamic && replaced.isEmpty() && isWritten(job, path)) {
       throw refusal(
-          "an earlier write of the application to " + path + " is pending, and Spark "
-              + (mode == null ? "does not say whether this one overwrites it" : "does not see it (" + mode + ")")
-              + ": name the mode append or overwrite, or make the directory the destination of a job of its own");
+          "an earlier write of the application to " + path + " is pending, and Spark does not see it (" + mode
+              + "): name the mode append or overwrite, or make the directory the destination of a job of its own");
     }
     driverHome(conf);
   }
