@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
@@ -17,13 +17,17 @@ from airflow_s3commit._causes import described
 from airflow_s3commit.exceptions import (
     InvalidDestination,
     InvalidRecord,
+    NoSuchKey,
     PreconditionFailed,
     S3CommitError,
 )
+from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.metadata.records import fetch_listed
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination, join_uri
-from airflow_s3commit.protocol.model.layout import HOME
+from airflow_s3commit.protocol.model.job import JobRecord
+from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, entry_key
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -148,16 +152,34 @@ def read_registry(
 
 
 def has_records(store: ObjectStore, record: RegisteredDestination) -> bool:
-    """Return whether there are records of jobs at a destination, as every setup leaves them: one request.
+    """Return whether a valid record shows that jobs of this package have this destination.
 
-    Without them a registry is not believed: a sweep there would abort the uploads of other programs.
+    That is the newest entry of its log, or the record of a job that was set up and has not ended. Without one
+    a registry is not believed: a sweep there would abort the uploads of other programs. An object that only
+    lies where records do proves nothing.
 
     Raises:
-        S3CommitError: The request failed.
+        S3CommitError: A request failed.
 
     """
-    place = record.place
-    return next(store.list_objects(place.bucket, place.key(f"{HOME}/")), None) is not None
+    place, root = record.place, record.staging_root or record.place
+    head = find_head(store, place)
+    if head and _is_of(store, place, place.bucket, entry_key(place, head), LogEntry):
+        return True
+    listed = store.list_objects(root.bucket, f"{root.prefix}{MAGIC_PREFIX}")
+    return any(
+        info.key.endswith("/job.json") and _is_of(store, place, root.bucket, info.key, JobRecord)
+        for info in listed
+    )
+
+
+def _is_of(
+    store: ObjectStore, place: Destination, bucket: str, key: str, kind: type[LogEntry] | type[JobRecord]
+) -> bool:
+    """Return whether an object is a valid record of a destination: no copy, and not damaged."""
+    with suppress(InvalidRecord, NoSuchKey):
+        return decode(kind, store.get(bucket, key, limit=largest(kind)).body, key).destination == place.uri
+    return False
 
 
 def is_gone(store: ObjectStore, record: RegisteredDestination) -> bool:
