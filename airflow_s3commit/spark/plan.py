@@ -7,7 +7,6 @@ that get rows. The rows of CSV and JSON of `write_pending` are rendered as lines
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +16,6 @@ import pyarrow as pa
 import pyspark
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -33,6 +31,7 @@ from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden
 from airflow_s3commit.spark.clustering import quoted
 from airflow_s3commit.spark.options import OTHER_WRITER
+from airflow_s3commit.spark.pyspark_private import arrow_schema
 from airflow_s3commit.tables.formats import FORMATS, SparkFooter, UnsupportedColumn
 from airflow_s3commit.tables.options import parse_flag
 from airflow_s3commit.tables.partitions import escape, resolve_columns, resolve_name
@@ -226,7 +225,7 @@ def plan_table(schema: StructType, options: WriteOptions, months: frozenset[str]
     check_schema(schema, options)
     arriving = [_arriving(field, months) for field in schema.fields]
     _check_kinds(arriving)
-    arrow = _arrow_schema(StructType(arriving))
+    arrow = arrow_schema(StructType(arriving))
     partition_by = resolve_columns(arrow, options.table.partition_by)
     in_files = [field for field in schema.fields if field.name not in partition_by]
     types = {field.name: field.dataType.simpleString() for field in in_files}
@@ -250,7 +249,7 @@ def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataTy
 
     def arrow_type(field: StructField) -> pa.DataType:
         try:
-            return _arrow_schema(StructType([field])).field(0).type
+            return arrow_schema(StructType([field])).field(0).type
         except PySparkTypeError:
             return pa.string()
 
@@ -387,7 +386,7 @@ def _typed(kind: DataType) -> str:
 def _check_kinds(fields: list[StructField]) -> None:
     for field in fields:
         try:
-            _arrow_schema(StructType([field]))
+            arrow_schema(StructType([field]))
         except PySparkTypeError as error:
             raise UnsupportedColumn(
                 f"column {field.name!r} has the type {field.dataType.simpleString()}, which Spark does not"
@@ -399,12 +398,6 @@ def _remedy(kind: DataType) -> str:
     if isinstance(kind, YearMonthIntervalType):
         return f"write_pending can write it to parquet; or {OTHER_WRITER}"
     return f"cast it in Spark, for example to string, or {OTHER_WRITER}"
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    # Newer PySpark requires a time zone for timestamps; files hold UTC in any case.
-    wants_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
-    return to_arrow_schema(schema, timezone="UTC") if wants_zone else to_arrow_schema(schema)
 
 
 def plan_lines(frame: DataFrame, options: WriteOptions) -> tuple[TablePlan, DataFrame]:

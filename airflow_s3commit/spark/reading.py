@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.types as pt
 from msgspec import structs
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from airflow_s3commit.exceptions import InvalidOption
@@ -42,6 +41,7 @@ from airflow_s3commit.reader.table import (
 )
 from airflow_s3commit.reader.table_files import FilePart, stripes_of
 from airflow_s3commit.spark.options import STORE_OPTIONS, store_address
+from airflow_s3commit.spark.pyspark_private import arrow_schema, spark_type
 from airflow_s3commit.spark.read_plan import SplitSizes, as_arrow, columns_of, keep, split_files
 from airflow_s3commit.spark.session import store_of_process
 from airflow_s3commit.store.credentials import StoreAddress
@@ -198,11 +198,11 @@ def read_schema(options: ReadOptions) -> tuple[dict[str, str], StructType]:
             if own >= 0 and schema.files.field(own).type == columns.field(all_).type:
                 known.setdefault(column.name, column)
     fields = [
-        known.get(column.name) or StructField(column.name, from_arrow_type(column.type))
+        known.get(column.name) or StructField(column.name, spark_type(column.type))
         for column in columns
         if column.name not in partitions.names
     ]
-    fields += [StructField(column.name, from_arrow_type(column.type)) for column in partitions]
+    fields += [StructField(column.name, spark_type(column.type)) for column in partitions]
     fixed = {"job": table.job_id} if table.job_id is not None else {"generation": str(table.generation)}
     return fixed, StructType(fields).toNullable()
 
@@ -250,7 +250,7 @@ class S3CommitReader(DataSourceReader):
             UnreadablePartitions: A partition value does not fit its column's type.
 
         """
-        wanted = _arrow(self._schema)
+        wanted = arrow_schema(self._schema)
         named = columns_of(self._filters) & set(wanted.names)
 
         def pick(directories: Collection[str]) -> Collection[str]:
@@ -293,7 +293,7 @@ class S3CommitReader(DataSourceReader):
         # For a table without files Spark makes a partition of its own.
         if not isinstance(partition, FileGroup):
             return
-        wanted, table, reading = _arrow(self._schema), partition.table, partition.reading
+        wanted, table, reading = arrow_schema(self._schema), partition.table, partition.reading
         columns = PartitionColumns(table.directories, partition.partition_schema)
         filesystem = _filesystem(self._options.store)
         stripes: list[FilePart] = []
@@ -390,8 +390,3 @@ def _filesystem(settings: StoreAddress) -> FileSystem:
     return s3_filesystem(
         S3Config(endpoint_url=settings.endpoint_url, region=settings.region, path_style=settings.path_style)
     )
-
-
-def _arrow(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects of a Python data source."""
-    return to_arrow_schema(schema, timezone="UTC")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from airflow_s3commit import __version__
@@ -105,6 +107,25 @@ def test_a_checkout_compiles_the_jar_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert pending_jar() == str(made)
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(shutil.which("javac") is None, reason="javac is not installed")
+def test_the_jar_hides_the_paths_that_readers_hide(tmp_path: Path) -> None:
+    """What the jar takes for a temporary path, and publishes at once, is what our readers skip."""
+    vectors = json.loads((Path(__file__).parents[1] / "hidden_paths.json").read_text())
+    (tmp_path / "Ask.java").write_text(
+        "package s3commit.spark; class Ask { public static void main(String[] paths) {"
+        " for (String path : paths) System.out.println(PendingJob.isHidden(path)); } }"
+    )
+    jars = f"{pending_jar()}{os.pathsep}{Path(pyspark.__file__).parent}/jars/*"
+    javac = ["javac", "-proc:none", "-cp", jars, "-d", str(tmp_path), str(tmp_path / "Ask.java")]
+    subprocess.run(javac, check=True)
+    ask = ["java", "-cp", f"{tmp_path}{os.pathsep}{jars}", "s3commit.spark.Ask", *vectors]
+    said = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()
+    assert dict(zip(vectors, said, strict=True)) == {
+        path: str(hidden).lower() for path, hidden in vectors.items()
+    }
 
 
 @pytest.mark.spark

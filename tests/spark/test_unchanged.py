@@ -260,3 +260,26 @@ def test_every_context_and_every_command_of_a_statement_counts(
         "mixed": [-1, -1, *range(30), *range(100, 130)],
     }
     assert all(one.pending() == [] for one in lakes.values())
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("multipart", ["true", "false"])
+def test_writes_that_would_not_stay_pending_are_refused(
+    lake: Lake, submit_unchanged: Submit, multipart: str
+) -> None:
+    """A write above the destination, without multipart uploads, or for a removed job, is refused by name."""
+    uri = f"{lake.uri}db/t/"
+    job = Job.setup(lake.store, uri, options=JobOptions(conflict_mode="as-written"))
+    conf = committer_conf(job.reference, "load", "1", writer="spark")
+    conf["spark.hadoop.fs.s3a.multipart.uploads.enabled"] = multipart
+    done = submit_unchanged("removed.py", [uri.replace("s3:", "s3a:").rstrip("/")], conf)
+    assert done.returncode == 0, done.stderr[-4000:]
+    errors = json.loads(done.stdout.splitlines()[-1])
+    for name in ("overwritten", "appended"):
+        assert f"job {job.reference.job_id} writes to {uri}, and this write to" in errors[name]
+    if multipart == "true":
+        assert errors["written"] == ""
+        assert "job.json is missing" in errors["deleted"]
+    else:
+        assert "fs.s3a.multipart.uploads.enabled is false" in errors["written"]
+    assert lake.visible() == []

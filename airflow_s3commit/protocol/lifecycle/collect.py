@@ -123,6 +123,11 @@ class _Application:
 
     def committed(self, output: _Output) -> CommittedTask:
         task = output.task
+        if task.rows and not task.files:
+            raise InvalidRecord(
+                f"{self.context.name}: Spark counts {task.rows} rows of task {task.task} of stage"
+                f" {self.stage}-{self.stage_attempt}, whose pendingset lists no file: run the stage again"
+            )
         extra = self._extra(task)
         key = self._key(task)
         stored = output.pendingset

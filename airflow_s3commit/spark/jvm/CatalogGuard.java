@@ -119,7 +119,7 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
   private static void checkProtocol(SparkSession session, String path) {
     String protocol = session.sessionState().conf().fileCommitProtocolClass();
     if (!protocol.equals(PendingCommitProtocol.class.getName())) {
-      PendingJob.of(SparkEnv.get().conf(), path)
+      PendingJob.overlapping(SparkEnv.get().conf(), path)
           .ifPresent(
               job ->
                   refuse(

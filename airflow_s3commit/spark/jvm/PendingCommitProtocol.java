@@ -42,12 +42,27 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
   public PendingCommitProtocol(String writeId, String path, boolean dynamicPartitionOverwrite) {
     SparkConf conf = SparkEnv.get().conf();
     Optional<PendingJob> job = PendingJob.of(conf, path);
+    // Here, because Spark deletes what a write overwrites before it sets the write up.
+    if (!job.isPresent()) {
+      refuse(PendingJob.below(conf, path), path);
+    }
     pending = job.isPresent() ? new PendingWrite(job.get(), writeId, path, dynamicPartitionOverwrite) : null;
     other =
         job.isPresent()
             ? null
             : FileCommitProtocol.instantiate(
                 conf.get(OTHERWISE, SPARKS_OWN), writeId, path, dynamicPartitionOverwrite);
+  }
+
+  /** Refuses to write to, or to delete, a directory with files of a job. */
+  private static void refuse(Optional<PendingJob> found, String directory) {
+    found.ifPresent(
+        job -> {
+          throw new UnsupportedOperationException(
+              "job " + job.id + " writes to " + job.destination + ", and this write to " + directory
+                  + " would change files or records there at once, not when the job commits: write to the job's"
+                  + " destination or to another directory, or write in an application without the job");
+        });
   }
 
   @Override
@@ -127,6 +142,7 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
   @Override
   public String newTaskTempFileAbsPath(TaskAttemptContext context, String directory, FileNameSpec name) {
     if (pending == null) {
+      refuse(PendingJob.overlapping(SparkEnv.get().conf(), directory), directory);
       return other.newTaskTempFileAbsPath(context, directory, name);
     }
     throw pending.refuseElsewhere(directory);
@@ -156,6 +172,7 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
   @Override
   public boolean deleteWithJob(FileSystem fs, Path path, boolean recursive) {
     if (pending == null) {
+      refuse(PendingJob.overlapping(SparkEnv.get().conf(), path.toString()), path.toString());
       return other.deleteWithJob(fs, path, recursive);
     }
     pending.replace(path);

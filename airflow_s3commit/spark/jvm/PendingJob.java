@@ -52,15 +52,20 @@ final class PendingJob implements Serializable {
 
   /** Returns a job that writes at, below or above a directory. */
   static Optional<PendingJob> overlapping(SparkConf conf, String directory) {
-    Optional<PendingJob> found = of(conf, directory);
+    Optional<PendingJob> below = below(conf, directory);
+    return below.isPresent() ? below : of(conf, directory);
+  }
+
+  /** Returns a job whose destination is below a directory. */
+  static Optional<PendingJob> below(SparkConf conf, String directory) {
     List<String> there = elements(directory);
     for (PendingJob job : all(conf)) {
       List<String> home = elements(job.destination);
       if (!there.isEmpty() && there.size() < home.size() && home.subList(0, there.size()).equals(there)) {
-        found = Optional.of(job);
+        return Optional.of(job);
       }
     }
-    return found;
+    return Optional.empty();
   }
 
   /** Returns the job whose destination is the longest that a path is at or below. */
@@ -75,12 +80,22 @@ final class PendingJob implements Serializable {
     if (found == null) {
       return Optional.empty();
     }
-    for (String element : found.relative(path).get().split("/")) {
-      if (element.startsWith(".") || element.startsWith("_")) {
-        return Optional.empty();
+    return isHidden(found.relative(path).get()) ? Optional.empty() : Optional.of(found);
+  }
+
+  /**
+   * Returns whether readers of datasets skip a path: an element begins with "." or "_", and is no _column=value, or
+   * ends as a file does that is being copied.
+   */
+  static boolean isHidden(String path) {
+    for (String element : path.split("/")) {
+      if (element.startsWith(".")
+          || (element.startsWith("_") && !element.contains("="))
+          || element.endsWith("._COPYING_")) {
+        return true;
       }
     }
-    return Optional.of(found);
+    return false;
   }
 
   /** Returns a path relative to the destination, without slashes at its ends; empty if it is elsewhere. */

@@ -47,6 +47,7 @@ final class PendingWrite implements Serializable {
 
   private static final String MAGIC = "fs.s3a.committer.magic.enabled";
   private static final String IN_MEMORY = "fs.s3a.committer.magic.track.commits.in.memory.enabled";
+  private static final String MULTIPART = "fs.s3a.multipart.uploads.enabled";
   private static final String PURGE = "fs.s3a.multipart.purge";
 
   /** The suffix of what S3A records of an upload. */
@@ -102,6 +103,7 @@ final class PendingWrite implements Serializable {
               + " aborted: use airflow_s3commit.spark.foreach_batch, which commits each batch");
     }
     check(conf);
+    requireJob(conf);
     SaveMode mode = insert.mode;
     if (mode == SaveMode.Overwrite && !dynamic) {
       replace(new Path(path + insert.directory));
@@ -124,6 +126,19 @@ final class PendingWrite implements Serializable {
     return job.id + "/" + (below.isEmpty() ? "" : below + "/");
   }
 
+  /** Refuses to go on without the job's record: what removed it, such as a write of a model, removed more. */
+  private void requireJob(Configuration conf) throws IOException {
+    Path record = job.inStaging(new Path(path).toUri().getScheme(), "job.json");
+    try {
+      record.getFileSystem(conf).getFileStatus(record);
+    } catch (FileNotFoundException error) {
+      throw refusal(
+          record + " is missing: the job has ended, or something deleted its directory, such as"
+              + " model.write().overwrite().save() of this application. Set up a new job, and write such things"
+              + " to another directory");
+    }
+  }
+
   private void check(Configuration conf) throws IOException {
     Path home = new Path(path);
     FileSystem fs = home.getFileSystem(conf);
@@ -136,6 +151,9 @@ final class PendingWrite implements Serializable {
     Configuration settings = fs.getConf();
     if (!settings.getBoolean(MAGIC, true)) {
       throw refusal(MAGIC + " is false, so S3A would publish the files at once: set it to true");
+    }
+    if (!settings.getBoolean(MULTIPART, true)) {
+      throw refusal(MULTIPART + " is false, so S3A would write the files at once: set it to true");
     }
     if (settings.getBoolean(IN_MEMORY, false)) {
       throw refusal(IN_MEMORY + " is true, so S3A would not record the uploads: set it to false");
@@ -256,6 +274,10 @@ final class PendingWrite implements Serializable {
         commits.add(plain(upload));
       }
     }
+    // Spark names a task's first file before its first row; any further file has a row.
+    if (commits.size() < files.size() && files.size() > 1) {
+      throw refusal("S3A has recorded " + commits.size() + " uploads for the " + files.size() + " files of a task");
+    }
     String attempt = Long.toString(task.taskAttemptId());
     pendingset
         .putObject("s3commit")
@@ -271,16 +293,28 @@ final class PendingWrite implements Serializable {
         .put("attempt", attempt)
         .put("sha256", sha256(body))
         .put("files", commits.size())
+        .put("named", files.size())
         .put("bytes", bytes)
         .toString();
   }
 
   /** Returns what S3A recorded of a file; null for a file that its writer never created. */
-  private static ObjectNode read(FileSystem fs, Path file) {
+  private ObjectNode read(FileSystem fs, Path file) {
     try (InputStream in = fs.open(file.suffix(PENDING))) {
       return (ObjectNode) JSON.readTree(in);
     } catch (FileNotFoundException error) {
+      if (exists(fs, file)) {
+        throw refusal("S3A has written " + file + " at once, instead of leaving an upload pending");
+      }
       return null;
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+  }
+
+  private static boolean exists(FileSystem fs, Path file) {
+    try {
+      return fs.exists(file);
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }
@@ -313,10 +347,18 @@ final class PendingWrite implements Serializable {
     ArrayNode directories = seal.putArray("replaced");
     replaced.forEach(directories::add);
     ArrayNode tasks = seal.putArray("tasks");
+    requireJob(conf);
     RowCounter.await(spark);
     while (messages.hasNext()) {
       ObjectNode task = (ObjectNode) JSON.readTree((String) messages.next().obj());
-      task.put("rows", RowCounter.of(spark).take(task.get("attempt").asLong()));
+      Long rows = RowCounter.of(spark).take(task.get("attempt").asLong());
+      boolean isWritten = task.get("files").asLong() >= task.remove("named").asLong();
+      if (rows == null ? !isWritten : rows > 0 && task.get("files").asLong() == 0) {
+        throw refusal(
+            "task " + task.get("task").asText() + " has written " + (rows == null ? "an unknown number of" : rows)
+                + " rows, and S3A has recorded no upload of it");
+      }
+      task.put("rows", rows);
       tasks.add(task);
     }
     Path home = driverHome(conf);

@@ -172,6 +172,14 @@ def test_rows_are_those_that_spark_counted(dynamic: bool) -> None:
     assert sealed.partitions["dt=1/h=0"].rows is None
 
 
+def test_rows_without_a_file_are_refused() -> None:
+    """A task whose rows Spark counted and whose pendingset is empty is an error, and nothing is sealed."""
+    lake = new_job()
+    write(lake, 1, replace(lake.run_task(lake.job(), {}), rows=7))
+    with pytest.raises(InvalidRecord, match=r"counts 7 rows of task .* lists no file"):
+        lake.job().seal_stage(*STAGE)
+
+
 def test_a_mixture_is_refused() -> None:
     """One commit cannot both add to partitions and overwrite others, and nothing is sealed."""
     lake = new_job()

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from airflow_s3commit import Destination, MemoryStore, register_destination
+from airflow_s3commit import Destination, Job, JobOptions, MemoryStore, register_destination
 from airflow_s3commit.exceptions import InvalidDestination
-from airflow_s3commit.protocol.metadata.registry import failures_logged, is_gone, read_registry
+from airflow_s3commit.protocol.metadata.registry import failures_logged, has_records, is_gone, read_registry
 from airflow_s3commit.protocol.metadata.removal import forget_destination
-from airflow_s3commit.protocol.model.destination import is_pattern, matches
+from airflow_s3commit.protocol.model.destination import RegisteredDestination, is_pattern, matches
 from airflow_s3commit.store.forwarding import CountingStore
 
 REGISTRY = Destination.parse("s3://ops/registry/")
@@ -124,3 +124,12 @@ def test_patterns(pattern: str, is_match: bool) -> None:
     """A star matches slashes too; a final slash is optional; case matters."""
     assert matches(FLIGHTS, pattern) is is_match
     assert is_pattern(pattern) is ("*" in pattern or "?" in pattern)
+
+
+def test_an_object_where_records_lie_proves_nothing(memory: MemoryStore) -> None:
+    """A place counts as ours by a valid record that names it, not by any object below ``_s3commit/``."""
+    for key in ("log/00000000000000000001.json", "notes.txt"):
+        memory.put("lake", f"flights/_s3commit/{key}", b"{}")
+    Job.setup(memory, ORDERS, options=JobOptions(conflict_mode="append"))
+    assert not has_records(memory, RegisteredDestination(destination=FLIGHTS))
+    assert has_records(memory, RegisteredDestination(destination=ORDERS))
