@@ -25,7 +25,7 @@ pytestmark = pytest.mark.airflow
 def _committed(store: MemoryStore, context: dict[str, Any]) -> tuple[dict[str, str], S3CommitJobOperator]:
     reference = set_up(store)
     write_stage(store, reference, files={"dt=1/a.parquet": b"rows", "dt=2/b.parquet": b"rows!"})
-    S3CommitCollectOperator(task_id="collect", job=reference).execute({})
+    S3CommitCollectOperator(task_id="collect", job=reference).execute(context)
     operator = S3CommitJobOperator(task_id="commit", job=reference)
     operator.execute(context)
     return reference, operator

@@ -81,20 +81,20 @@ def ledger() -> Iterator[Ledger]:
     shared._factory, shared._backend = before, None
 
 
-def _sealed(store: MemoryStore) -> dict[str, str]:
+def _sealed(store: MemoryStore, context: dict[str, Any]) -> dict[str, str]:
     reference = set_up(store)
     write_stage(
         store,
         reference,
         files={"dt=1/a.parquet": b"rows", "dt=1/b.parquet": b"rows!", "dt=2/c.parquet": b"r"},
     )
-    S3CommitCollectOperator(task_id="collect", job=reference).execute({})
+    S3CommitCollectOperator(task_id="collect", job=reference).execute(context)
     return reference
 
 
 def test_a_commit_is_counted(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
     """A metric says how much it made visible, how long it took, and where, but not which job it was."""
-    S3CommitJobOperator(task_id="commit", job=_sealed(store)).execute(context)
+    S3CommitJobOperator(task_id="commit", job=_sealed(store, context)).execute(context)
     told = {name: count for name, count in ledger.counts.items() if name.startswith("s3commit.")}
     requests = told.pop("s3commit.commit.requests")
     assert requests >= 3
@@ -119,13 +119,13 @@ def test_a_failed_try_is_counted(store: MemoryStore, context: dict[str, Any], le
 
 def test_an_abort_is_counted(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
     """An abort counts with its uploads; one that finds the job committed does not count."""
-    reference = _sealed(store)
+    reference = _sealed(store, context)
     with pytest.raises(AirflowFailException):
         S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0).execute(context)
     assert ledger.counts["s3commit.aborts"] == 1
     assert ledger.counts["s3commit.abort.uploads"] >= 3
     before = dict(ledger.counts)
-    committed = _sealed(store)
+    committed = _sealed(store, context)
     S3CommitJobOperator(task_id="commit", job=committed).execute(context)
     S3CommitAbortOperator(task_id="abort", job=committed, kill_window=0).execute(context)
     assert ledger.counts["s3commit.aborts"] == before["s3commit.aborts"]
@@ -135,7 +135,7 @@ def test_a_sweep_is_counted_unless_it_was_dry(
     store: MemoryStore, context: dict[str, Any], ledger: Ledger
 ) -> None:
     """A dry run changes nothing, and counts nothing; either reports what is pending."""
-    _sealed(store)
+    _sealed(store, context)
     how = {"task_id": "sweep", "destination": FLIGHTS, "older_than": 0}
     S3CommitSweepOperator(**how).execute(context)
     assert ledger.counts == {}
@@ -203,7 +203,7 @@ def test_a_metric_that_cannot_be_sent_fails_no_task(
 ) -> None:
     """The commit is worth more than its count."""
     ledger.broken = True
-    summary = S3CommitJobOperator(task_id="commit", job=_sealed(store)).execute(context)
+    summary = S3CommitJobOperator(task_id="commit", job=_sealed(store, context)).execute(context)
     assert summary["files"] == 3
 
 
