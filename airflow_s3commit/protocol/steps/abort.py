@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, NoSuchKey, Unavailable
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import delete_objects, delete_record
@@ -17,9 +17,9 @@ from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
 from airflow_s3commit.protocol.model.places import lists_prefix
 from airflow_s3commit.protocol.steps.clean import abort_pending, clean
-from airflow_s3commit.protocol.steps.entry import Entry, OpenJob, Position
+from airflow_s3commit.protocol.steps.entry import Entry, OpenJob
 from airflow_s3commit.protocol.steps.files import files_of
-from airflow_s3commit.protocol.steps.log import Log, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.log import Log, ending, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.seal import find_seal
 from airflow_s3commit.protocol.steps.setup import begin_log, find_end, find_job
 from airflow_s3commit.protocol.steps.table import Source
@@ -27,9 +27,6 @@ from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
-
-#: Tries to create the entry. Each that fails means that another job's entry came first.
-TRIES = 100
 
 _BATCH = 1_000
 
@@ -72,30 +69,8 @@ def abandon(context: JobContext, log: Log, job: OpenJob | None, why: str) -> Ent
         Unavailable: Other jobs' entries came first a hundred times.
 
     """
-
-    def entry_after(head: Position) -> Entry:
-        return Entry(
-            destination=context.layout.destination.uri,
-            number=head.number + 1,
-            kind="abandon",
-            prev=head.sha256,
-            since=context.now_ms(),
-            job_id=context.job_id,
-            staging=context.layout.staging.uri,
-            context=job.context if job is not None else {},
-            why=why,
-            nonce=context.new_id(),
-        )
-
-    for _ in range(TRIES):
-        if log.end is not None:
-            return log.end
-        log.append(entry_after)
-        log.read()
-    if log.end is not None:
-        return log.end
-    raise Unavailable(
-        f"{context.name}: entries of other jobs came first {TRIES} times; it is not aborted: abort it again"
+    return log.end_job(
+        lambda head: ending(context, head, job, why=why), otherwise="It is not aborted: abort it again"
     )
 
 

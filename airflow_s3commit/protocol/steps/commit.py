@@ -25,7 +25,6 @@ from airflow_s3commit.exceptions import (
     JobFailed,
     NoSuchJob,
     NoSuchUpload,
-    Unavailable,
 )
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
@@ -39,15 +38,12 @@ from airflow_s3commit.protocol.steps.abort import abandon, undo
 from airflow_s3commit.protocol.steps.entry import Commit, Entry, OpenJob, Position, UnownedObject
 from airflow_s3commit.protocol.steps.files import unowned_objects, write_list
 from airflow_s3commit.protocol.steps.finish import finish
-from airflow_s3commit.protocol.steps.log import Log, read_table
+from airflow_s3commit.protocol.steps.log import Log, ending, read_table
 from airflow_s3commit.protocol.steps.seal import load_seal
 from airflow_s3commit.protocol.steps.setup import find_end, find_job, refuse_ended
 from airflow_s3commit.protocol.steps.table import Table
 
 logger = logging.getLogger(__name__)
-
-#: Tries to create the entry. Each that fails means that another job's entry came first.
-TRIES = 100
 
 
 def commit(
@@ -242,9 +238,8 @@ def _enter(run: _Run) -> Entry:
     """Create the job's entry, and return it, or the entry that another process ended the job with."""
     context, seal, options = run.context, run.seal, run.options
     within, digest = run.files.short(), run.files.sha256
-    for _ in range(TRIES):
-        if run.log.end is not None:
-            return run.log.end
+
+    def entry_after(head: Position) -> Entry:
         taken = _decide(run)
         made = Commit(
             mode=options.conflict_mode,
@@ -259,28 +254,10 @@ def _enter(run: _Run) -> Entry:
             tasks=sum(stage.tasks for stage in seal.stages),
             schemas=seal.schemas,
         )
+        return ending(context, head, run.job, commit=made)
 
-        def entry_after(head: Position, made: Commit = made) -> Entry:
-            return Entry(
-                destination=context.layout.destination.uri,
-                number=head.number + 1,
-                kind="commit",
-                prev=head.sha256,
-                since=context.now_ms(),
-                job_id=context.job_id,
-                staging=context.layout.staging.uri,
-                context=run.job.context,
-                commit=made,
-                nonce=context.new_id(),
-            )
-
-        if (entry := run.log.append(entry_after)) is not None:
-            logger.info("%s: committed as entry %d", context.name, entry.number)
-            return entry
-        run.log.read()
-    if run.log.end is not None:
-        return run.log.end
-    raise Unavailable(
-        f"{context.name}: entries of other jobs came first {TRIES} times. Its files are there, and not in the"
-        " table: commit it again, or abort it"
+    entry = run.log.end_job(
+        entry_after, otherwise="Its files are there, and not in the table: commit it again, or abort it"
     )
+    logger.info("%s: entry %d ends it: %s", context.name, entry.number, entry.kind)
+    return entry

@@ -32,7 +32,7 @@ EntryKind: TypeAlias = Literal["commit", "abandon", "release"]
 class Position(Struct, frozen=True):
     """An entry of a log by its number and the SHA-256 of its bytes; number 0 before the first entry.
 
-    Whoever keeps a position is a witness: an entry of that number with other bytes is of another log.
+    A record that keeps a position pins the log: an entry of that number with other bytes is of another log.
     """
 
     number: Generation = 0

@@ -1,7 +1,7 @@
 """The log of a destination: entries with numbers, each created by a process that has read all before it.
 
 An entry exists once and never changes, so a number is free or taken, and the first to create it wins. Each
-names the SHA-256 of the one before: a mixture of two logs is found by whoever reads it.
+names the SHA-256 of the one before, so every reader notices entries that were mixed from two logs.
 
 A listing may lag; it only hints where the end is. From there entries are read by their keys until one is
 missing.
@@ -13,18 +13,21 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Unavailable
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import entry_key, entry_number, log_prefix
 from airflow_s3commit.protocol.model.places import receipt_key
-from airflow_s3commit.protocol.steps.entry import Entry, Position
+from airflow_s3commit.protocol.steps.entry import Commit, Entry, OpenJob, Position
 from airflow_s3commit.protocol.steps.table import Left, Table
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
+
+#: Tries to create an entry. Each that fails means that another job's entry came first.
+TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,33 @@ class Log:
         self._take(Read(stored.record, stored.sha256))
         return stored.record if stored.record.nonce == entry.nonce else None
 
+    def end_job(self, make: Callable[[Position], Entry], *, otherwise: str) -> Entry:
+        """Create the entry that ends the job, and return it, or the one that ended the job before.
+
+        Before: the log is read to its end. Repeatable.
+
+        Args:
+            make: Returns the entry that follows a position. It is called anew for each try, because what an
+                entry says may depend on those before it.
+            otherwise: The state of the job and the next action, for the error.
+
+        Raises:
+            OutcomeUnknown: A response was lost, and reading back did not settle it.
+            Unavailable: Other jobs' entries came first a hundred times.
+
+        """
+        for _ in range(TRIES):
+            if self.end is not None:
+                return self.end
+            self.append(make)
+            if self.end is None:
+                self.read()
+        if self.end is not None:
+            return self.end
+        raise Unavailable(
+            f"{self._context.name}: entries of other jobs came first {TRIES} times. {otherwise}"
+        )
+
     def write_receipt(self) -> None:
         """Write the receipt of the newest entry, unless it is there or the entry ended no job. Repeatable."""
         if self.newest is None and self.head.number:
@@ -149,6 +179,34 @@ class Log:
                 f"{where} is not the entry that was there when {self._context.name} was set up: the log was"
                 " written over; see: s3commit verify"
             )
+
+
+def ending(
+    context: JobContext, head: Position, job: OpenJob | None, *, commit: Commit | None = None, why: str = ""
+) -> Entry:
+    """Return the entry after a position that ends the job: a commit, or without one ``abandon``.
+
+    Args:
+        context: The job.
+        head: The newest entry.
+        job: The job's record; None if there is none, or it is damaged.
+        commit: What the commit does.
+        why: The reason of an abort.
+
+    """
+    return Entry(
+        destination=context.layout.destination.uri,
+        number=head.number + 1,
+        kind="abandon" if commit is None else "commit",
+        prev=head.sha256,
+        since=context.now_ms(),
+        job_id=context.job_id,
+        staging=context.layout.staging.uri,
+        context=job.context if job is not None else {},
+        commit=commit,
+        why=why,
+        nonce=context.new_id(),
+    )
 
 
 def read_entry(store: ObjectStore, home: Destination, number: int) -> Read:

@@ -14,8 +14,8 @@ import org.apache.hadoop.fs.Path;
  * This JVM among the drivers of a stage attempt.
  *
  * <p>A driver is a JVM, whatever contexts it starts one after the other. A cluster manager may start a second one
- * for a submission whose first one died. Which came later is told by numbers, not by clocks: each takes the
- * number after those that it finds. Two that take the same number began at once, and nobody can tell which one
+ * for a submission whose first one died. Numbers show which came later, not clocks: each driver takes
+ * the number after those that it finds. Two that take the same number began at once, and nobody can tell which one
  * counts.
  */
 final class Driver {
