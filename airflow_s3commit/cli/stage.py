@@ -22,6 +22,7 @@ from airflow_s3commit.protocol.metadata.registry import failures_logged, registe
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import Destination, is_data
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions
+from airflow_s3commit.protocol.model.partition_names import check_directories
 
 #: Bytes to read at once.
 _CHUNK = 1024 * 1024
@@ -134,6 +135,10 @@ def put(
     once, each with its own TARGET. Seal the stage when all have ended.
     """
     files = list(_sources(source, target))
+    try:
+        check_directories(f"{target}/" if source != "-" and Path(source).is_dir() else target, "TARGET")
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     job, task = session.job(), _task(target if source == "-" or Path(source).is_dir() else files[0][1])
     if job.stage_seal(stage, attempt) is not None:
         raise JobClosed(f"stage {stage}-{attempt} of job {session.job_id} is sealed: use another --attempt")

@@ -163,15 +163,19 @@ def test_large_files_are_streamed(lake: Lake, run: RunProgram, tmp_path: Path) -
         (("-",), "needs a TARGET"),
         (("-", "dt=1/"), "needs a TARGET"),
         (("hidden",), "hidden from readers"),
+        (("-", "dt=/rows.csv"), "no value"),
+        (("-", "dt=None/rows.csv"), "no value"),
+        (("empty", "dt=1/hour="), "no value"),
     ],
 )
 def test_invalid_sources_are_refused_before_any_upload(
     lake: Lake, run: RunProgram, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
-    """A missing source, a nameless stream and a file that no reader would see are usage errors."""
+    """A missing source, a nameless stream, a partition without a value and a hidden file are usage errors."""
+    (tmp_path / "empty").mkdir()
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "_SUCCESS").touch()
-    words = tuple(word if word in ("-", "dt=1/") else str(tmp_path / word) for word in words)
+    words = tuple(word if word == "-" or "=" in word else str(tmp_path / word) for word in words)
     run("setup", lake.destination, "--job-id", OURS)
     refused = run("put", lake.destination, OURS, *words, *STAGE)
     assert refused.exit_code == 2

@@ -279,8 +279,9 @@ def unknown(context: JobContext) -> NoSuchJob | JobClosed:
     aborted = find_aborted(context)
     if aborted is None:
         return NoSuchJob(
-            f"{context.name} is not known: it was never set up, or it ended and was cleaned up. Set up a new"
-            " job"
+            f"{context.name} is not known: it was never set up, or it ended and was cleaned up, or a program"
+            f" deleted its record {context.staging_uri(context.layout.job)}, as an overwrite of a directory"
+            " above does. Set up a new job; s3commit sweep aborts the uploads of one whose record was deleted"
         )
     if aborted.lost is not None:
         return job_lost(context, aborted.lost)

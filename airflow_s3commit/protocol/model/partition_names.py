@@ -56,6 +56,20 @@ def check_partition_names(names: Iterable[Any], what: str) -> list[str]:
     return checked
 
 
+def check_directories(path: str, what: str) -> None:
+    """Refuse a file's path with a directory such as ``dt=`` or ``dt=None``, whose value got lost.
+
+    Args:
+        path: A path below the destination, as a user gives it.
+        what: Where it comes from, for the message.
+
+    Raises:
+        ValueError: The value of a column is empty or ``None``, as shell variables without a value leave it.
+
+    """
+    check_partition_names([part for part in path.split("/")[:-1] if "=" in part], what)
+
+
 def hive_values(path: str) -> dict[str, str]:
     """Return the columns and unescaped values of a Hive path.
 
