@@ -262,6 +262,61 @@ def test_every_context_and_every_command_of_a_statement_counts(
     assert all(one.pending() == [] for one in lakes.values())
 
 
+@pytest.mark.parametrize(
+    "first",
+    ["stopped", *(pytest.param(name, marks=pytest.mark.all) for name in ("left", "failed", "killed"))],
+)
+def test_rows_of_a_driver_that_was_not_killed_are_not_discarded(
+    lake: Lake, submit_unchanged: Submit, first: str
+) -> None:
+    """A second submission for a stage is refused before any upload, unless the first one was killed."""
+    job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode="as-written"))
+    conf = committer_conf(job.reference, "load", "1", writer="spark")
+    place = lake.uri.replace("s3://", "s3a://").rstrip("/")
+    begun = submit_unchanged("submitted.py", [place, "0", first], conf)
+    assert (begun.returncode == 0) == (first in {"stopped", "left"}), begun.stderr[-4000:]
+    pending = lake.pending()
+    assert pending
+    again = submit_unchanged("submitted.py", [place, "30", "stopped"], conf)
+    if first == "killed":
+        assert again.returncode == 0, again.stderr[-4000:]
+        job.seal_stage("load", "1")
+        job.seal()
+        assert job.commit().counts.rows == 30
+        assert sorted(lake.table().column("id").to_pylist()) == list(range(30, 60))
+    else:
+        assert again.returncode != 0
+        assert "has written for stage attempt load-1 before, and was not killed" in again.stdout
+        assert lake.pending() == pending
+        with pytest.raises(JobClosed, match="has begun to write and finished no write"):
+            job.seal_stage("load", "1")
+        job.abort()
+        assert lake.visible() == []
+    assert lake.pending() == []
+    assert [key for key in lake.everything() if f"__magic_job-{job.reference.job_id}" in key] == []
+
+
+@pytest.mark.all
+def test_a_driver_that_outlives_its_job_leaves_nothing(
+    lake: Lake, submit_unchanged: Submit, tmp_path: Path
+) -> None:
+    """The end of a driver leaves no record in a job that another process has committed before."""
+    job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode="as-written"))
+    conf = committer_conf(job.reference, "load", "1", writer="spark")
+    place = lake.uri.replace("s3://", "s3a://").rstrip("/")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        submitted = pool.submit(submit_unchanged, "submitted.py", [place, "0", str(pipe)], conf)
+        with pipe.open("wb"):
+            job.seal_stage("load", "1")
+            job.seal()
+            assert job.commit().counts.rows == 30
+        done = submitted.result()
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert [key for key in lake.everything() if f"__magic_job-{job.reference.job_id}" in key] == []
+
+
 @pytest.mark.all
 @pytest.mark.parametrize("multipart", ["true", "false"])
 def test_writes_that_would_not_stay_pending_are_refused(

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 #: With this record a driver takes its number, before its first write.
 _REGISTRATION = "driver.json"
 
+#: With this record a driver that has sealed writes says, at its end, that it was not killed.
+_END = "ended.json"
+
 
 def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealReference:
     """Seal a stage attempt with the task attempts that its newest Spark driver has sealed.
@@ -233,20 +236,16 @@ def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[D
     """Return what the newest driver of a stage attempt says of its writes, in their order.
 
     A driver is a JVM; it has taken the number after those that it found. Contexts that it started one after
-    the other share it.
+    the other share it. Output of an earlier driver is discarded if it was killed, or YARN started the newest
+    in its place.
 
     Raises:
         JobClosed: Two drivers have the newest number: they began at once. Or the newest has begun a write and
-            sealed none.
+            sealed none. Or an earlier one has sealed writes and was not killed.
         InvalidRecord: A record is damaged, or of another job or stage attempt.
 
     """
-    prefix = context.layout.driver_seals(stage, stage_attempt)
-    drivers: dict[str, list[str]] = {}
-    for info in context.store.list_objects(context.staging_bucket, prefix):
-        driver, slash, name = info.key.removeprefix(prefix).partition("/")
-        if slash and name.endswith(".json"):
-            drivers.setdefault(driver, []).extend([info.key] if name != _REGISTRATION else [])
+    drivers, ended = _drivers(context, stage, stage_attempt)
     if not drivers:
         return []
     newest = max(drivers)
@@ -262,17 +261,46 @@ def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[D
             f"{of_stage} the newest Spark driver, {newest}, has begun to write and finished no write: it died"
             ", or still runs; run the stage again"
         )
+
+    def load(key: str) -> DriverSealRecord:
+        record = records.load(context.store, context.staging_bucket, key, DriverSealRecord).record
+        if (record.job_id, record.stage, record.stage_attempt) != (context.job_id, stage, stage_attempt):
+            raise InvalidRecord(f"{context.staging_uri(key)} is of another job or stage attempt")
+        return record
+
+    found = [load(key) for key in sorted(drivers[newest])]
     for older in sorted(driver for driver in drivers.keys() - {newest} if drivers[driver]):
+        if older in ended and not _is_restart(load(drivers[older][0]), found[0]):
+            raise JobClosed(
+                f"{of_stage} the Spark drivers {older} and {newest} have both written and neither was killed,"
+                " so nothing tells whether the later one's output replaces the earlier one's or joins it;"
+                " nothing of it will be visible: give each submission a stage of its own, and run the stage"
+                " again"
+            )
         logger.warning(
-            "%s the output of driver %s is discarded, because driver %s began after it",
+            "%s the output of driver %s is discarded, because driver %s was started in its place",
             of_stage,
             older,
             newest,
         )
-    found = []
-    for key in sorted(drivers[newest]):
-        record = records.load(context.store, context.staging_bucket, key, DriverSealRecord).record
-        if (record.job_id, record.stage, record.stage_attempt) != (context.job_id, stage, stage_attempt):
-            raise InvalidRecord(f"{context.staging_uri(key)} is of another job or stage attempt")
-        found.append(record)
     return found
+
+
+def _drivers(context: JobContext, stage: str, stage_attempt: str) -> tuple[dict[str, list[str]], set[str]]:
+    """Return the keys of each driver's seals, and those drivers that have noted their end."""
+    prefix = context.layout.driver_seals(stage, stage_attempt)
+    drivers: dict[str, list[str]] = {}
+    ended: set[str] = set()
+    for info in context.store.list_objects(context.staging_bucket, prefix):
+        driver, slash, name = info.key.removeprefix(prefix).partition("/")
+        if name == _END:
+            ended.add(driver)
+        elif slash and name.endswith(".json"):
+            drivers.setdefault(driver, []).extend([info.key] if name != _REGISTRATION else [])
+    return drivers, ended
+
+
+def _is_restart(older: DriverSealRecord, newer: DriverSealRecord) -> bool:
+    """Return whether YARN started the newer one's driver because the other one's had failed."""
+    attempts = (older.application_attempt, newer.application_attempt)
+    return older.application == newer.application and None not in attempts and attempts[0] != attempts[1]

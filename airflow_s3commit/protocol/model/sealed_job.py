@@ -168,6 +168,7 @@ class DriverSealRecord(Versioned, frozen=True, kw_only=True):
         stage: Name of the application's stage.
         stage_attempt: Id of the stage attempt.
         application: Spark's id of the application.
+        application_attempt: YARN's number of this start of the application in cluster mode; elsewhere None.
         spark: Its version.
         write: Number of the write in the driver, in the order in which they ended.
         directory: The written directory below the destination; ``""`` for the destination itself.
@@ -181,6 +182,7 @@ class DriverSealRecord(Versioned, frozen=True, kw_only=True):
     stage: Text
     stage_attempt: Text
     application: Text
+    application_attempt: Text | None = None
     spark: Text
     write: Count
     directory: Line

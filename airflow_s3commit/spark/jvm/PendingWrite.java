@@ -16,6 +16,7 @@ import java.security.NoSuchAlgorithmException;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.UUID;
@@ -31,6 +32,7 @@ import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.internal.io.FileCommitProtocol.TaskCommitMessage;
 import org.apache.spark.sql.SaveMode;
+import scala.Option;
 
 /**
  * One write of an application for a job.
@@ -112,7 +114,22 @@ final class PendingWrite implements Serializable {
           "an earlier write of the application to " + path + " is pending, and Spark does not see it (" + mode
               + "): name the mode append or overwrite, or make the directory the destination of a job of its own");
     }
-    driverHome(conf);
+    Path home = driverHome(conf);
+    Optional<String> ended = isRestartable(spark) ? Optional.empty() : Driver.ended(home.getFileSystem(conf), home);
+    if (ended.isPresent()) {
+      throw refusal(
+          "driver " + ended.get() + " has written for stage attempt " + job.stage + "-" + job.stageAttempt
+              + " before, and was not killed, so nothing tells whether this one's output replaces or joins it: give"
+              + " each submission a stage of its own, or run the whole stage again, as a new attempt");
+    }
+  }
+
+  /**
+   * Whether a cluster manager may have started this driver in place of one that failed. The stage's seal knows YARN's
+   * attempts; a driver that a standalone cluster supervises would be started again for ever if it was refused here.
+   */
+  private static boolean isRestartable(SparkContext spark) {
+    return spark.applicationAttemptId().isDefined() || spark.getConf().getBoolean("spark.driver.supervise", false);
   }
 
   /** Whether this driver has sealed a write of the job to this directory, to one above it, or below it. */
@@ -126,9 +143,13 @@ final class PendingWrite implements Serializable {
     return job.id + "/" + (below.isEmpty() ? "" : below + "/");
   }
 
+  private Path jobRecord() {
+    return job.inStaging(new Path(path).toUri().getScheme(), "job.json");
+  }
+
   /** Refuses to go on without the job's record: what removed it, such as a write of a model, removed more. */
   private void requireJob(Configuration conf) throws IOException {
-    Path record = job.inStaging(new Path(path).toUri().getScheme(), "job.json");
+    Path record = jobRecord();
     try {
       record.getFileSystem(conf).getFileStatus(record);
     } catch (FileNotFoundException error) {
@@ -342,6 +363,8 @@ final class PendingWrite implements Serializable {
     ObjectNode seal = JSON.createObjectNode().put("version", 1).put("job_id", job.id);
     seal.put("stage", job.stage).put("stage_attempt", job.stageAttempt);
     seal.put("application", spark.applicationId()).put("spark", spark.version());
+    Option<String> applicationAttempt = spark.applicationAttemptId();
+    seal.put("application_attempt", applicationAttempt.isDefined() ? applicationAttempt.get() : null);
     seal.put("write", number).put("directory", job.relative(path).get());
     seal.put("dynamic", dynamic);
     ArrayNode directories = seal.putArray("replaced");
@@ -368,7 +391,21 @@ final class PendingWrite implements Serializable {
               + " after this one, so that one's output counts: end this application");
     }
     writeOutside(conf, new Path(home, String.format(Locale.ROOT, "%06d.json", number)), JSON.writeValueAsBytes(seal));
+    Driver.hasSealed(home, (file, body) -> noteEnd(conf, file, body));
     WRITTEN.add(slot(job, path));
+  }
+
+  /** Writes a record unless the job has ended, and nobody would remove the record. */
+  private void noteEnd(Configuration conf, Path file, String body) throws IOException {
+    Path record = jobRecord();
+    FileSystem fs = file.getFileSystem(conf);
+    if (fs.exists(record)) {
+      writeOutside(conf, file, body.getBytes(StandardCharsets.UTF_8));
+      // Written first: either this sees the job's end, or the job's end sees the record.
+      if (!fs.exists(record)) {
+        fs.delete(file, false);
+      }
+    }
   }
 
   /** Returns the directory of this driver's seals of the stage attempt, which it takes before its first write. */

@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.concurrent.TimeoutException;
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerApplicationEnd;
 import org.apache.spark.scheduler.SparkListenerTaskEnd;
 
 /** Rows that the tasks of an application wrote, as Spark counts them when a task has committed. */
@@ -44,6 +45,12 @@ final class RowCounter extends SparkListener {
         rows.put(end.taskInfo().taskId(), end.taskMetrics().outputMetrics().recordsWritten());
       }
     }
+  }
+
+  /** Also called when the JVM ends in an application that did not stop its context. */
+  @Override
+  public void onApplicationEnd(SparkListenerApplicationEnd end) {
+    Driver.end();
   }
 
   /** Waits until Spark has reported the tasks that have ended. */

@@ -106,9 +106,9 @@ def test_a_later_write_discards_what_it_overwrites(second: dict[str, Any]) -> No
     assert commit(lake) == {named("dt=1/h=0/b"), *kept}
 
 
-def register(lake: Lake, driver: str) -> None:
-    """Take a number for a driver, as it does before its first write."""
-    key = f"{lake.prefix}__magic_job-{OURS}/stages/spark-1/spark/{driver}/driver.json"
+def register(lake: Lake, driver: str, record: str = "driver") -> None:
+    """Write what a driver writes before its first write, or what it writes at its end."""
+    key = f"{lake.prefix}__magic_job-{OURS}/stages/spark-1/spark/{driver}/{record}.json"
     lake.store.put(BUCKET, key, b'{"version":1}')
 
 
@@ -122,6 +122,36 @@ def test_only_the_newest_driver_counts(caplog: pytest.LogCaptureFixture) -> None
         write(lake, 1, task, driver="000009-zebra" if number == 9 else "000010-ant")
     assert commit(lake) == {named("dt=3/b"), *OLD}
     assert "output of driver 000009-zebra is discarded" in caplog.text
+
+
+@each(
+    "case",
+    {
+        "submissions": ([{"application": "local-1"}, {"application": "local-2"}], True),
+        "one name": ([{"application": "mine"}, {"application": "mine"}], True),
+        "other applications of YARN": (
+            [{"application": f"application_1_{number}", "application_attempt": "1"} for number in (1, 2)],
+            True,
+        ),
+        "attempts of YARN": ([{"application_attempt": "1"}, {"application_attempt": "2"}], False),
+    }.values(),
+)
+def test_a_driver_that_was_not_killed_is_not_discarded(case: tuple[list[dict[str, str]], bool]) -> None:
+    """A stage is refused if an earlier driver ended by itself, unless YARN started the next in its place."""
+    said, refused = case
+    lake = new_job()
+    job = lake.job()
+    drivers = ("000001-first", "000002-second")
+    for driver, path, more in zip(drivers, ("dt=3/a", "dt=3/b"), said, strict=True):
+        register(lake, driver)
+        write(lake, 1, lake.run_task(job, {path: b"1"}, task=path[-1]), driver=driver, **more)
+        register(lake, driver, "ended")
+    if refused:
+        with pytest.raises(JobClosed, match="000001-first and 000002-second have both written"):
+            job.seal_stage(*STAGE)
+        assert job.stage_seal(*STAGE) is None
+    else:
+        assert commit(lake) == {named("dt=3/b"), *OLD}
 
 
 def test_all_writes_of_one_driver_count() -> None:

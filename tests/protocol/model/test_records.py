@@ -347,6 +347,7 @@ RECORDS.update(
             stage="spark",
             stage_attempt="1",
             application="application_1739800000123_0001",
+            application_attempt="1",
             spark="4.0.2",
             write=1,
             directory="dt=2013-01-01",
