@@ -140,8 +140,9 @@ def clean_up(context: JobContext) -> int:
     # clean_staging only removes a directory whose job record names it, and Hadoop writes no such record.
     record = JobRecord(
         **context.layout.place,
-        options=JobOptions(committer="magic", conflict_mode="append", unique_filenames=False),
+        options=JobOptions(committer="magic", conflict_mode="append"),
         context={"cleaned_up": files.uri},
+        adopted=True,
         created=context.now_ms(),
         nonce=context.new_id(),
     )
@@ -232,7 +233,6 @@ class AdoptionRequest(TypedDict, total=False):
             ``…/<UUID>/staging-uploads/_temporary/0/``, or a copy of one. The default is the job's magic
             directory.
         options: Options of the commit. The default is conflict mode ``append``, which keeps existing data.
-            Hadoop's file names may lack the job id, so ``unique_filenames`` is always off.
         expect_tasks: Number of the job's tasks: a commit of more or fewer is refused.
         accept_partial: Commit although task numbers below the greatest have no pendingset. With the magic
             committer these tasks did not commit, as it writes one even for a task without output. With the
@@ -427,4 +427,4 @@ def _chosen_options(options: JobOptions | None, pendingsets_uri: str | None) -> 
             "Hadoop began the uploads of an adopted job: storage class, tags, headers and a public ACL come"
             " too late for them; of object_options set only encryption and an ACL for owners, for its records"
         )
-    return msgspec.structs.replace(options, unique_filenames=False)
+    return options

@@ -35,6 +35,7 @@ from airflow_s3commit.protocol.hadoop.files import (
 )
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, examine, refusal
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.adopted import refuse_occupied
 from airflow_s3commit.protocol.lifecycle.seal import seal_job, seal_stage
 from airflow_s3commit.protocol.lifecycle.setup import set_up_job
 from airflow_s3commit.protocol.metadata import records
@@ -268,7 +269,7 @@ def check(adoption: Adoption, files: HadoopFiles) -> _CommittedOutput:
     Raises:
         InvalidRecord: A file is damaged or unknown, or an upload has no parts.
         DuplicateOutput: Two tasks write one key, or one task has two pendingsets.
-        DestinationNotEmpty: The conflict mode is ``fail``, and there is data.
+        DestinationNotEmpty: The conflict mode is ``fail``, and there is data; or one of its keys is taken.
         S3CommitError: As from `Adoption.examine`; or a request failed.
 
     """
@@ -284,6 +285,8 @@ def check(adoption: Adoption, files: HadoopFiles) -> _CommittedOutput:
             _add_output(context, file, upload, output)
     for _ in adoption.readable(files.others, forgiving=adoption.force):
         pass
+    committed = adoption.readable(files.committed, forgiving=False)
+    refuse_occupied(context, (upload for _, pendingset in committed for upload in pendingset.commits))
     if adoption.options.conflict_mode == "fail":
         whole = adoption.options.whole_destination
         is_retained = is_retained_at(context.store, context.layout.destination)

@@ -25,7 +25,7 @@ from airflow_s3commit.protocol.metadata.snapshot import is_retained_at
 from airflow_s3commit.protocol.metadata.state import find_job, gone, load_job, require_state
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions, StateRecord
+from airflow_s3commit.protocol.model.job import ConflictMode, JobRecord, StateRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
 from airflow_s3commit.store.base import ObjectStore
@@ -211,16 +211,16 @@ def preview_commit(context: JobContext) -> CommitPreview:
     with naming(context, "preview"):
         state = require_state(context, "sealed", "committing").record
         seal = load_seal(context, state.seal_etag)
-        options = load_job(context).options
+        job = load_job(context)
         preview = CommitPreview(
-            conflict_mode=options.conflict_mode,
+            conflict_mode=job.options.conflict_mode,
             planned=False,
             files=seal.record.counts.files,
             bytes=seal.record.counts.bytes,
             partitions=len(seal.record.partitions),
         )
         return _from_plan(context, state, seal.etag, preview) or _from_listing(
-            context, options, seal.record, preview
+            context, job, seal.record, preview
         )
 
 
@@ -243,13 +243,13 @@ def _from_plan(
 
 
 def _from_listing(
-    context: JobContext, options: JobOptions, seal: SealRecord, preview: CommitPreview
+    context: JobContext, job: JobRecord, seal: SealRecord, preview: CommitPreview
 ) -> CommitPreview:
     """Return the preview from a listing."""
-    options = options.as_sealed(seal.removes)
+    options = job.options.as_sealed(seal.removes)
     is_retained = is_retained_at(context.store, context.layout.destination)
     replaced = size = overwritten = 0
-    for info, is_own in existing_objects(context, options, seal, is_retained):
+    for info, is_own in existing_objects(context, job, seal, is_retained):
         if options.conflict_mode == "fail":
             return msgspec.structs.replace(preview, conflict=join_uri(context.bucket, info.key))
         replaced, size, overwritten = replaced + 1, size + info.size, overwritten + is_own

@@ -10,6 +10,7 @@ from airflow_s3commit.exceptions import (
     JobClosed,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.adopted import refuse_occupied, sealed_uploads
 from airflow_s3commit.protocol.lifecycle.baseline import open_history
 from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict, settle_begun, touched
@@ -34,6 +35,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         Overtaken: Another process moved the job.
         Verdict: The log says that the job is abandoned.
         Refused: The destination or the plan does not allow the commit, or a sealed record was changed.
+            Nothing was changed.
 
     """
     context = run.context
@@ -53,6 +55,8 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
     if ending is not None and ending.kind == "abandon":
         abort_job(context)
         raise Verdict(abandoned(context, ending))
+    if job.adopted:
+        refuse_occupied(context, sealed_uploads(run, seal.record))
     open_history(run)
     settle_begun(run, touched(job.options, seal.record))
     # A process that wrote the newest marker goes by that. To delete it shows whether it is still there.
@@ -67,8 +71,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         seal_etag=seal.etag,
         plan_etag=plan.etag,
         plan_id=plan.record.plan_id,
-        # Hadoop may have completed uploads of a job that was adopted.
-        begun=not job.options.needs_begin or "adopted_from" in job.context,
+        begun=not job.options.needs_begin,
         shards=run.shards,
         saved_success=success,
     )

@@ -28,6 +28,7 @@ from airflow_s3commit.exceptions import (
     NotReversible,
     PreconditionFailed,
 )
+from airflow_s3commit.protocol.lifecycle.adopted import refuse_if_replaced
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, draft_manifest, write_files
 from airflow_s3commit.protocol.lifecycle.plan import make_plan
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, settle_begun, touched
@@ -172,6 +173,8 @@ def enter_commit(
     for _ in range(_PLANS):
         if begun is None:
             settle_begun(run, touched(job.options, seal))
+            if job.adopted and run.log.ending() is None:
+                refuse_if_replaced(run, job, seal)
             if run.log.ending() is None and _has_conflict(run, job, seal, current):
                 stored = _plan_again(run, job, current.seal_etag)
                 current, etag = stored.record, stored.etag

@@ -52,7 +52,7 @@ from airflow_s3commit.protocol.metadata.state import (
 )
 from airflow_s3commit.protocol.model.codec import DIGEST_BYTES, encode, sha256, text_digest
 from airflow_s3commit.protocol.model.destination import is_data, join_uri
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
+from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.ownership import sign
 from airflow_s3commit.protocol.model.sealed_job import (
@@ -131,7 +131,7 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
         log.record_newest()
         plan_id, digest = context.new_id(), _Digest()
         parts = []
-        planned = digest.watch(_resolve(context, job.options, seal.record, log))
+        planned = digest.watch(_resolve(context, job, seal.record, log))
         for number, objects in enumerate(in_batches(planned, _PART_OBJECTS)):
             if number == 0 and len(objects) <= _WITHIN_OBJECTS:
                 parts.append(PlanPart(number=0, etag=WITHIN, objects=len(objects), within=objects))
@@ -200,7 +200,7 @@ def check_unchanged(
 
     """
     digest = _Digest()
-    for _ in digest.watch(_resolve(context, job.options, seal, log)):
+    for _ in digest.watch(_resolve(context, job, seal, log)):
         pass
     if digest.value != plan.digest:
         raise DestinationChanged(
@@ -242,7 +242,7 @@ def replaced_objects(
 
 def existing_objects(
     context: JobContext,
-    options: JobOptions,
+    job: JobRecord,
     seal: SealRecord,
     is_retained: Callable[[str], bool],
     has_ended: Callable[[str], bool] = lambda _job_id: False,
@@ -253,7 +253,7 @@ def existing_objects(
 
     Args:
         context: The job.
-        options: Its options, as sealed.
+        job: Its record.
         seal: Its seal.
         is_retained: Returns whether a file has left the table and is retained, by its key.
         has_ended: As for `settled_objects`.
@@ -262,29 +262,33 @@ def existing_objects(
         InvalidDestination: Conflict mode ``replace`` for the whole destination, with others below it.
 
     """
+    options = job.options.as_sealed(seal.removes)
     if options.only_adds:
         return
-    own = set() if options.unique_filenames else _own_keys(context, seal)
+    own = _own_keys(context, seal) if job.adopted or not options.unique_filenames else set()
     whole = options.whole_destination and options.conflict_mode != "append"
     nested: set[str] = set()
     for info in settled_objects(context, None if whole else seal.partitions, has_ended, nested=nested):
         if is_retained(info.key):
             continue
         overwritten = text_digest(info.key) in own
+        if overwritten and job.adopted:
+            # Hadoop published it before the job was adopted, or this commit has.
+            continue
         if overwritten or options.conflict_mode != "append":
             yield info, overwritten
     if options.conflict_mode == "replace":
         refuse_nested(context.layout.destination, nested)
 
 
-def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Log) -> Iterator[PlannedObject]:
+def _resolve(context: JobContext, job: JobRecord, seal: SealRecord, log: Log) -> Iterator[PlannedObject]:
     """Yield the existing objects that the commit replaces or overwrites."""
-    options = options.as_sealed(seal.removes)
+    options = job.options.as_sealed(seal.removes)
     known: KnownFiles | None = None
     if not options.only_adds and (log.retaining or options.retain_seconds):
         known = known_files(context.store, context.layout.destination, at_least=log.position)
     is_retained = known.is_retained if known is not None else lambda _key: False
-    for info, overwritten in existing_objects(context, options, seal, is_retained, log.has_ended):
+    for info, overwritten in existing_objects(context, job, seal, is_retained, log.has_ended):
         if options.conflict_mode == "fail":
             raise DestinationNotEmpty(
                 f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"

@@ -104,6 +104,7 @@ def set_up_job(
                 **context.layout.place,
                 options=options,
                 context=dict(job_context),
+                adopted=adopting,
                 created=context.now_ms(),
                 log=head,
                 epoch=newest.epoch if newest is not None else 0,

@@ -264,8 +264,7 @@ def _own(context: JobContext, uploads: Iterable[PendingId]) -> Iterator[PendingI
 
 
 def _why_not(context: JobContext, thing: Thing) -> str | None:
-    options = context.record.options if context.record is not None else None
-    return why_not(context.layout, options, thing)
+    return why_not(context.layout, context.record, thing)
 
 
 def _may_destroy(context: JobContext, thing: Thing) -> bool:

@@ -177,6 +177,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         staging: URI of its staging.
         options: How it commits.
         context: Facts of the orchestrator: DAG, run, partition.
+        adopted: Hadoop wrote its output, under names of its own: its sealed uploads say what is the job's.
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
         log: Number of the log's newest entry at setup; 0 without one. The job's own entry comes later.
         epoch: Number of the entry that the history began with, at setup; 0 if it had not begun.
@@ -192,6 +193,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     staging: Text
     options: JobOptions
     context: dict[Line, Prose] = field(default_factory=dict)
+    adopted: bool = False
     created: Milliseconds
     log: Generation = 0
     epoch: Generation = 0

@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.model.places import lists_prefix, open_prefix
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.codec import JobOwned
     from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.protocol.model.job import JobOptions
+    from airflow_s3commit.protocol.model.job import JobRecord
     from airflow_s3commit.protocol.model.layout import Layout
     from airflow_s3commit.protocol.model.pendingset import PendingUpload
     from airflow_s3commit.store.base import ObjectInfo
@@ -155,12 +155,12 @@ def is_written_here(existing: ObjectInfo, destination: Destination) -> bool:
     return JOB_METADATA in metadata and metadata.get(PLACE_METADATA, place) == place
 
 
-def why_not(layout: Layout, options: JobOptions | None, thing: Thing) -> str | None:
+def why_not(layout: Layout, record: JobRecord | None, thing: Thing) -> str | None:
     """Return why a job may not destroy a thing; None if it may.
 
     Args:
         layout: The job.
-        options: Options of its own verified record; None if that is gone.
+        record: Its own verified record; None if that is gone.
         thing: What to destroy.
 
     """
@@ -174,21 +174,21 @@ def why_not(layout: Layout, options: JobOptions | None, thing: Thing) -> str | N
         return None
     if not is_data(relative):
         return f"{_uri(thing)} is no data file: readers do not see it"
-    return None if thing.proof in ("plan", "release") else _why_not_output(layout, options, thing)
+    return None if thing.proof in ("plan", "release") else _why_not_output(layout, record, thing)
 
 
-def _why_not_output(layout: Layout, options: JobOptions | None, thing: Thing) -> str | None:
-    """Check data that the job may have written: by its name, or with fixed names by the job's records."""
+def _why_not_output(layout: Layout, record: JobRecord | None, thing: Thing) -> str | None:
+    """Check data that the job may have written: by its name, or if Hadoop named it, by the job's records."""
     owner = owner_of(thing.key)
     if owner == layout.job_id:
         return None
     if thing.proof == "name":
         return f"{_uri(thing)} does not have the id of job {layout.job_id} in its name"
-    if options is not None and not options.unique_filenames:
-        return None
+    if record is not None and (record.adopted or not record.options.unique_filenames):
+        return None if thing.proof == "record" else f"no record of job {layout.job_id} names {_uri(thing)}"
     if owner is not None:
         return f"{_uri(thing)} is of job {owner}, by its name"
-    if options is not None and is_canonical(layout.job_id):
+    if record is not None and is_canonical(layout.job_id):
         return f"{_uri(thing)} does not have the id of job {layout.job_id} in its name, as all of its files"
     # A job of Hadoop, whose id is no UUID, or one whose own record is gone: its records decide.
     return None

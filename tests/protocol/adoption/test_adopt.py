@@ -11,6 +11,7 @@ import pytest
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     AuditFailed,
+    DestinationChanged,
     DestinationNotEmpty,
     DuplicateOutput,
     InvalidDestination,
@@ -27,9 +28,11 @@ from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manife
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, ConflictMode, JobOptions, JobReference
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import PartEtag
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.s3.store import S3Store
+from airflow_s3commit.testing import Crash, Fault, FaultyStore, StoreCall
 from tests.protocol.building import an_id
 from tests.protocol.hadoop.dead_jobs import (
     BUCKET,
@@ -383,13 +386,87 @@ def test_mode_fail_refuses_before_anything_is_written(committer: Any) -> None:
     finish(dead)
 
 
+TAKEN = f"{ROOT}day=18/part-00000.parquet"
+
+
+def write_over(dead: DeadJob) -> None:
+    """Put an object of another writer at a key of the job."""
+    dead.put(TAKEN, b"old")
+
+
+def run_again(dead: DeadJob) -> None:
+    """Write and complete the same bytes at the same key, as a rerun with Hadoop's names does."""
+    upload_id = dead.store.create_upload(BUCKET, TAKEN, metadata={}, content_type="x")
+    (parts,) = (parts for files in TASKS.values() for path, parts in files.items() if ROOT + path == TAKEN)
+    etags = [dead.store.upload_part(BUCKET, TAKEN, upload_id, n, part) for n, part in enumerate(parts, 1)]
+    dead.store.complete_upload(BUCKET, TAKEN, upload_id, etags)
+
+
+@LAYOUTS
 @pytest.mark.parametrize("mode", ["append", "replace"])
-def test_a_key_that_exists_is_overwritten_not_deleted(mode: ConflictMode) -> None:
-    """If Hadoop reuses a name, the new object survives the removal of what it replaced."""
-    dead = DeadJob.magic()
-    dead.put(f"{ROOT}day=18/part-00000.parquet", b"old")
-    finish(dead, options=JobOptions(committer="magic", conflict_mode=mode))
+@pytest.mark.parametrize("occupy", [write_over, run_again])
+def test_a_key_that_is_taken_refuses_the_commit(
+    occupy: Callable[[DeadJob], None], mode: ConflictMode, layout: str
+) -> None:
+    """Names of Hadoop may repeat, and a completion would overwrite: nothing changes until the key is free."""
+    dead = dead_job(layout)
+    occupy(dead)
+    before, options = dead.everything(), JobOptions(committer="magic", conflict_mode=mode)
+    with pytest.raises(DestinationNotEmpty, match=rf"writes s3://{BUCKET}/{TAKEN}, and an object"):
+        finish(dead, layout, options=options)
+    assert dead.everything() == before
+    dead.store.delete(BUCKET, TAKEN)
+    finish(dead, layout, options=options)
     assert dead.visible() == dead.contents
+
+
+@pytest.mark.parametrize("mode", ["append", "replace"])
+def test_a_key_that_is_taken_after_the_seal_refuses_the_commit(mode: ConflictMode) -> None:
+    """A job that was adopted and not yet committed looks at its keys again, and keeps its uploads."""
+    dead, options = DeadJob.magic(), JobOptions(committer="magic", conflict_mode=mode)
+    store = FaultyStore(dead.store, Fault("crash-before", verb="put", key="*/state.json", nth=3))
+    with pytest.raises(Crash):
+        adopt(store, dead.destination, job_id=UUID, options=options)
+    dead.put(TAKEN, b"old")
+    pending = dead.pending_keys()
+    with pytest.raises(DestinationNotEmpty, match="an object of another writer is there"):
+        finish(dead, options=options)
+    assert dead.pending_keys() == pending
+    assert dead.visible() == {TAKEN: b"old"}
+
+
+def test_a_file_of_the_table_is_not_listed_twice() -> None:
+    """A rerun was adopted: the first run, whose upload is gone, is not taken for the writer of its file."""
+    first, again = "8f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a22", DeadJob()
+    again.commit_magic_task(0, {"part-0": (b"rows",)})
+    finish(again)
+    commit = again.pending("part-0", (b"rows",), job=first)
+    directory = f"{ROOT}__magic_job-{first}/job-{first}/00/"
+    again.put(f"{directory}{task_id(0)}.pendingset", again.pendingset([commit], job=first))
+    again.store.abort_upload(BUCKET, f"{ROOT}part-0", again.uploads[f"{ROOT}part-0"][-1])
+    again.store.delete(BUCKET, f"{ROOT}_SUCCESS")
+    before = again.everything()
+    with pytest.raises(DestinationNotEmpty, match=f"it is a file of the table, of job {UUID}"):
+        finish(again, job_id=first)
+    assert again.everything() == before
+
+
+def test_a_job_is_not_committed_beside_one_that_replaces_its_partitions() -> None:
+    """That one may have taken the files for older data, and delete them: the adopted job is rolled back."""
+    dead = DeadJob.magic()
+    done: list[str] = []
+
+    def replace_partition(call: StoreCall) -> None:
+        if call.verb == "put" and "/log/" in call.key and not done:
+            done.append(call.key)
+            replacing = write_job(dead.destination, store=dead.store, conflict_mode="replace")
+            with replacing as job, job.open("day=17/new.parquet") as file:
+                file.write(b"new")
+
+    with pytest.raises(DestinationChanged, match="replaced files beside it"):
+        adopt(FaultyStore(dead.store, before=replace_partition), dead.destination, job_id=UUID)
+    assert dead.pending_keys() == []
+    assert list(dead.visible().values()) == [b"new"]
 
 
 def test_an_adopted_job_keeps_its_options() -> None:

@@ -44,7 +44,8 @@ from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lak
 
 LAYOUT = Layout.of(Destination(BUCKET, ROOT), OURS)
 HADOOP = Layout.of(Destination(BUCKET, ROOT), "job_202502170001_0003")
-UNIQUE, FIXED = JobOptions(), JobOptions(unique_filenames=False)
+RECORD_OF_JOB = JobRecord(**LAYOUT.place, options=JobOptions(), created=1, nonce="n-1")
+OWN, ADOPTED = RECORD_OF_JOB, msgspec.structs.replace(RECORD_OF_JOB, adopted=True)
 PROOFS = get_args(Proof)
 
 OUR_NAME = ROOT + named("dt=1/part-0.parquet")
@@ -52,27 +53,29 @@ THEIR_NAME = ROOT + named("dt=1/part-0.parquet", THEIRS)
 NO_NAME = f"{ROOT}dt=1/part-0.parquet"
 
 
-@each("options", [UNIQUE, FIXED, None])
+@each("record", [OWN, ADOPTED, None])
 @each("proof", [proof for proof in PROOFS if proof not in ("writer", "plan", "release")])
 @each("kind", ["upload", "object"])
-def test_output_is_known_by_its_name(kind: Any, proof: Any, options: JobOptions | None) -> None:
-    """A file with the job's id in its name is the job's; another is only where names are fixed."""
-    assert why_not(LAYOUT, options, Thing(kind, BUCKET, OUR_NAME, proof)) is None
-    theirs = why_not(LAYOUT, options, Thing(kind, BUCKET, THEIR_NAME, proof))
-    assert (theirs is None) == (options is FIXED and proof != "name")
-    nobodys = why_not(LAYOUT, options, Thing(kind, BUCKET, NO_NAME, proof))
-    assert (nobodys is None) == (options is not UNIQUE and proof != "name")
+def test_output_is_known_by_its_name(kind: Any, proof: Any, record: JobRecord | None) -> None:
+    """A file with the job's id in its name is the job's; of an adopted job also what a record of it names."""
+    assert why_not(LAYOUT, record, Thing(kind, BUCKET, OUR_NAME, proof)) is None
+    is_recorded = record is ADOPTED and proof == "record"
+    theirs = why_not(LAYOUT, record, Thing(kind, BUCKET, THEIR_NAME, proof))
+    assert (theirs is None) == is_recorded
+    nobodys = why_not(LAYOUT, record, Thing(kind, BUCKET, NO_NAME, proof))
+    assert (nobodys is None) == (is_recorded or (record is None and proof != "name"))
 
 
 def test_an_id_that_is_not_a_uuid_proves_nothing() -> None:
     """A job of Hadoop owns what its records name, but nothing by a file's name."""
     key = f"{ROOT}dt=1/part-0-{HADOOP.job_id}.parquet"
-    assert why_not(HADOOP, UNIQUE, Thing("upload", BUCKET, key, "name")) is not None
-    assert why_not(HADOOP, UNIQUE, Thing("upload", BUCKET, key, "record")) is None
-    assert why_not(HADOOP, UNIQUE, Thing("upload", BUCKET, THEIR_NAME, "record")) is not None
+    for record in (ADOPTED, None):
+        assert why_not(HADOOP, record, Thing("upload", BUCKET, key, "name")) is not None
+        assert why_not(HADOOP, record, Thing("upload", BUCKET, key, "record")) is None
+    assert why_not(HADOOP, None, Thing("upload", BUCKET, THEIR_NAME, "record")) is not None
 
 
-@each("options", [UNIQUE, FIXED, None])
+@each("record", [OWN, ADOPTED, None])
 @each("proof", PROOFS)
 @each("kind", ["upload", "object"])
 @each(
@@ -86,10 +89,10 @@ def test_an_id_that_is_not_a_uuid_proves_nothing() -> None:
     ],
 )
 def test_nothing_outside_the_destination_belongs_to_a_job(
-    bucket: str, key: str, kind: Any, proof: Any, options: JobOptions | None
+    bucket: str, key: str, kind: Any, proof: Any, record: JobRecord | None
 ) -> None:
     """Whatever claims to be the job's, its output is below the destination."""
-    assert "lies outside" in (why_not(LAYOUT, options, Thing(kind, bucket, key, proof)) or "")
+    assert "lies outside" in (why_not(LAYOUT, record, Thing(kind, bucket, key, proof)) or "")
 
 
 @each("proof", [proof for proof in PROOFS if proof != "writer"])
@@ -107,7 +110,7 @@ def test_nothing_outside_the_destination_belongs_to_a_job(
 )
 def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
     """Records, markers and hidden files are never deleted as data, even if a record or plan names them."""
-    assert why_not(LAYOUT, FIXED, Thing("object", BUCKET, ROOT + path, proof)) is not None
+    assert why_not(LAYOUT, ADOPTED, Thing("object", BUCKET, ROOT + path, proof)) is not None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,7 @@ def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
 )
 def test_records_are_known_by_their_place(bucket: str, key: str, own: bool) -> None:
     """A job removes records of its own staging, the lock and the marker, but no manifest or other records."""
-    assert (why_not(LAYOUT, UNIQUE, Thing("record", bucket, key, "staging")) is None) == own
+    assert (why_not(LAYOUT, OWN, Thing("record", bucket, key, "staging")) is None) == own
 
 
 @pytest.mark.parametrize(
