@@ -200,6 +200,10 @@ class NotReversible(Refused):
     """Old data has been overwritten, deleted or released: the commit, or the table, cannot be rolled back."""
 
 
+class HistoryRewound(Refused):
+    """The table was rolled back, or its log begun anew, since a reader's generation: read it whole again."""
+
+
 class DestinationNotEmpty(Refused):
     """Conflict mode ``fail``: the destination, or a partition the job writes, has data.
 

@@ -100,6 +100,11 @@ LARGEST: Final[Mapping[str, int]] = {
     "LiveCommit": 128 * MIB,
     "RetainedCommit": 128 * MIB,
     "CheckpointHead": 128 * MIB,
+    "CheckpointStart": MIB,
+    "SourceLine": 64 * KIB,
+    # A partition of some fifty thousand commits.
+    "PartitionLine": 4 * MIB,
+    "UnownedLine": 16 * KIB,
     "FileEntry": LINE_BYTES,
     "PlannedObject": 16 * KIB,
     # What is handed from one process to another.

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from msgspec import UNSET
+
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
@@ -127,7 +129,7 @@ def _published(context: JobContext) -> Iterator[ObjectToDelete]:
     older: set[str] | None = None
     for batch in in_batches(named, _BATCH):
         if older is None:
-            older = _older_files(context)
+            older = older_files(context)
         calls = [(info, Head(context.bucket, info.key)) for info in batch if info.key not in older]
         for info, outcome in outcomes(context.store, calls, NoSuchKey):
             if not isinstance(outcome, ObjectInfo):
@@ -137,13 +139,13 @@ def _published(context: JobContext) -> Iterator[ObjectToDelete]:
                 yield ObjectToDelete(info.key, outcome.etag)
 
 
-def _older_files(context: JobContext) -> set[str]:
+def older_files(context: JobContext) -> set[str]:
     """Return the keys with the job's id that the first entry lists as older than the log."""
     store, home = context.store, context.layout.destination
     first = read_entry(store, home, 1).entry
     if first.commit is None or first.job_id is not None:
         return set()
-    source = Source(1, None, first.commit.files_sha256, bool(first.commit.within), {})
+    source = Source(1, None, first.commit.files_sha256, first.commit.within is not UNSET, {})
     return {file.key for file in files_of(store, home, source) if owner_of(file.key) == context.job_id}
 
 

@@ -10,6 +10,7 @@ from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads,
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.places import job_key, lists_prefix, seal_key
 from airflow_s3commit.protocol.steps.entry import Entry
+from airflow_s3commit.protocol.steps.fold import write_checkpoint
 
 
 def abort_pending(context: JobContext, counted: Container[str] = ()) -> int:
@@ -54,3 +55,4 @@ def clean(context: JobContext, entry: Entry) -> None:
         delete_records(context, (info.key for info in listed))
     for key in (seal_key(layout.destination, context.job_id), job_key(layout.destination, context.job_id)):
         delete_record(context, context.bucket, key)
+    write_checkpoint(store, layout.destination, entry)

@@ -10,7 +10,7 @@ Any process may commit a job again after a crash at any point, beside a live com
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from msgspec import UNSET
@@ -29,17 +29,16 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
-from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.model.job import JobOptions, Removal
-from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
 from airflow_s3commit.protocol.steps.abort import abandon, undo
 from airflow_s3commit.protocol.steps.entry import Commit, Entry, OpenJob, Position, UnownedObject
 from airflow_s3commit.protocol.steps.files import unowned_objects, write_list
 from airflow_s3commit.protocol.steps.finish import finish
-from airflow_s3commit.protocol.steps.log import Log, ending, read_table
-from airflow_s3commit.protocol.steps.seal import load_seal
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.log import Log, ending
+from airflow_s3commit.protocol.steps.seal import load_seal, sealed_uploads
 from airflow_s3commit.protocol.steps.setup import find_end, find_job, refuse_ended
 from airflow_s3commit.protocol.steps.table import Table
 
@@ -163,21 +162,12 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
 
 def _complete(run: _Run) -> None:
     """Complete every sealed upload, and list its file."""
-    context = run.context
-    sealed = each_pendingset(context, load_stage_seals(context, run.seal))
-    uploads = (upload for _, _, pendingset in sealed for upload in pendingset.commits)
-    for upload in complete_uploads(context, _listed(run, uploads)):
+    for upload in complete_uploads(run.context, _listed(run)):
         run.progress(upload)
 
 
-def _listed(run: _Run, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
-    """Add each upload to the job's list of files. One that is not the job's own by its name is refused."""
-    for upload in uploads:
-        if owner_of(upload.destinationKey) != run.context.job_id:
-            raise InvalidRecord(
-                f"{run.context.name}: the sealed file {upload.destinationKey} does not have the job's id in"
-                " its name"
-            )
+def _listed(run: _Run) -> Iterator[PendingUpload]:
+    for upload in sealed_uploads(run.context, run.seal):
         run.files.add(upload)
         yield upload
 

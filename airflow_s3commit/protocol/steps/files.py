@@ -108,15 +108,24 @@ def unowned_objects(
     nested: set[str] = set()
     found = [info for info in data_objects(context, partitions, nested=nested) if owner_of(info.key) is None]
     refuse_nested(context.layout.destination, nested)
-    # Only the entry that lists older data has files without an owner.
-    older = [number for number, source in table.sources.items() if source.job_id is None]
-    touched = table.live if partitions is None else partitions
-    pieces = {name: [number for number in table.live.get(name, ()) if number in older] for name in touched}
-    store, home = context.store, context.layout.destination
-    known = {file.key for file in files_in(store, home, table.sources, pieces)} if found else set()
+    if not found:
+        return []
+    touched = table.partitions() if partitions is None else partitions
+    pieces = {name: table.numbers_in(name) for name in touched}
+    known = older_keys(context.store, context.layout.destination, table, pieces)
+    taken = table.unowned_in_place()
     return [
-        UnownedObject(key=info.key, etag=info.etag, size=info.size) for info in found if info.key not in known
+        UnownedObject(key=info.key, etag=info.etag, size=info.size)
+        for info in found
+        if info.key not in known and taken.get(info.key) != info.etag
     ]
+
+
+def older_keys(store: ObjectStore, home: Destination, table: Table, pieces: Pieces) -> set[str]:
+    """Return the keys of files in some pieces of a table that are older than its log: they have no job."""
+    older = {number for number, source in table.sources.items() if source.job_id is None}
+    found = {name: [number for number in numbers if number in older] for name, numbers in pieces.items()}
+    return {file.key for file in files_in(store, home, table.sources, found)}
 
 
 def list_older_data(context: JobContext) -> FileList:

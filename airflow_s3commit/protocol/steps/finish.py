@@ -9,6 +9,8 @@ import logging
 from collections.abc import Iterator
 from itertools import islice
 
+from msgspec import UNSET
+
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import delete_objects
@@ -18,7 +20,8 @@ from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES
 from airflow_s3commit.protocol.steps.clean import abort_pending, clean
 from airflow_s3commit.protocol.steps.entry import Commit, Entry
 from airflow_s3commit.protocol.steps.files import files_in, files_of
-from airflow_s3commit.protocol.steps.log import what_left, write_receipt
+from airflow_s3commit.protocol.steps.fold import what_left
+from airflow_s3commit.protocol.steps.log import write_receipt
 from airflow_s3commit.protocol.steps.marker import write_success
 from airflow_s3commit.protocol.steps.seal import find_seal
 from airflow_s3commit.protocol.steps.table import Source
@@ -81,6 +84,7 @@ def _counted(context: JobContext) -> set[str]:
 
 
 def _first_keys(context: JobContext, entry: Entry, commit: Commit) -> list[str]:
-    source = Source(entry.number, entry.job_id, commit.files_sha256, bool(commit.within), commit.partitions)
+    is_within = commit.within is not UNSET
+    source = Source(entry.number, entry.job_id, commit.files_sha256, is_within, commit.partitions)
     files = files_of(context.store, context.layout.destination, source)
     return [file.key for file in islice(files, MAX_FILENAMES)]

@@ -10,7 +10,7 @@ missing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Unavailable
@@ -21,7 +21,6 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import entry_key, entry_number, log_prefix
 from airflow_s3commit.protocol.model.places import receipt_key
 from airflow_s3commit.protocol.steps.entry import Commit, Entry, OpenJob, Position
-from airflow_s3commit.protocol.steps.table import Left, Table
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -230,51 +229,6 @@ def find_head(store: ObjectStore, home: Destination) -> int:
     """Return the number of the newest entry that a listing shows; 0 without one. It may lag."""
     listed = store.list_objects(home.bucket, log_prefix(home), recursive=False)
     return max((entry_number(home, info.key) or 0 for info in listed), default=0)
-
-
-def read_table(store: ObjectStore, home: Destination, number: int | None = None) -> Table:
-    """Return the table after an entry, or after the newest.
-
-    Raises:
-        NoSuchKey: There is no entry of this number.
-        InvalidRecord: An entry is damaged, or does not follow the one before.
-
-    """
-    table = Table()
-    for read in _entries(store, home, number):
-        table.apply(read.entry, read.sha256)
-    return table
-
-
-def what_left(store: ObjectStore, home: Destination, number: int) -> Left:
-    """Return what a commit took from the table.
-
-    Raises:
-        NoSuchKey: There is no entry of this number.
-        InvalidRecord: An entry is damaged, or does not follow the one before.
-
-    """
-    table, left = Table(), Left({}, {})
-    for read in _entries(store, home, number):
-        left = table.apply(read.entry, read.sha256)
-    return left
-
-
-def _entries(store: ObjectStore, home: Destination, last: int | None) -> Iterator[Read]:
-    """Yield the entries from the first on, each checked against the one before."""
-    number, digest = 1, ""
-    while last is None or number <= last:
-        try:
-            read = read_entry(store, home, number)
-        except NoSuchKey:
-            if last is not None:
-                raise
-            return
-        if read.entry.destination != home.uri or read.entry.prev != digest:
-            where = join_uri(home.bucket, entry_key(home, number))
-            raise InvalidRecord(f"{where} does not follow the entry before it in the log of {home.uri}")
-        yield read
-        number, digest = number + 1, read.sha256
 
 
 def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | None:

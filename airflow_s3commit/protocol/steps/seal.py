@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed
@@ -12,9 +12,12 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_record
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import Removal
+from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.ownership import check_place
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.places import seal_key
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.steps.setup import find_end, load_job, refuse_ended
@@ -115,6 +118,31 @@ def find_seal(context: JobContext) -> Stored[SealRecord] | None:
     if stored is not None:
         check_place(stored.record, context.layout, join_uri(context.bucket, key))
     return stored
+
+
+def sealed_uploads(
+    context: JobContext, record: SealRecord, selected: Callable[[int], bool] = lambda _: True
+) -> Iterator[PendingUpload]:
+    """Yield the sealed uploads in the seals' order, each checked to be the job's own.
+
+    Args:
+        context: The job.
+        record: Its seal.
+        selected: Returns whether to read the task attempt with a number, in the seals' order.
+
+    Raises:
+        InvalidRecord: A record was changed, or a file lies outside the destination or does not have the job's
+            id in its name: to complete it could overwrite another job's file.
+
+    """
+    for _, _, pendingset in each_pendingset(context, load_stage_seals(context, record), selected):
+        for upload in pendingset.commits:
+            if owner_of(upload.destinationKey) != context.job_id:
+                raise InvalidRecord(
+                    f"{context.name}: the sealed file {upload.destinationKey} does not have the job's id in"
+                    " its name"
+                )
+            yield upload
 
 
 def load_seal(context: JobContext, sha256: str | None = None) -> SealRecord:

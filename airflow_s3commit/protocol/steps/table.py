@@ -51,6 +51,21 @@ class Left(Struct, frozen=True):
     sources: Mapping[int, Source]
 
 
+class Retained(Struct, frozen=True):
+    """What a commit took from the table, and what stays in place for a while.
+
+    Attributes:
+        pieces: The commits by partition.
+        seconds: How long it stays, from the commit's entry on.
+        unowned: ETags of the objects of other programs that it took, by key.
+
+    """
+
+    pieces: dict[str, list[int]]
+    seconds: int
+    unowned: dict[str, str] = {}
+
+
 class Table:
     """A table after some entries of its log.
 
@@ -58,7 +73,9 @@ class Table:
         head: The last of these entries.
         generation: Number of the last commit among them; 0 without one.
         live: The commits that each partition consists of.
-        retained: The pieces that left the table and stay in place, by the generation that took them.
+        retained: What left the table and stays in place, by the generation that took it.
+        freed: The same, of what the newest release freed. Some of it may still be there; what earlier
+            releases freed is deleted.
         sources: The commits that are live or retained, by number.
 
     """
@@ -67,7 +84,8 @@ class Table:
         self.head = Position()
         self.generation = 0
         self.live: dict[str, list[int]] = {}
-        self.retained: dict[int, dict[str, list[int]]] = {}
+        self.retained: dict[int, Retained] = {}
+        self.freed: dict[int, Retained] = {}
         self.sources: dict[int, Source] = {}
         self._references: Counter[int] = Counter()
 
@@ -80,15 +98,18 @@ class Table:
 
         """
         self.head = Position(entry.number, sha256)
-        for generation in entry.frees:
-            self._forget(self.retained.pop(generation, {}))
+        if entry.frees:
+            for deleted in self.freed.values():
+                self._forget(deleted.pieces)
+            self.freed = {one: self.retained.pop(one) for one in entry.frees if one in self.retained}
         if entry.commit is None:
             return Left({}, {})
         sources = dict(self.sources)
         left = self._commit(entry, entry.commit)
         numbers = {number for numbers in left.values() for number in numbers}
-        if entry.commit.retain and left:
-            self.retained[entry.number] = left
+        unowned = {one.key: one.etag for one in entry.commit.unowned}
+        if entry.commit.retain and (left or unowned):
+            self.retained[entry.number] = Retained(left, entry.commit.retain, unowned)
         else:
             self._forget(left)
         return Left(left, {number: sources[number] for number in numbers})
@@ -110,7 +131,38 @@ class Table:
         """Return whether the files of a commit in a partition are still in place, by the log alone."""
         if number in self.live.get(partition, ()):
             return True
-        return any(number in pieces.get(partition, ()) for pieces in self.retained.values())
+        return any(number in one.pieces.get(partition, ()) for one in self.retained.values())
+
+    def numbers_in(self, partition: str) -> set[int]:
+        """Return the commits whose files in a partition are in the table, retained or freed."""
+        numbers = {*self.live.get(partition, ())}
+        for one in (*self.retained.values(), *self.freed.values()):
+            numbers.update(one.pieces.get(partition, ()))
+        return numbers
+
+    def partitions(self) -> set[str]:
+        """Return the partitions with files that are in the table, retained or freed."""
+        left = (*self.retained.values(), *self.freed.values())
+        return {*self.live}.union(*(one.pieces for one in left))
+
+    def jobs_in(self, partition: str) -> set[str | None]:
+        """Return the jobs whose files in a partition are in the table, retained or freed."""
+        return {self.sources[number].job_id for number in self.numbers_in(partition)}
+
+    def unowned_in_place(self) -> dict[str, str]:
+        """Return the ETags of other programs' objects that are retained or freed, by key."""
+        found: dict[str, str] = {}
+        for one in (*self.retained.values(), *self.freed.values()):
+            found |= one.unowned
+        return found
+
+    def count_references(self) -> None:
+        """Count the partitions that refer to each commit, after the other attributes were set."""
+        self._references.clear()
+        left = (*self.retained.values(), *self.freed.values())
+        for pieces in (self.live, *(one.pieces for one in left)):
+            for numbers in pieces.values():
+                self._references.update(numbers)
 
     def _commit(self, entry: Entry, commit: Commit) -> dict[str, list[int]]:
         number = self.generation = entry.number
@@ -136,8 +188,10 @@ class Table:
     def _restore(self, partition: str, numbers: list[int], left: dict[str, list[int]]) -> None:
         """Give a partition the commits that it had: some of them are live now, the others are retained."""
         before = self.live.pop(partition, [])
-        for pieces in self.retained.values():
-            pieces[partition] = [one for one in pieces.get(partition, ()) if one not in numbers]
+        for retained in self.retained.values():
+            if partition in retained.pieces:
+                still = [one for one in retained.pieces[partition] if one not in numbers]
+                retained.pieces[partition] = still
         if numbers:
             self.live[partition] = list(numbers)
         left[partition] = [one for one in before if one not in numbers]

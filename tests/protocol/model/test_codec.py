@@ -37,7 +37,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
     SealedTask,
 )
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
-from airflow_s3commit.protocol.steps import entry
+from airflow_s3commit.protocol.steps import checkpoint, entry
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, apart
 
 KEY = "k" * 1_000
@@ -285,6 +285,7 @@ def test_every_record_has_a_limit() -> None:
             sealed_job,
             snapshot,
             entry,
+            checkpoint,
         )
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)

@@ -20,8 +20,12 @@ from airflow_s3commit.protocol.model.ownership import object_metadata
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.steps.abort import abort
 from airflow_s3commit.protocol.steps.commit import commit
+from airflow_s3commit.protocol.steps.release import release
+from airflow_s3commit.protocol.steps.rollback import roll_back
 from airflow_s3commit.protocol.steps.seal import seal, seal_stage
 from airflow_s3commit.protocol.steps.setup import load_job, set_up
+from airflow_s3commit.protocol.steps.shard import complete_part
+from airflow_s3commit.protocol.steps.sweep import apply_sweep, plan_sweep
 from airflow_s3commit.protocol.steps.task import commit_attempt, withdraw_attempt
 from airflow_s3commit.store.base import Call, Outcome
 from airflow_s3commit.store.execute import one_by_one
@@ -36,6 +40,9 @@ URI = f"s3://{BUCKET}/{ROOT}"
 A = "aaaaaaaa-0000-4000-8000-000000000001"
 B = "bbbbbbbb-0000-4000-8000-000000000002"
 C = "cccccccc-0000-4000-8000-000000000003"
+
+#: The id that a sweep and a release use, of no job.
+NOBODY = "dddddddd-0000-4000-8000-000000000004"
 
 #: What each job writes, by path.
 WRITES: dict[str, tuple[str, ...]] = {
@@ -79,16 +86,18 @@ class Lake:
         """Return a new id."""
         return f"id-{next(self.ids):06d}"
 
-    def prepare(self, job_id: str, mode: ConflictMode, committer: Committer = "partitioned") -> None:
+    def prepare(self, job_id: str, mode: ConflictMode, retain: str = "0s") -> None:
         """Set a job up, write its files and seal it."""
-        self.set_up(job_id, mode, committer)(self.store)
+        self.set_up(job_id, mode, retain=retain)(self.store)
         self.write(job_id)(self.store)
 
     # What processes do.
 
-    def set_up(self, job_id: str, mode: ConflictMode, committer: Committer = "partitioned") -> Actor:
+    def set_up(
+        self, job_id: str, mode: ConflictMode, committer: Committer = "partitioned", retain: str = "0s"
+    ) -> Actor:
         """Return the setup of a job."""
-        options = JobOptions(conflict_mode=mode, committer=committer)
+        options = JobOptions(conflict_mode=mode, committer=committer, retain=retain)
         return lambda store: set_up(self.context(job_id, store), options, {})
 
     def attempt(self, job_id: str, name: str = "1") -> Actor:
@@ -134,6 +143,27 @@ class Lake:
     def abort(self, job_id: str) -> Actor:
         """Return an abort of a job."""
         return lambda store: abort(self.context(job_id, store), "asked")
+
+    def roll_back(self, job_id: str, to: int, retain: str = "0s") -> Actor:
+        """Return a rollback of the table, as a job of its own."""
+        return lambda store: roll_back(self.context(job_id, store), to, retain=retain)
+
+    def part(self, job_id: str) -> Actor:
+        """Return the only part of a commit's uploads."""
+        return lambda store: complete_part(self.context(job_id, store), 0, 1)
+
+    def release(self) -> Actor:
+        """Return a release of what is due."""
+        return lambda store: release(self.context(NOBODY, store), self.clock.time())
+
+    def sweep(self, older_than: float = 0.0) -> Actor:
+        """Return a sweep."""
+
+        def act(store: Any) -> None:
+            context = self.context(NOBODY, store)
+            list(apply_sweep(context, plan_sweep(context, self.clock.time(), older_than), "swept"))
+
+        return act
 
     def _upload(self, context: JobContext, path: str, attempt: str) -> PendingUpload:
         store, key = context.store, ROOT + unique_name(path, context.job_id)
@@ -194,18 +224,34 @@ class Watched(ForwardingStore):
 
     def table(self) -> set[str]:
         """Return the keys of the table's files, by the log."""
+        return self._fold()[0]
+
+    def _fold(self) -> tuple[set[str], set[str]]:
+        """Return the keys of the table's files, and of those that are retained, by the log."""
         files: set[str] = set()
+        kept: dict[int, set[str]] = {}
+        added: dict[int, set[str]] = {}
         for entry in self.entries():
+            for generation in entry.get("frees", ()):
+                kept.pop(generation)
             made = entry.get("commit")
             if made is None:
                 continue
+            before, number = set(files), entry["number"]
             takes, touched = made.get("takes", "nothing"), set(made["partitions"])
             if takes == "everything":
                 files.clear()
             elif takes == "partitions":
-                files -= {key for key in files if partition_of(key.removeprefix(ROOT)) in touched}
-            files |= {line["key"] for line in made.get("within", [])}
-        return files
+                files -= {key for key in files if _partition(key) in touched}
+            for name, numbers in made.get("restores", {}).items():
+                files -= {key for key in files if _partition(key) == name}
+                files |= {key for one in numbers for key in added[one] if _partition(key) == name}
+            added[number] = {line["key"] for line in made.get("within", [])}
+            files |= added[number]
+            if made.get("retain"):
+                kept[number] = before - files
+            kept = {generation: keys - files for generation, keys in kept.items()}
+        return files, set().union(*kept.values())
 
     def data(self) -> set[str]:
         """Return the keys that a reader by listing takes for data."""
@@ -222,7 +268,9 @@ class Watched(ForwardingStore):
         """Check what holds at every moment."""
         ends = [entry["job_id"] for entry in self.entries() if "job_id" in entry]
         assert len(ends) == len(set(ends)), "a job ended twice"
-        assert self.table() <= self.data(), "a file of the table is missing"
+        files, kept = self._fold()
+        assert files <= self.data(), "a file of the table is missing"
+        assert kept <= self.data(), "a retained file is missing"
         marked = self.marked()
         assert marked >= self._highest, "the marker went back"
         self._highest = marked
@@ -231,7 +279,7 @@ class Watched(ForwardingStore):
         """Check that ended jobs leave a receipt and nothing else; holds if none of their processes died."""
         for job_id in self.ended():
             assert f"{ROOT}_s3commit/jobs/{job_id}.json" in self._objects, "no receipt"
-            files = self.table()
+            files = set().union(*self._fold())
             # A probe of the store that lands late is left to a sweep.
             kept = ("/_s3commit/jobs/", "/_s3commit/probe-")
             left = [key for key in self._objects if job_id in key and not any(part in key for part in kept)]
@@ -243,11 +291,15 @@ class Watched(ForwardingStore):
         """Check what holds when every job has ended and nobody is at work."""
         self.check()
         entries = self.entries()
-        assert self.data() == self.table(), "objects are not the table"
+        assert self.data() == set().union(*self._fold()), "objects are not the table"
         self.check_left()
         assert not list(self._lake.store.list_uploads(BUCKET, "")), "an upload of no job"
         commits = [e["number"] for e in entries if e["kind"] == "commit" and "job_id" in e]
         assert self.marked() == max(commits, default=0), "the marker is not of the newest commit"
+
+
+def _partition(key: str) -> str:
+    return partition_of(key.removeprefix(ROOT))
 
 
 class _Process:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.protocol.steps import abort, commit, finish, marker, seal, task
+from airflow_s3commit.protocol.steps import abort, commit, finish, marker, rollback, seal, sweep, task
 from airflow_s3commit.protocol.steps.abort import abort_pending, clean, delete_objects, write_receipt
+from tests.protocol.steps.test_history import play_pair as play_history
 from tests.protocol.steps.test_schedules import play_pair, play_spent_id
 
 REPLACE = ("replace", "replace")
@@ -67,6 +68,22 @@ def _no_receipt_of_the_newest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("airflow_s3commit.protocol.steps.log.Log.write_receipt", _nothing)
 
 
+def _rollback_believes_an_older_table(patch: pytest.MonkeyPatch) -> None:
+    real, seen = rollback.read_table, {}
+
+    def read(store: Any, home: Any, number: int | None = None) -> Any:
+        # A job's own record comes after the first look; until then the table is read as it is.
+        if number is None:
+            seen["newest"] = real(store, home)
+        return real(store, home, number) if number in (None, 1) else seen["newest"]
+
+    patch.setattr(rollback, "read_table", read)
+
+
+def _sweep_undoes_without_an_entry(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sweep, "abort", lambda context, _: abort_pending(context))
+
+
 #: Each fault, and a play that finds it.
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = [
     (_task_does_not_look, lambda: play_pair("abort and a late attempt", REPLACE)),
@@ -76,6 +93,8 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = 
     (_deletes_before_the_entry, lambda: play_pair("commit and abort", REPLACE)),
     (_marker_over_a_newer_one, lambda: play_pair("commit and a rival's commit", REPLACE)),
     (_no_receipt_of_the_newest, play_spent_id),
+    (_rollback_believes_an_older_table, lambda: play_history("rollback and a release")),
+    (_sweep_undoes_without_an_entry, lambda: play_history("sweep of the dead and a commit")),
 ]
 
 

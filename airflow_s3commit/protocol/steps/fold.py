@@ -1,0 +1,122 @@
+"""Read the table at a generation: from the newest checkpoint on, entry by entry."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import (
+    checkpoint_key,
+    checkpoint_number,
+    checkpoints_prefix,
+    entry_key,
+)
+from airflow_s3commit.protocol.steps import checkpoint
+from airflow_s3commit.protocol.steps.entry import Entry, Position
+from airflow_s3commit.protocol.steps.log import Read, read_entry
+from airflow_s3commit.protocol.steps.table import Left, Table
+from airflow_s3commit.store.base import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+#: Entries from one checkpoint to the next. A prime: no rhythm of commits and aborts keeps missing it.
+CHECKPOINT_EVERY = 13
+
+
+def read_table(store: ObjectStore, home: Destination, number: int | None = None) -> Table:
+    """Return the table after an entry, or after the newest.
+
+    Args:
+        store: The store of the destination.
+        home: The destination.
+        number: The entry, of any kind; None for the newest that there is by the end of this call.
+
+    Raises:
+        NoSuchKey: There is no entry of this number.
+        InvalidRecord: An entry is damaged, or does not follow the one before.
+
+    """
+    table = _from_checkpoint(store, home, number)
+    for read in entries_after(store, home, table.head, number):
+        table.apply(read.entry, read.sha256)
+    return table
+
+
+def what_left(store: ObjectStore, home: Destination, number: int) -> Left:
+    """Return what a commit took from the table.
+
+    Raises:
+        NoSuchKey: There is no entry of this number.
+        InvalidRecord: An entry is damaged, or does not follow the one before.
+
+    """
+    table = read_table(store, home, number - 1)
+    read = next(entries_after(store, home, table.head, number))
+    return table.apply(read.entry, read.sha256)
+
+
+def entries_after(
+    store: ObjectStore, home: Destination, position: Position, last: int | None = None
+) -> Iterator[Read]:
+    """Yield the entries after a position, each checked against the one before.
+
+    Args:
+        store: The store of the destination.
+        home: The destination.
+        position: Where to begin.
+        last: The last entry to yield; None to go on until one is missing.
+
+    Raises:
+        NoSuchKey: The last entry, or one before it, is missing.
+        InvalidRecord: An entry is damaged, or does not follow the one before.
+
+    """
+    number, digest = position.number + 1, position.sha256
+    while last is None or number <= last:
+        try:
+            read = read_entry(store, home, number)
+        except NoSuchKey:
+            if last is not None:
+                raise
+            return
+        if read.entry.destination != home.uri or read.entry.prev != digest:
+            where = join_uri(home.bucket, entry_key(home, number))
+            raise InvalidRecord(f"{where} does not follow the entry before it in the log of {home.uri}")
+        yield read
+        number, digest = number + 1, read.sha256
+
+
+def write_checkpoint(store: ObjectStore, home: Destination, entry: Entry) -> None:
+    """Write a checkpoint after every thirteenth entry. Never fails: checkpoints only save requests."""
+    if entry.number % CHECKPOINT_EVERY:
+        return
+    try:
+        body = checkpoint.to_bytes(read_table(store, home, entry.number), home.uri)
+        store.put(home.bucket, checkpoint_key(home, entry.number), body, content_type="application/gzip")
+    except S3CommitError as error:
+        logger.warning("%s: no checkpoint of entry %d: %s", home.uri, entry.number, error)
+
+
+def _from_checkpoint(store: ObjectStore, home: Destination, last: int | None) -> Table:
+    """Return the table of the newest checkpoint up to an entry; an empty one without a checkpoint."""
+    if last is not None and last < CHECKPOINT_EVERY:
+        return Table()
+    listed = store.list_objects(home.bucket, checkpoints_prefix(home), recursive=False)
+    numbers = {checkpoint_number(home, info.key) or 0 for info in listed}
+    for number in sorted(numbers, reverse=True):
+        if not number or (last is not None and number > last):
+            continue
+        key = checkpoint_key(home, number)
+        where = join_uri(home.bucket, key)
+        try:
+            body = store.get(home.bucket, key, limit=CHECKPOINT_BYTES).body
+            table = checkpoint.from_bytes(body, home.uri, where)
+            if table.head == read_entry(store, home, number).position:
+                return table
+            logger.warning("passing over %s: it is not of this log", where)
+        except (S3CommitError, ValueError, MemoryError) as error:
+            logger.warning("passing over a checkpoint: %s", error)
+    return Table()

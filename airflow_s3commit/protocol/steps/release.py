@@ -1,0 +1,172 @@
+"""Retention: release what commits took and kept in place for a while, then delete it.
+
+The release is an entry of the log: after it no rollback brings the files back, whoever deletes them and when.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from airflow_s3commit.exceptions import NoSuchKey, Unavailable
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.fitness import STORE_CLOCK_SECONDS
+from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.removal import delete_objects
+from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
+from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
+from airflow_s3commit.protocol.steps.entry import Entry, Position
+from airflow_s3commit.protocol.steps.files import older_keys
+from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
+from airflow_s3commit.protocol.steps.log import TRIES, Log
+from airflow_s3commit.protocol.steps.table import Table
+from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
+from airflow_s3commit.store.execute import in_batches, outcomes
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 1_000
+
+
+def release(context: JobContext, now: float) -> int:
+    """Release what has been retained for long enough, and delete all that was ever released.
+
+    Repeatable by any process, beside jobs and rollbacks.
+
+    Args:
+        context: A job of the destination with an id that nobody uses.
+        now: The store's time, in seconds since the epoch.
+
+    Returns:
+        How many objects were deleted.
+
+    Raises:
+        Unavailable: Entries of jobs came first a hundred times: run it again.
+        OutcomeUnknown: A response was lost: run it again.
+
+    """
+    with naming(context, "release of retained files"):
+        # A release is created by a process that has deleted all that the one before freed.
+        deleted = _delete_freed(context)
+        return deleted + (_delete_freed(context) if _enter(context, now) else 0)
+
+
+def due(context: JobContext, table: Table, now: float) -> list[int]:
+    """Return the generations whose retention has passed, by the store's clock.
+
+    Args:
+        context: Any job of the destination.
+        table: The table.
+        now: The store's time, in seconds since the epoch.
+
+    """
+    home = context.layout.destination
+    calls = [(generation, Head(home.bucket, entry_key(home, generation))) for generation in table.retained]
+    found = []
+    for generation, entered in outcomes(context.store, calls):
+        assert isinstance(entered, ObjectInfo)
+        if now > entered.modified + table.retained[generation].seconds + STORE_CLOCK_SECONDS:
+            found.append(generation)
+    return sorted(found)
+
+
+def _enter(context: JobContext, now: float) -> bool:
+    """Create a release of what is due; return whether there is something."""
+    store, home = context.store, context.layout.destination
+    log = Log(context)
+    for _ in range(TRIES):
+        log.read()
+        # What may go is worked out anew at each try: a rollback may have brought some of it back.
+        frees = due(context, read_table(store, home, log.head.number), now) if log.head.number else []
+        if not frees:
+            return False
+
+        def freeing(head: Position, frees: list[int] = frees) -> Entry:
+            return Entry(
+                destination=home.uri,
+                number=head.number + 1,
+                kind="release",
+                prev=head.sha256,
+                since=context.now_ms(),
+                frees=frees,
+                nonce=context.new_id(),
+            )
+
+        if (entry := log.append(freeing)) is not None:
+            logger.info("%s: released what generations %s took", home.uri, frees)
+            write_checkpoint(store, home, entry)
+            return True
+    raise Unavailable(
+        f"{home.uri}: entries of jobs came first {TRIES} times; nothing is released, run it again"
+    )
+
+
+def _delete_freed(context: JobContext) -> int:
+    table = read_table(context.store, context.layout.destination)
+    return delete_objects(context, freed_objects(context, table), "release") if table.freed else 0
+
+
+def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectToDelete]:
+    """Yield the objects that are still there of what the newest release freed.
+
+    What is freed never comes back, so it does not matter how old the table is.
+
+    Args:
+        context: Any job of the destination.
+        table: The table.
+
+    """
+    pieces: dict[str, list[int]] = {}
+    unowned: dict[str, str] = {}
+    for one in table.freed.values():
+        unowned |= one.unowned
+        for name, numbers in one.pieces.items():
+            pieces.setdefault(name, []).extend(numbers)
+    jobs = {(name, table.sources[n].job_id) for name, numbers in pieces.items() for n in numbers}
+    touched = {*pieces, *(partition_of(context.layout.destination.relative(key) or "") for key in unowned)}
+    older: set[str] | None = None
+    for info in data_objects(context, touched):
+        owner = owner_of(info.key)
+        if owner is not None and (_partition(context, info), owner) in jobs:
+            yield ObjectToDelete(info.key, info.etag)
+        elif owner is None or older is not None or (_partition(context, info), None) in jobs:
+            older = older or older_keys(context.store, context.layout.destination, table, pieces)
+            if info.key in older or unowned.get(info.key) == info.etag:
+                yield ObjectToDelete(info.key, info.etag)
+
+
+def strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
+    """Return the data objects with a job's id in their names that the table does not know, by job.
+
+    An object and the job may have any relation: the job may be open, its commit may be the newest entry
+    without a receipt, or the object may be a copy.
+    """
+    store, home = context.store, context.layout.destination
+    before = read_table(store, home)
+    suspects = [
+        info
+        for info in data_objects(context, None)
+        if (owner := owner_of(info.key)) and owner not in before.jobs_in(_partition(context, info))
+    ]
+    after = read_table(store, home) if suspects else before
+    found: dict[str, list[ObjectInfo]] = {}
+    for info in suspects:
+        owner = owner_of(info.key)
+        if owner is not None and owner not in after.jobs_in(_partition(context, info)):
+            found.setdefault(owner, []).append(info)
+    return found
+
+
+def written_here(context: JobContext, job_id: str, objects: list[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """Yield those objects that the job wrote to this destination, by their metadata: a copy stays."""
+    for batch in in_batches(objects, _BATCH):
+        calls = [(info, Head(context.bucket, info.key)) for info in batch]
+        for _, found in outcomes(context.store, calls, NoSuchKey):
+            if not isinstance(found, ObjectInfo) or found.metadata.get(JOB_METADATA) != job_id:
+                continue
+            if is_written_here(found, context.layout.destination):
+                yield found
+
+
+def _partition(context: JobContext, info: ObjectInfo) -> str:
+    return partition_of(context.layout.destination.relative(info.key) or "")
