@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from airflow_s3commit.exceptions import AlreadyCommitted
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_s3commit._causes import noting
+from airflow_s3commit.exceptions import AlreadyCommitted, DestinationNotEmpty, Refused
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final, states_of
+from airflow_s3commit.operators.tries import is_same_task, job_context, place_in_order
 from airflow_s3commit.params import CONFLICT_MODE, check_conflict_mode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.model.job import JobOptions, JobReference
+    from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobReference
 
 #: The types of the tasks that follow a job's stages.
 _STEPS = frozenset(
@@ -41,18 +45,23 @@ _STEPS = frozenset(
 #: Seconds for which a setup tries to register its destination.
 _REGISTRY_SECONDS = 5.0
 
-#: The key of the task's jobs in its ``task_state_store``.
-REMEMBERED_JOBS = "s3commit.jobs"
+#: Maximum number of ended jobs of a destination among which a cleared task looks for its own.
+_MOST_ENDINGS = 100
+
+#: The XCom with the reference of this try's job, pushed before the job exists.
+JOB = "job"
 
 
 class S3CommitSetupOperator(S3CommitBaseOperator):
     """Sets up a job: one refresh of one destination. Returns the job's reference.
 
-    Each try sets up a new job, so that output of a dead try cannot get into it. A retry, or a cleared task,
-    first aborts the task's earlier jobs that did not commit. But if no stage was cleared with it, as when
-    ``commit`` alone is cleared, it returns the run's job that is sealed, committing or committed: a cleared
-    stage computes anew, and the others' output is used. If stages of an earlier job may still run, it
-    repeats the abort until it finds no uploads.
+    Each try sets up a new job, so that output of a dead try cannot get into it, and then aborts the jobs of
+    the task's earlier tries that did not commit. It finds them on S3, by the DAG, run, task and map index in
+    the records of the destination's open jobs. If one of these jobs is of a later try, it aborts its own.
+
+    But if no stage was cleared with it, as when ``commit`` alone is cleared, it returns the run's newest job,
+    if that is sealed, committing or committed: a cleared stage computes anew, and the others' output is used.
+    If stages of an earlier job may still run, it repeats the abort until it finds no uploads.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``. By default the
@@ -117,30 +126,36 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Abort the jobs of earlier tries, then set up a new job and return its reference.
+        """Set up a new job, abort those of earlier tries, and return the new job's reference.
 
         :param context: The task's context.
+        :raises AirflowException: A later try of this task has set up a job, which counts instead.
         """
-        from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
-
+        facts = job_context(context)
         with refusals_are_final():
             options = self._options()
-            taken = self._taken_up(context, options)
+            taken = self._taken_up(context, facts, options)
             if taken is not None:
                 return taken
-            self._abort_earlier(context, options)
-            reference = self._choose_job()
-            self._remember(context, [reference.to_dict()])
+            reference = self._reference(str(uuid4()))
+            # Before the job exists: by this Airflow's database confirms whose job it is.
+            context["ti"].xcom_push(key=JOB, value=reference.to_dict())
             self._register(reference)
-            job = Job.setup(
-                self.hook.store,
-                reference.destination,
-                options=options,
-                job_id=reference.job_id,
-                context=job_context(context),
-                signer=self.hook.signer,
-                assume="new",
-            )
+            try:
+                job = self._set_up(reference, options, facts)
+            except DestinationNotEmpty:
+                # Perhaps by what the commit of an earlier try has published before it died.
+                if not self._abort_earlier(facts, reference.job_id):
+                    raise
+                job = self._set_up(reference, options, facts)
+            # After the job's record is written: of two tries at the same time, at least one sees the other.
+            try:
+                self._abort_earlier(facts, reference.job_id, refuse_later=True)
+            except (AirflowException, Refused) as refusal:
+                left = "it stays open, without uploads, until a sweep"
+                with noting(refusal, f"aborting job {reference.job_id}", left):
+                    job.abort(reason=f"its setup failed: {refusal}")
+                raise
         self.log.info(
             "Job %s is open: %s to %s, conflict mode %s",
             reference.job_id,
@@ -148,7 +163,20 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             reference.destination,
             options.conflict_mode,
         )
-        return job.reference.to_dict()
+        return reference.to_dict()
+
+    def _set_up(self, reference: JobReference, options: JobOptions, facts: Mapping[str, str]) -> Job:
+        from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
+
+        return Job.setup(
+            self.hook.store,
+            reference.destination,
+            options=options,
+            job_id=reference.job_id,
+            context=facts,
+            signer=self.hook.signer,
+            assume="new",
+        )
 
     def _options(self) -> JobOptions:
         import msgspec  # noqa: PLC0415 - keeps DAG parsing light
@@ -173,15 +201,20 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         except (ValueError, msgspec.ValidationError) as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
 
-    def _choose_job(self) -> JobReference:
-        """Choose the new job's id before its setup, so that it can be stored first."""
+    @property
+    def _place(self) -> Destination:
+        return Destination.parse(self.destination)
+
+    @property
+    def _staging_root(self) -> Destination | None:
+        return Destination.parse(self.staging) if self.staging else None
+
+    def _reference(self, job_id: str) -> JobReference:
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
         from airflow_s3commit.protocol.model.layout import Layout  # noqa: PLC0415
 
-        destination = Destination.parse(self.destination)
-        root = Destination.parse(self.staging) if self.staging else None
-        layout = Layout.of(destination, str(uuid4()), root)
-        return JobReference(job_id=layout.job_id, destination=destination.uri, staging=layout.staging.uri)
+        layout = Layout.of(self._place, job_id, self._staging_root)
+        return JobReference(job_id=job_id, destination=layout.destination.uri, staging=layout.staging.uri)
 
     def _register(self, reference: JobReference) -> None:
         """Register the destination in the installation's registry, if there is one, with one request."""
@@ -204,27 +237,31 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 aws_conn_id=self.aws_conn_id,
             )
 
-    def _taken_up(self, context: Context, options: JobOptions) -> dict[str, str] | None:
-        """Return the run's earlier job if it can continue and no stage was cleared; otherwise None."""
-        state_store = context.get("task_state_store")
-        earlier = cast("list[dict[str, str]]", state_store.get(REMEMBERED_JOBS) or []) if state_store else []
-        if len(earlier) != 1 or not self._stages_stand(context):
+    def _taken_up(
+        self, context: Context, facts: Mapping[str, str], options: JobOptions
+    ) -> dict[str, str] | None:
+        """Return the task's newest job if it can continue and no stage was cleared; otherwise None."""
+        if not self._stages_stand(context):
             return None
-        job = self.hook.job(earlier[0])
-        reference = job.reference
-        if reference.destination != Destination.parse(self.destination).uri:
+        from airflow_s3commit.protocol.inspect.jobs import latest_endings  # noqa: PLC0415
+
+        endings = latest_endings(self.hook.store, self._place, _MOST_ENDINGS).jobs
+        ended = {one.job_id: one for one in endings if is_same_task(facts, one.context)}
+        known = {one.job_id: one.context for one in self._open_jobs(facts)}
+        known |= {job_id: one.context for job_id, one in ended.items()}
+        if not known:
             return None
-        state = job.state()
-        if job.manifest() is not None:
-            self.log.info("Job %s of this run is committed, and no stage was cleared", reference.job_id)
-            return reference.to_dict()
-        if state is None or state.state not in ("sealed", "committing", "committed"):
+        job_id = max(known, key=lambda one: place_in_order(known[one], one))
+        job = self.hook.job(self._reference(job_id))
+        record = job.state() if job_id not in ended else None
+        state = ended[job_id].state if job_id in ended else record and record.state
+        if state not in ("sealed", "committing", "committed"):
             return None
-        if job.record().options != options:
-            self.log.warning("Job %s has other options than this task; starting over", reference.job_id)
+        if record is not None and job.record().options != options:
+            self.log.warning("Job %s has other options than this task; starting over", job_id)
             return None
-        self.log.info("Taking up job %s, which is %s: no stage was cleared", reference.job_id, state.state)
-        return reference.to_dict()
+        self.log.info("Taking up job %s, which is %s: no stage was cleared", job_id, state)
+        return job.reference.to_dict()
 
     def _stages_stand(self, context: Context) -> bool:
         """Return whether every stage after this task has succeeded or was skipped, and none was cleared."""
@@ -243,19 +280,27 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             any(re.fullmatch(rf"{re.escape(name)}(_\d+)?", known) for known in found) for name in stages
         )
 
-    def _abort_earlier(self, context: Context, options: JobOptions) -> None:
-        state_store = context.get("task_state_store")
-        if state_store is None:
-            return
-        for reference in cast("list[dict[str, str]]", state_store.get(REMEMBERED_JOBS) or []):
+    def _abort_earlier(self, facts: Mapping[str, str], own: str, *, refuse_later: bool = False) -> int:
+        """Abort the jobs of this task's earlier tries that did not commit; return how many there were."""
+        place, earlier = place_in_order(facts, own), []
+        for other in self._open_jobs(facts):
+            if place_in_order(other.context, other.job_id) < place:
+                earlier.append(other)
+            elif other.job_id != own and refuse_later:
+                raise AirflowException(
+                    f"Task {self.task_id}: job {other.job_id} of {other.destination} is of a later try of"
+                    f" this task, so job {own} of this one is aborted. If no such try runs, end that job:"
+                    f" s3commit abort {other.destination} {other.job_id}"
+                )
+        for other in earlier:
             try:
-                # A job without a record does not say how to encrypt its tombstone; use the new job's options.
-                uploads = self._abort(self.hook.job(reference, options.object_options))
+                uploads = self._abort(self.hook.job(self._reference(other.job_id)))
             except AlreadyCommitted as error:
-                self.log.info("Earlier job %s was not aborted: %s", reference["job_id"], error)
+                self.log.info("Earlier job %s was not aborted: %s", other.job_id, error)
             else:
-                count_abort(reference["destination"], uploads)
-                self.log.info("Aborted earlier job %s: %d uploads", reference["job_id"], uploads)
+                count_abort(other.destination, uploads)
+                self.log.info("Aborted earlier job %s: %d uploads", other.job_id, uploads)
+        return len(earlier)
 
     def _abort(self, job: Job) -> int:
         state, reason = job.state(), f"a later try of {self.task_id}"
@@ -268,35 +313,9 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             job.commit()
             raise
 
-    def _remember(self, context: Context, references: list[dict[str, str]]) -> None:
-        state_store = context.get("task_state_store")
-        if state_store is not None:
-            state_store.set(REMEMBERED_JOBS, cast("Any", references))
+    def _open_jobs(self, facts: Mapping[str, str]) -> list[JobRecord]:
+        """Return the jobs of this task's tries that have not ended, or are not cleaned up."""
+        from airflow_s3commit.protocol.inspect.open_jobs import open_jobs  # noqa: PLC0415
 
-
-def job_context(context: Context) -> dict[str, str]:
-    """Return the facts of a run for the job's record and manifest, without those that the run lacks.
-
-    :param context: The task's context. A partitioned run has no logical date, other runs no partition key.
-    """
-    ti, dag_run = context.get("ti"), context.get("dag_run")
-    task = context.get("task")
-    group = getattr(task, "task_group", None)
-    facts = {
-        "dag_id": getattr(ti, "dag_id", None),
-        "run_id": context.get("run_id") or getattr(dag_run, "run_id", None),
-        "run_type": getattr(dag_run, "run_type", None),
-        "task_id": getattr(ti, "task_id", None),
-        "task_group_id": getattr(group, "group_id", None),
-        "map_index": getattr(ti, "map_index", None),
-        "try_number": getattr(ti, "try_number", None),
-        "partition_key": context.get("partition_key"),
-        "logical_date": context.get("logical_date"),
-    }
-    return {name: _text(value) for name, value in facts.items() if value not in {None, ""}}
-
-
-def _text(value: Any) -> str:
-    if hasattr(value, "isoformat"):
-        return str(value.isoformat())
-    return str(getattr(value, "value", value))
+        found = open_jobs(self.hook.store, self._place, self._staging_root)
+        return [record for record in found if is_same_task(facts, record.context)]

@@ -242,7 +242,7 @@ class _Routes:
             values = await self._job_values(job_view)
         except S3CommitError as error:
             return self._store_error(request, place, error)
-        possible = offers(job_view.summary)
+        possible = offers(job_view)
         refused = (
             await run_in_threadpool(access.why_not_end, job_view.summary, place.uri) if possible else None
         )
@@ -411,7 +411,7 @@ class _Routes:
         refused = await run_in_threadpool(access.why_not_end, job_view.summary, place.uri)
         if refused is not None:
             raise HTTPException(HTTPStatus.FORBIDDEN, refused)
-        for offer in offers(job_view.summary):
+        for offer in offers(job_view):
             if offer.step == step:
                 return job_view, offer
         raise JobClosed(f"job {job_id} is {job_view.summary.state or 'gone'} now, so {step} is not possible")

@@ -21,13 +21,12 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.models.dag import DagModel
 from airflow.models.log import Log
 from airflow.models.xcom import XComModel
-from airflow.state import TaskScope, get_state_backend
 from airflow.utils.session import create_session
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from sqlalchemy import select
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.operators.setup import REMEMBERED_JOBS
+from airflow_s3commit.operators.setup import JOB
 from airflow_s3commit.protocol.model.job import JobReference
 
 if TYPE_CHECKING:
@@ -270,8 +269,8 @@ class Metadata:
     def jobs_of(self, origin: Origin) -> list[JobReference]:
         """Return the jobs that a run's tasks recorded in Airflow, without duplicates.
 
-        Tasks record jobs in their return values (XCom). A setup task also records them in its task state,
-        which is written before the job exists and survives retries.
+        Tasks record jobs in their return values (XCom). A setup task also records its job in an XCom of its
+        own, which is written before the job exists.
 
         Args:
             origin: The run; with a task id, only this task is read.
@@ -279,7 +278,17 @@ class Metadata:
         """
         if origin.run_id is None:
             return []
-        values = [*self._returned(origin), *self._remembered(origin)]
+        chosen = select(XComModel.value).where(
+            XComModel.dag_id == origin.dag_id,
+            XComModel.run_id == origin.run_id,
+            XComModel.key.in_(("return_value", JOB)),
+        )
+        if origin.task_id is not None:
+            chosen = chosen.where(
+                XComModel.task_id == origin.task_id, XComModel.map_index == origin.map_index
+            )
+        with create_session() as session:
+            values = session.scalars(chosen.limit(_MAX_XCOMS)).all()
         return list(dict.fromkeys(reference for value in values for reference in _references(value)))
 
     def log_action(self, event: str, owner: str, origin: Origin | None, facts: Mapping[str, str]) -> None:
@@ -303,26 +312,6 @@ class Metadata:
                     task_id=origin.task_id if origin is not None else None,
                 )
             )
-
-    def _returned(self, origin: Origin) -> list[object]:
-        chosen = select(XComModel.value).where(
-            XComModel.dag_id == origin.dag_id,
-            XComModel.run_id == origin.run_id,
-            XComModel.key == "return_value",
-        )
-        if origin.task_id is not None:
-            chosen = chosen.where(
-                XComModel.task_id == origin.task_id, XComModel.map_index == origin.map_index
-            )
-        with create_session() as session:
-            return list(session.scalars(chosen.limit(_MAX_XCOMS)))
-
-    def _remembered(self, origin: Origin) -> list[object]:
-        if origin.run_id is None or origin.task_id is None:
-            return []
-        scope = TaskScope(origin.dag_id, origin.run_id, origin.task_id, origin.map_index)
-        found = _parsed(get_state_backend().get(scope, REMEMBERED_JOBS))
-        return list(found) if isinstance(found, list) else []
 
 
 def _references(value: object) -> Iterator[JobReference]:

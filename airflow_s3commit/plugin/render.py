@@ -292,6 +292,9 @@ def _steps(job_view: JobView, endpoint_url: str | None) -> Sequence[NextStep]:
         return []
     options = ("--endpoint-url", endpoint_url) if endpoint_url is not None else ()
     commands = CommandLines(place.destination, job.job_id, place.staging_root, store_options=options)
+    if (successor := job_view.successor) is not None:
+        ended = f"the run has ended with another job, {successor.job_id}, which is {successor.state}"
+        return [NextStep(f"{ended}: abort this one", commands.line("abort"))]
     return for_job(job, commands)
 
 

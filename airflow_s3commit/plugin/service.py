@@ -111,10 +111,13 @@ _FINISH = Offer(
 )
 
 
-def offers(summary: JobSummary) -> list[Offer]:
-    """Return the buttons for a job in its state."""
+def offers(job_view: JobView) -> list[Offer]:
+    """Return the buttons for a job in its state; no commit if its run has ended with another job."""
+    summary = job_view.summary
     if summary.staging is None:
         return []
+    if job_view.successor is not None:
+        return [_ABORT]
     match summary.state:
         case "sealed":
             return [_COMMIT, _ABORT]

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final
 
 from airflow_s3commit.exceptions import NoSuchJob, NoSuchKey, Refused
+from airflow_s3commit.operators.tries import is_same_task, place_in_order
 from airflow_s3commit.plugin.stores import Place
 from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
 from airflow_s3commit.protocol.inspect.history import (
@@ -26,6 +27,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.sealed_job import find_plan, planned_objects
 from airflow_s3commit.protocol.metadata.state import read_state
 from airflow_s3commit.protocol.model.destination import Destination, is_pattern, join_uri, matches
+from airflow_s3commit.protocol.model.job import BEFORE_COMMIT
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.sealed_job import Counts, PlannedObject, SealRecord
 from airflow_s3commit.store.base import ObjectStore
@@ -127,6 +129,8 @@ class JobView:
         progress: Progress of its commit; None unless the commit is running.
         manifest_uri: URI of its manifest; None unless it is committed and cleaned up.
         now: The store's time in seconds since the epoch; None if unknown.
+        successor: The job with which a later try of the same task has ended, so that this one is left over;
+            None if there is none, or if this one has ended or is committing.
 
     """
 
@@ -139,6 +143,7 @@ class JobView:
     progress: CommitProgress | None = None
     manifest_uri: str | None = None
     now: float | None = None
+    successor: JobSummary | None = None
 
     @property
     def summary(self) -> JobSummary:
@@ -175,7 +180,21 @@ def read_job(store: ObjectStore, place: Place, job_id: str) -> JobView:
         progress=commit_progress(store, place.destination, [summary]).get(job_id),
         manifest_uri=join_uri(context.bucket, context.layout.manifest) if manifest is not None else None,
         now=state_at + age if state_at is not None and age is not None else None,
+        successor=_successor(store, place, summary) if summary.state in BEFORE_COMMIT else None,
     )
+
+
+def _successor(store: ObjectStore, place: Place, job: JobSummary) -> JobSummary | None:
+    """Return the newest of the jobs that later tries of a job's task have ended; None if there is none."""
+    own = place_in_order(job.context, job.job_id)
+    endings = latest_endings(store, place.destination, MOST_ENDED).jobs
+    later = [
+        (order, ended)
+        for ended in endings
+        if is_same_task(job.context, ended.context)
+        and (order := place_in_order(ended.context, ended.job_id)) > own
+    ]
+    return max(later, key=lambda pair: pair[0])[1] if later else None
 
 
 def _staging_root(store: ObjectStore, place: Place, job_id: str) -> Destination | None:

@@ -56,6 +56,7 @@ def new_context(
             run_id=run["run_id"],
             task_id="refresh.task",
             try_number=try_number,
+            id=f"{try_number:08d}-0000-7000-8000-000000000000",
             map_index=facts.pop("map_index", -1),
             xcom_push=pushed.xcom_push,
             pushed=pushed,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_s3commit import Destination, Job, JobReference, MemoryStore
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import (
     S3CommitJobOperator,
@@ -18,10 +20,10 @@ from airflow_s3commit.operators import (
     S3CommitSetupOperator,
     setup,
 )
+from airflow_s3commit.protocol.inspect.open_jobs import open_jobs
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from tests.airflow.runs import (
     FLIGHTS,
-    TaskStateStore,
     at,
     commit,
     commit_but_for_the_manifest,
@@ -65,6 +67,7 @@ def test_the_record_names_its_run(store, context) -> None:
         "task_id": "refresh.task",
         "map_index": "-1",
         "try_number": "1",
+        "try_id": "00000001-0000-7000-8000-000000000000",
         "partition_key": "2013-01-01",
     }
 
@@ -79,11 +82,10 @@ def test_a_run_without_partition_has_its_logical_date(store) -> None:
 
 def test_each_try_has_a_job_of_its_own_and_aborts_the_former(store) -> None:
     """A later try opens a new job, and the former one's uploads are gone."""
-    remembered = TaskStateStore()
-    first = operator().execute(new_context(1, remembered))
+    first = operator().execute(new_context(1))
     write_stage(store, first)
     assert len(pending(store)) == 1
-    second = operator().execute(new_context(2, remembered))
+    second = operator().execute(new_context(2))
     assert second["job_id"] != first["job_id"]
     assert pending(store) == []
     assert state(store, first) in {None, "aborted"}
@@ -92,17 +94,15 @@ def test_each_try_has_a_job_of_its_own_and_aborts_the_former(store) -> None:
 
 def test_a_job_that_committed_is_left_alone(store) -> None:
     """A cleared run does not touch what its first pass committed."""
-    remembered = TaskStateStore()
-    remembered.set("s3commit.jobs", [commit(store)])
+    commit(store)
     before = visible(store)
-    operator(conflict_mode="append").execute(new_context(2, remembered))
+    operator(conflict_mode="append").execute(new_context(2))
     assert visible(store) == before
 
 
 def test_an_upload_that_a_cleared_stage_begins_while_it_dies_is_found(store, monkeypatch) -> None:
     """Airflow runs a cleared setup again while the cleared stage is still being killed."""
-    remembered = TaskStateStore()
-    first = operator().execute(new_context(1, remembered))
+    first = operator().execute(new_context(1))
     write_stage(store, first, seal=False)
     key = f"flights/dt=2013-01-01/part-00009-{first['job_id']}.parquet"
     late = iter([key, key])  # two looks in a row find something, the third does not
@@ -112,56 +112,175 @@ def test_an_upload_that_a_cleared_stage_begins_while_it_dies_is_found(store, mon
             store.create_upload("lake", begun, metadata={}, content_type="application/octet-stream")
 
     monkeypatch.setattr("airflow_s3commit.operators.abort.sleep", write_on)
-    operator(kill_window=10).execute(new_context(2, remembered))
+    operator(kill_window=10).execute(new_context(2))
     assert pending(store) == []
 
 
 def test_there_is_no_wait_after_a_teardown(store, monkeypatch) -> None:
     """A cleared run whose first pass ended in its teardown starts over at once."""
-    remembered = TaskStateStore()
-    first = operator().execute(new_context(1, remembered))
+    first = operator().execute(new_context(1))
     Job.at(store, JobReference.from_dict(first)).abort()
 
     def waited(_: float) -> None:
         raise AssertionError("waited")
 
     monkeypatch.setattr("airflow_s3commit.operators.abort.sleep", waited)
-    assert state(store, operator(kill_window=10).execute(new_context(2, remembered))) == "open"
+    assert state(store, operator(kill_window=10).execute(new_context(2))) == "open"
 
 
 def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, monkeypatch) -> None:
     """What an earlier try made visible for good gets its manifest, whatever the new job does."""
-    remembered = TaskStateStore()
-    first = operator().execute(new_context(1, remembered))
+    first = operator().execute(new_context(1))
     write_stage(store, first)
     job = Job.at(store, JobReference.from_dict(first))
     job.seal()
     commit_but_for_the_manifest(store, job, monkeypatch)
-    operator(conflict_mode="replace").execute(new_context(2, remembered))
+    operator(conflict_mode="replace").execute(new_context(2))
     assert job.manifest() is not None
     assert state(store, first) is None
 
 
-def test_a_job_is_remembered_before_it_exists(store, monkeypatch) -> None:
-    """A try that dies while it sets its job up leaves the job's name to the next try."""
-    remembered = TaskStateStore()
+def test_airflow_knows_a_job_before_it_exists(store, context, monkeypatch) -> None:
+    """A try that dies while it sets its job up has told Airflow whose job it is."""
 
     def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Job, "setup", die)
-        with pytest.raises(KeyboardInterrupt):
-            operator().execute(new_context(1, remembered))
-    (lost,) = remembered["s3commit.jobs"]
-    assert operator().execute(new_context(2, remembered))["job_id"] != lost["job_id"]
+    monkeypatch.setattr(Job, "setup", die)
+    with pytest.raises(KeyboardInterrupt):
+        operator().execute(context)
+    assert JobReference.from_dict(context["ti"].pushed[setup.JOB]).destination == FLIGHTS
 
 
-def test_it_works_without_a_memory(store) -> None:
-    """Without a task state store the job is still set up."""
-    context = new_context()
-    del context["task_state_store"]
-    assert state(store, operator().execute(context)) == "open"
+def test_a_clear_finds_the_earlier_job_without_airflow_s_task_state(store) -> None:
+    """All that a clear needs is on S3, because Airflow forgets its state of a task that has succeeded."""
+    first = operator().execute(new_context(1))
+    write_stage(store, first)
+    cleared = new_context(2)
+    del cleared["task_state_store"]
+    second = operator().execute(cleared)
+    assert (pending(store), state(store, first), state(store, second)) == ([], None, "open")
+
+
+def test_records_in_a_staging_of_their_own_are_found_too(store) -> None:
+    """The earlier job is aborted wherever the records of the destination's jobs are."""
+    first = operator(staging="s3://lake/private/").execute(new_context(1))
+    other = operator(destination="s3://lake/x/", staging="s3://lake/private/").execute(new_context(1))
+    operator(staging="s3://lake/private/").execute(new_context(2))
+    assert (state(store, first), state(store, other)) == (None, "open")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"map_index": 1},
+        {"map_index": -1},
+        {"dag_run": {"run_id": "scheduled__2013-01-03"}},
+    ],
+)
+def test_another_run_or_map_index_is_left_alone(store, other) -> None:
+    """Each run, and each index of a mapped group, ends only its own earlier jobs."""
+    first = operator().execute(new_context(1, map_index=0))
+    operator().execute(new_context(2, **other))
+    assert state(store, first) == "open"
+
+
+def test_a_job_without_airflow_s_facts_is_left_alone(store) -> None:
+    """A program's own job is nobody's earlier try, not even that of a setup without a run."""
+    program = Job.setup(store, FLIGHTS)
+    bare = {"ti": SimpleNamespace(xcom_push=lambda **_: None)}
+    reference = operator().execute(bare)
+    assert [state(store, program.reference.to_dict()), state(store, reference)] == ["open", "open"]
+
+
+@pytest.mark.parametrize(("first", "meanwhile"), [(1, 2), (2, 1)])
+def test_of_two_tries_at_the_same_time_the_later_one_wins(store, monkeypatch, first, meanwhile) -> None:
+    """Whichever writes its record first, one job stays open: that of the try that Airflow waits for."""
+    set_up_job, ended = Job.setup, []
+
+    def attempt(number: int) -> None:
+        try:
+            operator().execute(new_context(number))
+        except AirflowException as error:
+            ended.append((number, "is of a later try" in str(error)))
+
+    def set_up_beside(*arguments: Any, **options: Any) -> Job:
+        monkeypatch.setattr(Job, "setup", set_up_job)
+        job = set_up_job(*arguments, **options)
+        attempt(meanwhile)
+        return job
+
+    monkeypatch.setattr(Job, "setup", set_up_beside)
+    attempt(first)
+    (left,) = open_jobs(store, Destination.parse(FLIGHTS))
+    assert (left.context["try_number"], ended) == ("2", [(1, True)])
+
+
+def test_a_setup_that_slept_ends_itself(store, monkeypatch) -> None:
+    """Its record comes long after the later try has looked: it looks itself, and withdraws."""
+    later = operator().execute(new_context(2))
+    write_stage(store, later)
+    with pytest.raises(AirflowException, match=f"job {later['job_id']} of {FLIGHTS} is of a later try"):
+        operator().execute(new_context(1))
+    assert (len(pending(store)), state(store, later)) == (1, "open")
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ({"run": at(2013, 1, 2), "try": 3, "id": "c"}, {"run": at(2013, 1, 3), "try": 1, "id": "b"}),
+        ({"run": at(2013, 1, 2), "try": 1, "id": "a"}, {"run": at(2013, 1, 2), "try": 1, "id": "b"}),
+    ],
+)
+def test_a_run_that_was_made_again_is_later(store, first, again) -> None:
+    """Tries of a run that was deleted, or tested by hand, count from one under the same id."""
+
+    def of(facts: dict[str, Any]) -> dict[str, Any]:
+        context = new_context(facts["try"], dag_run={"start_date": facts["run"]})
+        context["ti"].id = facts["id"]
+        return context
+
+    abandoned = operator().execute(of(first))
+    assert state(store, operator().execute(of(again))) == "open"
+    assert state(store, abandoned) is None
+
+
+def test_what_an_earlier_try_has_published_does_not_refuse_the_next(store, monkeypatch) -> None:
+    """A commit that died half-way is taken back, and its files are not taken for the table's."""
+    whole = {"committer": "directory", "conflict_mode": "fail"}
+    first = operator(**whole).execute(new_context(1))
+    write_stage(store, first)
+    job = Job.at(store, JobReference.from_dict(first))
+    job.seal()
+    commit_but_for_the_manifest(store, job, monkeypatch, cut_off_at="log")
+    assert len(visible(store)) == 1
+    second = operator(**whole).execute(new_context(2))
+    assert (visible(store), state(store, second)) == ([], "open")
+    commit(store)
+    with pytest.raises(AirflowFailException, match="DestinationNotEmpty"):
+        operator(**whole).execute(new_context(3))
+
+
+def test_a_refused_abort_of_an_earlier_job_ends_the_new_one(store, monkeypatch) -> None:
+    """The task fails, so nobody would end the job that it has just set up."""
+    operator().execute(new_context(1))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise InvalidRecord("damaged")
+
+    monkeypatch.setattr("airflow_s3commit.operators.setup.abort_until_quiet", refuse)
+    with pytest.raises(AirflowFailException, match="damaged"):
+        operator().execute(new_context(2))
+    (left,) = open_jobs(store, Destination.parse(FLIGHTS))
+    assert left.context["try_number"] == "1"
+
+
+def test_a_record_that_cannot_be_read_is_nobody_s(store, caplog) -> None:
+    """It does not prevent a setup, and the log names it."""
+    first = operator().execute(new_context(1))
+    store.put("lake", f"flights/__magic_job-{first['job_id']}/job.json", b"{")
+    assert state(store, operator().execute(new_context(2))) == "open"
+    assert sum("unknown whose job it is" in line for line in caplog.messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -246,22 +365,11 @@ def test_object_options_of_the_task_are_used(store, context) -> None:
         operator(object_options={"sse": "SSE-KMS"}).execute(context)
 
 
-def test_a_bucket_that_demands_encryption_takes_the_abort_of_an_earlier_try(store, context) -> None:
-    """A try that died before its job had a record is aborted with the encryption of the one that follows."""
-    context["task_state_store"] = TaskStateStore()
-    setup = operator(object_options=KMS)
-    earlier = setup._choose_job().to_dict()
-    setup._remember(context, [earlier])
-    setup.execute(context)
-    spent = store._buckets["lake"].objects[f"flights/_s3commit/aborted/{earlier['job_id']}.json"]
-    assert spent.headers["x-amz-server-side-encryption"] == "aws:kms"
-
-
 class Run:
     """A run whose setup is cleared again and again, beside stages in the given states."""
 
     def __init__(self) -> None:
-        self.remembered = TaskStateStore()
+        self.tries = 0
 
     def set_up(self, states: dict[str, str | None], **arguments: Any) -> dict[str, str]:
         """Execute setup in front of the stages ``one`` and ``two``, with the given states."""
@@ -272,7 +380,8 @@ class Run:
             for name in ("one", "two"):
                 setup >> EmptyOperator(task_id=name) >> resolve
             resolve >> commit_task >> EmptyOperator(task_id="report")
-        context = new_context(2, self.remembered)
+        self.tries += 1
+        context = new_context(self.tries)
         ti = context["ti"]
 
         def states_of(*, dag_id: str, task_ids: list[str], run_ids: list[str], **_: None) -> dict[str, Any]:

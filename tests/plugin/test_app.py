@@ -36,7 +36,7 @@ from airflow_s3commit.plugin.stores import Place, read_places
 from airflow_s3commit.plugin.views import DestinationView
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.settings import api_secret_key
-from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, SECRET, Scene, begin, commit, set_scene
+from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, SECRET, Scene, begin, commit, seal, set_scene
 from tests.plugin.users import KnownRuns, PerDagAuthManager, user
 
 if TYPE_CHECKING:
@@ -269,6 +269,22 @@ def test_an_editor_aborts_a_job(client: TestClient, store: MemoryStore, scene: S
     with create_session() as session:
         written = session.scalars(select(Log).where(Log.event == "s3commit.abort")).all()
         assert any(row.owner == "owner" and scene.open in row.extra for row in written)
+
+
+def test_a_job_whose_run_has_ended_with_another_one_is_only_aborted(
+    client: TestClient, store: MemoryStore
+) -> None:
+    """The page names the job of the later try, and offers no commit of data that the run has replaced."""
+    task = {**NIGHTLY, "task_id": "refresh.setup", "map_index": "-1"}
+    left = seal(store, context={**task, "try_number": "2"}, day=1).reference.job_id
+    commit(store, context={**task, "try_number": "1"}, day=1)
+    commit(store, context={**task, "try_number": "3", "map_index": "4"}, day=1)
+    page = signed_in(client, "root").get(job_url(left)).text
+    assert ("ended with another" in page, "Commit the job" in page) == (False, True)
+    winner = commit(store, context={**task, "try_number": "3"}, day=1).reference.job_id
+    page = client.get(job_url(left)).text
+    assert f"the run has ended with another job, {winner}, which is committed: abort this one" in page
+    assert ("Commit the job" in page, "Abort the job" in page) == (False, True)
 
 
 @pytest.mark.parametrize(("step", "says"), [("recover", "Committed: 6 files"), ("rollback", "Aborted")])

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
-from airflow.state import TaskScope, get_state_backend
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunType
-from sqlalchemy import delete
+from sqlalchemy import delete, insert
 
 from airflow_s3commit import JobReference
-from airflow_s3commit.operators.setup import REMEMBERED_JOBS
+from airflow_s3commit.operators.setup import JOB
 from airflow_s3commit.plugin.auth import Metadata, Origin
 
 pytestmark = [pytest.mark.airflow, pytest.mark.xdist_group("airflow-page")]
@@ -27,15 +27,17 @@ ORIGIN = Origin("metadata_dag", "r", "refresh.setup", 2)
 
 @pytest.fixture(scope="module", autouse=True)
 def run() -> Iterator[None]:
-    """A run whose mapped setup task keeps a job in its state store, and has returned nothing yet."""
+    """A run whose mapped setup task has told Airflow its job, and has returned nothing yet."""
     initdb()
     with create_session() as session:
         session.add(DagBundleModel(name="metadata"))
         session.flush()
         session.add(DagModel(dag_id="metadata_dag", bundle_name="metadata"))
         session.add(DagRun(dag_id="metadata_dag", run_id="r", run_type=DagRunType.MANUAL))
-    scope = TaskScope("metadata_dag", "r", "refresh.setup", 2)
-    get_state_backend().set(scope, REMEMBERED_JOBS, json.dumps([REFERENCE.to_dict()]))
+        session.flush()
+        ids = {"dag_id": "metadata_dag", "run_id": "r", "task_id": "refresh.setup", "map_index": 2}
+        session.execute(insert(TaskInstance).values(**ids, pool="default_pool", pool_slots=1))
+        XComModel.set(JOB, REFERENCE.to_dict(), **ids, session=session)
     yield
     with create_session() as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == "metadata_dag"))
@@ -44,7 +46,7 @@ def run() -> Iterator[None]:
 
 
 def test_a_job_is_known_from_before_its_setup_task_returns_it() -> None:
-    """The state store of that very task has it, not another one's, instance's or run's."""
+    """That very task has told it, not another one, another instance or another run."""
     assert Metadata().jobs_of(ORIGIN) == [REFERENCE]
     for other in (
         Origin("metadata_dag", "r", "refresh.setup", 1),

@@ -32,6 +32,8 @@ QUICK = {
     # Otherwise no asset starts a run.
     "SCHEDULER__USE_JOB_SCHEDULE": "True",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "5",
+    # What a clear needs is on S3: Airflow need not keep anything of a task that has succeeded.
+    "STATE_STORE__CLEAR_ON_SUCCESS": "True",
     "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
 }
