@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.exceptions import AccessDenied, InvalidOption, StoreUnsuitable
 from airflow_s3commit.settings import DEFAULT_CONNECTION, SIGNING_CONNECTION
-from airflow_s3commit.store.credentials import StoreAddress, check_keys, plain_endpoint
+from airflow_s3commit.store.credentials import StoreAddress, check_keys, is_aws_host, plain_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobReference
-    from airflow_s3commit.protocol.model.object_options import ObjectOptions
     from airflow_s3commit.protocol.model.ownership import Signer
     from airflow_s3commit.store.base import ObjectStore
+
+
+logger = logging.getLogger(__name__)
+
+#: The connection that Airflow's operators name without being told to: where it does not exist, boto3's
+#: default chain is meant.
+AIRFLOWS_DEFAULT = "aws_default"
 
 
 class S3CommitHook(BaseHook):
@@ -66,6 +73,7 @@ class S3CommitHook(BaseHook):
         self.retry_deadline = retry_deadline
         self.timeout = timeout
         self.on_retry = on_retry
+        self._was_noticed = False
 
     @cached_property
     def aws(self) -> S3Hook:
@@ -77,7 +85,7 @@ class S3CommitHook(BaseHook):
         from airflow_s3commit.store.s3.config import configured_endpoint, made_by_boto3  # noqa: PLC0415
 
         self._checked_keys()
-        source = f"the connection {self.aws_conn_id!r}"
+        source = self._source
         # Addressing of buckets and signing of bodies depend on the endpoint.
         hook = self._hook_for(self._given_endpoint)
         client = made_by_boto3(lambda: hook.conn, source)
@@ -93,29 +101,22 @@ class S3CommitHook(BaseHook):
         from airflow_s3commit.store.execute import RetryPolicy  # noqa: PLC0415
         from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
 
-        policy = RetryPolicy()
+        policy = RetryPolicy(on_retry=self._noticed)
         if self.retry_deadline is not None:
             policy = replace(policy, deadline=self.retry_deadline)
-        if self.on_retry is not None:
-            policy = replace(policy, on_retry=self.on_retry)
-        return S3Store(self.aws.conn, retry=policy)
+        return S3Store(self.aws.conn, retry=policy, origin=self._source)
 
-    def job(
-        self, reference: Mapping[str, str] | JobReference, object_options: ObjectOptions | None = None
-    ) -> Job:
+    def job(self, reference: Mapping[str, str] | JobReference) -> Job:
         """Return the job of a reference, with the installation's signer. Makes no request to the store.
 
         :param reference: The output of `S3CommitSetupOperator`.
-        :param object_options: Encryption of records, for a job that has no record yet.
         :raises InvalidOption: The signing connection has no usable key.
         """
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
-        from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
 
         named = reference if isinstance(reference, JobReference) else JobReference.from_dict(reference)
-        store = with_headers(self.store, object_options.of_records) if object_options else self.store
-        return Job.at(store, named, signer=self.signer)
+        return Job.at(self.store, named, signer=self.signer)
 
     @cached_property
     def signer(self) -> Signer | None:
@@ -168,10 +169,50 @@ class S3CommitHook(BaseHook):
 
         return S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
 
+    def _noticed(self, error: OutcomeUnknown | Unavailable) -> None:
+        """Log the first failure that is retried: the retries take a minute, and say nothing of themselves."""
+        if not self._was_noticed:
+            self._was_noticed = True
+            logger.warning("Trying again: %s", error)
+        if self.on_retry is not None:
+            self.on_retry(error)
+
     @property
+    def _source(self) -> str:
+        """Where address and credentials come from, for messages."""
+        if self.aws_conn_id is None:
+            return "boto3's default chain"
+        missing = not self._plain.conn_config
+        return f"the connection {self.aws_conn_id!r}" + (", which does not exist" if missing else "")
+
+    @cached_property
     def _given_endpoint(self) -> str | None:
-        endpoint: str | None = self._plain.conn_config.get_service_endpoint_url("s3") or None
-        return plain_endpoint(endpoint, f"of the connection {self.aws_conn_id!r}")
+        """The connection's endpoint; None if it has none.
+
+        :raises AccessDenied: The connection does not exist, and is not Airflow's default.
+        :raises StoreUnsuitable: The endpoint is no store's URL, or is where nobody reads it.
+        """
+        known = self._plain.conn_config
+        if not known and self.aws_conn_id not in {None, AIRFLOWS_DEFAULT}:
+            raise AccessDenied(
+                f"the connection {self.aws_conn_id!r} does not exist in Airflow: create it, or name another"
+                " one as aws_conn_id (None means boto3's default chain)"
+            )
+        endpoint: str | None = known.get_service_endpoint_url("s3") or None
+        if endpoint is None and known:
+            self._refuse_host(known)
+        return plain_endpoint(endpoint, f"of {self._source}")
+
+    def _refuse_host(self, known: AwsConnectionWrapper) -> None:
+        """Raise if the connection has a store's address where nobody reads it."""
+        host = str(self.get_connection(str(self.aws_conn_id)).host or known.extra_config.get("host") or "")
+        if host and not is_aws_host(host):
+            shown = host.rpartition("@")[2]
+            raise StoreUnsuitable(
+                f"the connection {self.aws_conn_id!r} has {shown!r} as its host, which Airflow does not read,"
+                " so requests would go to AWS: put the store's URL into the connection's extra, as"
+                ' {"endpoint_url": "https://…"}, and clear the host'
+            )
 
     def _hook_for(self, endpoint_url: str | None) -> S3Hook:
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415

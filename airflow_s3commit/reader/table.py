@@ -23,8 +23,9 @@ from airflow_s3commit.reader.formats import FileReading, UnreadableFiles, parse_
 from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
 from airflow_s3commit.reader.table_files import FilePart, FilesByPath, row_groups_of
+from airflow_s3commit.store.credentials import is_aws_host
 from airflow_s3commit.store.execute import in_threads
-from airflow_s3commit.store.s3.config import AWS_DOMAINS, S3Config, new_client
+from airflow_s3commit.store.s3.config import S3Config, new_client
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.tables.columns import DifferentTypes, WrittenSchema, from_text, merge
 
@@ -174,7 +175,7 @@ def s3_filesystem(config: S3Config) -> S3FileSystem:
     client = new_client(config)
     endpoint, region = urlsplit(client.meta.endpoint_url), client.meta.region_name
     client.close()
-    is_aws = (endpoint.hostname or "").endswith(AWS_DOMAINS)
+    is_aws = is_aws_host(endpoint.netloc)
     arguments: dict[str, Any] = {"scheme": endpoint.scheme, "region": config.region or region}
     if not is_aws or config.path_style or config.endpoint_url:
         arguments["endpoint_override"] = endpoint.netloc + endpoint.path.rstrip("/")

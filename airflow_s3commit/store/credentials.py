@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     Url = TypeVar("Url", str, str | None)
 
+#: Endpoints below these domains are Amazon's own; they want the bucket in the host name.
+_AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu")
+
 _VISIBLE = re.compile(r"[!-~]*")
 #: Paths that every client signs unchanged.
 _PLAIN_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)*", re.ASCII)
@@ -88,6 +91,15 @@ def plain_endpoint(url: Url, where: str) -> Url:
     if why is not None:
         raise StoreUnsuitable(f"the endpoint {where} {why}")
     return url.rstrip("/")
+
+
+def is_aws_host(address: str) -> bool:
+    """Return whether a URL, or a host with or without its port, is Amazon's own."""
+    try:
+        host = urlsplit(address if "//" in address else f"//{address}").hostname
+    except ValueError:
+        return False
+    return (host or "").endswith(_AWS_DOMAINS)
 
 
 def check_keys(access_key: str | None, secret_key: str | None, token: str | None, where: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
 from airflow_s3commit import S3Store
-from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreUnsuitable
+from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreUnsuitable, Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from tests.secret_shapes import MARK, SHAPES, URLS, leaks, shown
 
@@ -96,6 +97,52 @@ def test_an_endpoint_with_a_password_is_refused(connect) -> None:
         with pytest.raises(StoreUnsuitable, match=r"'lake'.*its login and password") as refused:
             use()
         assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["http://minio:9000", "minio", "minio:9000", "http://me:hush@minio:9000"])
+@pytest.mark.parametrize("in_extra", [False, True])
+def test_an_endpoint_that_nobody_reads_is_refused(connect, monkeypatch, host, in_extra) -> None:
+    """The host of an ``aws`` connection is ignored, and the requests would go to AWS with its keys."""
+    described = {"conn_type": "aws", "extra": {"host": host} if in_extra else {}}
+    connect()
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_LAKE", json.dumps(described if in_extra else {**described, "host": host})
+    )
+    for use in (lambda: S3CommitHook("lake").address, lambda: S3CommitHook("lake").store):
+        with pytest.raises(
+            StoreUnsuitable, match=r"'lake' has '.*minio.*' as its host.*endpoint_url"
+        ) as refused:
+            use()
+        assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "extra", [{"endpoint_url": "http://s3.lan:9000", "host": "elsewhere"}, {"host": "s3.amazonaws.com"}]
+)
+def test_a_host_that_changes_nothing_is_left_alone(connect, extra) -> None:
+    """The connection names its endpoint too, or the host is AWS, where the requests go anyway."""
+    assert connect(**extra).address.endpoint_url == extra.get("endpoint_url")
+
+
+def test_a_connection_that_does_not_exist_is_named(connect) -> None:
+    """A typing error does not turn into the identity of the machine; only Airflow's default does."""
+    connect()
+    for use in (lambda: S3CommitHook("laek").address, lambda: S3CommitHook("laek").store):
+        with pytest.raises(AccessDenied, match="the connection 'laek' does not exist in Airflow"):
+            use()
+    assert S3CommitHook("aws_default", region_name="eu-west-1").address.endpoint_url is None
+
+
+def test_a_store_that_does_not_answer_is_named_before_the_retries_end(connect, caplog) -> None:
+    """Its URL and the connection are in the log after the first attempt, and in the error after the last."""
+    hook = connect(endpoint_url="http://127.0.0.1:9")
+    hook.retry_deadline = 0.2
+    named = r"the store is http://127\.0\.0\.1:9, the connection 'lake'"
+    with pytest.raises(Unavailable, match=named):
+        hook.store.head("lake", "key")
+    (first,) = [line for line in caplog.messages if line.startswith("Trying again")]
+    assert re.search(named, first)
+    assert hook.aws.conn.meta.config.connect_timeout <= 15
 
 
 def test_the_address_has_no_credentials(connect) -> None:

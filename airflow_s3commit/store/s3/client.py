@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import PreconditionFailed, StoreRejected
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    OutcomeUnknown,
+    PreconditionFailed,
+    StoreRejected,
+    Unavailable,
+)
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.profile import StoreProfile
@@ -90,12 +96,14 @@ class RetryingClient:
     Args:
         client: The client.
         retry: How often and how long a request is retried.
+        origin: Where the client's address and credentials come from, for errors.
 
     """
 
-    def __init__(self, client: S3Client, retry: RetryPolicy) -> None:
+    def __init__(self, client: S3Client, retry: RetryPolicy, origin: str = "") -> None:
         self._client = client
         self._retry = retry
+        self._origin = origin
         self._retries = 0
         self._profiles: dict[str, StoreProfile] = {}
 
@@ -128,6 +136,10 @@ class RetryingClient:
                 return attempt()
             except Exception as error:
                 failure = translate(error, request)
+            if isinstance(failure, OutcomeUnknown | Unavailable | AccessDenied):
+                # The address is what is wrong most often, and it may come from where nobody looks.
+                where = ", ".join(filter(None, [f"the store is {self.endpoint}", self._origin]))
+                failure.args = (f"{failure} ({where})",)
             # Outside the except block, so not chained: botocore's error may show a session token.
             raise failure
 

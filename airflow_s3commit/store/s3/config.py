@@ -18,7 +18,7 @@ from botocore.exceptions import (
 
 from airflow_s3commit import __version__
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreRejected
-from airflow_s3commit.store.credentials import StoreAddress, check_keys, plain_endpoint
+from airflow_s3commit.store.credentials import StoreAddress, check_keys, is_aws_host, plain_endpoint
 
 if TYPE_CHECKING:
     from botocore.signers import RequestSigner
@@ -28,9 +28,6 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60
-
-#: Endpoints below these domains are Amazon's own; they want the bucket in the host name.
-AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,4 +223,4 @@ def _client(session: boto3.Session, config: S3Config, endpoint_url: str | None) 
 
 
 def _is_aws(endpoint_url: str | None) -> bool:
-    return endpoint_url is None or (urlsplit(endpoint_url).hostname or "").endswith(AWS_DOMAINS)
+    return endpoint_url is None or is_aws_host(endpoint_url)

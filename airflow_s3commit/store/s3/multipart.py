@@ -109,8 +109,8 @@ class MultipartUploads(RetryingClient):
 
     """
 
-    def __init__(self, client: S3Client, retry: RetryPolicy) -> None:
-        super().__init__(client, retry)
+    def __init__(self, client: S3Client, retry: RetryPolicy, origin: str = "") -> None:
+        super().__init__(client, retry, origin)
         has_tls = client.meta.endpoint_url.startswith("https:")
         # Without TLS the body's hash is signed, which is stronger.
         self._checksum: PartChecksum | None = best_checksum() if has_tls else None

@@ -87,6 +87,7 @@ class S3Store(MultipartUploads):
         connections: Maximum concurrent calls of `perform` through libcurl.
         requests_per_second: Maximum requests per second that `perform` sends through libcurl; None for no
             bound.
+        origin: Where the client's address and credentials come from, for errors.
 
     Raises:
         ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
@@ -103,10 +104,11 @@ class S3Store(MultipartUploads):
         transport: TransportName = "auto",
         connections: int = CONNECTIONS,
         requests_per_second: float | None = REQUESTS_PER_SECOND,
+        origin: str = "",
     ) -> None:
         plain_endpoint(client.meta.endpoint_url, "of the client")
         check_keys_before_signing(client)
-        super().__init__(client, retry)
+        super().__init__(client, retry, origin)
         config: Any = client.meta.config  # its types don't name what a caller may have set
         self._threads = min(threads, config.max_pool_connections)
         self._curl = (
