@@ -21,7 +21,8 @@ _VISIBLE = re.compile(r"[!-~]*")
 #: Paths that every client signs unchanged.
 _PLAIN_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)*", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_USERINFO = re.compile(r"(?<=//).*(?:@|%40)", re.DOTALL | re.IGNORECASE)
+_USERINFO = re.compile(r"(?:(?<=//)|\A(?!.*//)).*(?:@|%40)", re.DOTALL | re.IGNORECASE)
+_QUERY = re.compile(r"\?.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,8 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
 
 
 def without_userinfo(text: str) -> str:
-    """Return a URI that is safe to show: without user name and password, as in ``s3a://KEY:SECRET@…``."""
-    return _USERINFO.sub("…@", text)
+    """Return a URI that is safe to show: without user name and password, and without a signed URL's query."""
+    return _QUERY.sub("?…", _USERINFO.sub("…@", text))
 
 
 def _is_address(url: str) -> bool:

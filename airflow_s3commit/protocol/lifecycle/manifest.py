@@ -12,12 +12,13 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from os import SEEK_END
-from tempfile import SpooledTemporaryFile
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.model.codec import KIB, decode
@@ -167,6 +168,7 @@ class FileList:
     """
 
     def __init__(self, context: JobContext) -> None:
+        self._name = context.name
         self._destination = context.layout.destination
         self._encoder = msgspec.json.Encoder()
         self._spool = SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - lives as long as this
@@ -209,11 +211,20 @@ class FileList:
 
     def add_entry(self, entry: FileEntry) -> None:
         """Append one file."""
-        self._spool.write(self._encoder.encode(entry) + b"\n")
+        self._append([self._encoder.encode(entry) + b"\n"])
 
     def extend(self, other: FileList) -> None:
         """Append the files of another list."""
-        self._spool.writelines(other.lines())
+        self._append(other.lines())
+
+    def _append(self, lines: Iterable[bytes]) -> None:
+        try:
+            self._spool.writelines(lines)
+        except OSError as error:
+            raise Unavailable(
+                f"{self._name}: its list of files does not fit into {gettempdir()} ({error.strerror}): make"
+                " room there, or set TMPDIR to another directory, then run the step again"
+            ) from error
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines, each with its line feed."""

@@ -56,7 +56,9 @@ _BULK_DELETES_AT_ONCE = 4
 
 #: Temporary failures of single objects of a bulk delete, and the seconds to wait before each retry.
 _INTERNAL = "InternalError"
-_BUSY = frozenset({_INTERNAL, "ServiceUnavailable", "SlowDown"})
+_BUSY = frozenset(
+    {_INTERNAL, "ConditionalRequestConflict", "OperationAborted", "ServiceUnavailable", "SlowDown"}
+)
 _BUSY_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 

@@ -8,6 +8,7 @@ also on stores that ignore ETags.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -97,15 +98,36 @@ class RetryingClient:
         client: The client.
         retry: How often and how long a request is retried.
         origin: Where the client's address and credentials come from, for errors.
+        make: Makes the client again, in a process that was forked; None to close its connections there.
 
     """
 
-    def __init__(self, client: S3Client, retry: RetryPolicy, origin: str = "") -> None:
-        self._client = client
+    def __init__(
+        self,
+        client: S3Client,
+        retry: RetryPolicy,
+        origin: str = "",
+        make: Callable[[], S3Client] | None = None,
+    ) -> None:
+        self._clients = [client]
+        self._make = make
+        self._process = os.getpid()
         self._retry = retry
         self._origin = origin
         self._retries = 0
         self._profiles: dict[str, StoreProfile] = {}
+
+    @property
+    def _client(self) -> S3Client:
+        """The client, with connections of this process: two processes on one would mix their responses."""
+        if self._process != os.getpid():
+            if self._make is not None:
+                # The parent's is kept: its end could close TLS sessions that the parent still uses.
+                self._clients.append(self._make())
+            else:
+                self._clients[-1].close()
+            self._process = os.getpid()
+        return self._clients[-1]
 
     @property
     def endpoint(self) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import boto3
 from botocore.config import Config
@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +191,33 @@ def made_by_boto3(make: Callable[[], T], what: str) -> T:
     raise failure
 
 
-def check_keys_before_signing(client: S3Client) -> None:
-    """Have a client check its credentials before it signs a request.
+def guard_client(client: S3Client) -> S3Client:
+    """Have a client check its credentials before it signs, and end at a redirect; return it. Repeatable.
 
-    Credentials from the environment, a profile, a role or a process are known only then.
+    Credentials from the environment, a profile, a role or a process are known only when it signs. And it
+    follows redirects to a bucket's region, which AWS names in a header: of a store that redirects http to
+    https it would ask for that region again and again, and be redirected each time.
     """
     events: Any = client.meta.events
     events.register_first("before-sign.s3", _check_signer, unique_id="s3commit-check-keys")
+    if not is_aws_host(client.meta.endpoint_url):
+        events.register_first("needs-retry.s3", _refuse_redirect, unique_id="s3commit-refuse-redirects")
+    return client
+
+
+def _refuse_redirect(response: Any, request_dict: Mapping[str, Any], **_: object) -> None:
+    if response is None:
+        return
+    http = response[0]
+    location = http.headers.get("Location")
+    if http.status_code not in _REDIRECTS or not location or "x-amz-bucket-region" in http.headers:
+        return
+    asked, led = urlsplit(request_dict["url"]), urlsplit(urljoin(request_dict["url"], location))
+    raise StoreRejected(
+        f"the endpoint {asked.scheme}://{asked.netloc} redirects to {led.scheme}://{led.netloc}: give that as"
+        " the endpoint, if it is the store",
+        code="Redirect",
+    )
 
 
 def _check_signer(

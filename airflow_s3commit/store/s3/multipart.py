@@ -109,8 +109,14 @@ class MultipartUploads(RetryingClient):
 
     """
 
-    def __init__(self, client: S3Client, retry: RetryPolicy, origin: str = "") -> None:
-        super().__init__(client, retry, origin)
+    def __init__(
+        self,
+        client: S3Client,
+        retry: RetryPolicy,
+        origin: str = "",
+        make: Callable[[], S3Client] | None = None,
+    ) -> None:
+        super().__init__(client, retry, origin, make)
         has_tls = client.meta.endpoint_url.startswith("https:")
         # Without TLS the body's hash is signed, which is stronger.
         self._checksum: PartChecksum | None = best_checksum() if has_tls else None

@@ -29,7 +29,7 @@ from airflow_s3commit.store.s3.client import (
     fits_in_bulk,
     refuses_etags,
 )
-from airflow_s3commit.store.s3.config import S3Config, check_keys_before_signing, new_client
+from airflow_s3commit.store.s3.config import S3Config, guard_client, new_client
 from airflow_s3commit.store.s3.curl.event_loop import perform
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.multipart import MultipartUploads
@@ -88,6 +88,8 @@ class S3Store(MultipartUploads):
         requests_per_second: Maximum requests per second that `perform` sends through libcurl; None for no
             bound.
         origin: Where the client's address and credentials come from, for errors.
+        make: Makes such a client, for processes that are forked later; without it they use the given one,
+            on new connections.
 
     Raises:
         ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
@@ -105,10 +107,10 @@ class S3Store(MultipartUploads):
         connections: int = CONNECTIONS,
         requests_per_second: float | None = REQUESTS_PER_SECOND,
         origin: str = "",
+        make: Callable[[], S3Client] | None = None,
     ) -> None:
         plain_endpoint(client.meta.endpoint_url, "of the client")
-        check_keys_before_signing(client)
-        super().__init__(client, retry, origin)
+        super().__init__(guard_client(client), retry, origin, make)
         config: Any = client.meta.config  # its types don't name what a caller may have set
         self._threads = min(threads, config.max_pool_connections)
         self._curl = (
@@ -143,13 +145,18 @@ class S3Store(MultipartUploads):
             StoreUnsuitable: The endpoint of the environment or profile holds a user name or password.
 
         """
+
+        def make() -> S3Client:
+            return guard_client(new_client(config))
+
         return cls(
-            new_client(config),
+            make(),
             retry=retry,
             threads=threads,
             transport=transport,
             connections=connections,
             requests_per_second=requests_per_second,
+            make=make,
         )
 
     @property

@@ -535,7 +535,13 @@ def test_objects_that_a_busy_store_left_are_deleted_again() -> None:
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [("SlowDown", Unavailable), ("ServiceUnavailable", Unavailable), ("InternalError", OutcomeUnknown)],
+    [
+        ("SlowDown", Unavailable),
+        ("ServiceUnavailable", Unavailable),
+        ("OperationAborted", Unavailable),
+        ("ConditionalRequestConflict", Unavailable),
+        ("InternalError", OutcomeUnknown),
+    ],
 )
 def test_a_store_that_stays_busy_is_an_error(code: str, kind: type[Exception]) -> None:
     """A store that is always too busy ends the deletion with an error that names the next action."""

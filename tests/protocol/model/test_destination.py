@@ -200,3 +200,20 @@ def test_keys_in_a_uri_are_not_repeated(scheme: str, userinfo: str) -> None:
     with pytest.raises(InvalidDestination, match="flights") as caught:
         Destination.parse(f"{scheme}://{userinfo}@lake/flights/")
     assert leaks(shown(caught.value)) == []
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3a://AKIA:se/cret@lake/flights/",
+        "AKIA:se/cret@lake/flights/",
+        "s3a:AKIA:se/cret@lake/flights/",
+        "https://AKIA:se/cret@store.example.test/lake/",
+        "https://store.example.test/lake/k?X-Amz-Signature=se/cret",
+    ],
+)
+def test_a_secret_in_a_uri_is_not_repeated(uri: str) -> None:
+    """An error about a URI shows neither credentials in it nor the query of a signed URL."""
+    with pytest.raises(InvalidDestination) as error:
+        Destination.parse(uri)
+    assert "cret" not in str(error.value)

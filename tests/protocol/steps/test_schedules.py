@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from errno import ENOSPC
+from io import BytesIO
 from itertools import product
+from os import strerror
 
 import pytest
 
-from airflow_s3commit.exceptions import AlreadyCommitted, DestinationNotEmpty, JobClosed, S3CommitError
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    DestinationNotEmpty,
+    JobClosed,
+    S3CommitError,
+    Unavailable,
+)
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.crash.late import Delay, LateStore
 from tests.protocol.steps.lake import A, Actor, B, C, Lake, Watched, calls_of, play
@@ -228,3 +237,24 @@ def _sealed(mode: str, *, published: bool = False) -> Lake:
 def _count(actor_of: Callable[[Lake], Actor], mode: str, *, published: bool = False) -> int:
     lake = _sealed(mode, published=published)
     return calls_of(lake, actor_of(lake))
+
+
+def test_a_full_disk_ends_a_commit_before_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the list of files cannot be kept, the error says that nothing happened, and what to do."""
+    lake = _sealed("append")
+    watched = Watched(lake)
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_s3commit.protocol.lifecycle.manifest.SpooledTemporaryFile", _FullDisk)
+        with pytest.raises(Unavailable, match=r"No space left on device.*TMPDIR"):
+            lake.commit(A)(watched)
+    assert len(watched.entries()) == 1
+    lake.commit(A)(watched)
+    watched.check_at_rest()
+
+
+class _FullDisk(BytesIO):
+    def __init__(self, max_size: int) -> None:
+        super().__init__()
+
+    def writelines(self, _: object) -> None:
+        raise OSError(ENOSPC, strerror(ENOSPC))
