@@ -25,11 +25,10 @@
         ├── JobMismatch         a job with this id has other options
         ├── JobClosed           the job's state does not allow this step
         ├── AlreadyCommitted
-        ├── NotReversible       the commit has overwritten or deleted old data
+        ├── NotReversible       files that a rollback of the table needs are gone
         ├── DestinationNotEmpty conflict mode ``fail``, and there is data
         ├── DestinationChanged  the partitions changed after they were planned
         ├── DuplicateOutput     two files have one key, or a task occurs twice
-        ├── LockHeld            another job is committing, and must end first
         ├── AuditFailed
         └── StoreUnsuitable     the store lacks something that the protocol needs
 
@@ -54,7 +53,6 @@ __all__ = [
     "JobClosed",
     "JobFailed",
     "JobMismatch",
-    "LockHeld",
     "NoSuchBucket",
     "NoSuchJob",
     "NoSuchKey",
@@ -197,7 +195,7 @@ class AlreadyCommitted(Refused):
 
 
 class NotReversible(Refused):
-    """Old data has been overwritten, deleted or released: the commit, or the table, cannot be rolled back."""
+    """Files of the generation are gone, changed or released: the table cannot be rolled back to it."""
 
 
 class HistoryRewound(Refused):
@@ -220,10 +218,6 @@ class DestinationChanged(Refused):
 
 class DuplicateOutput(Refused):
     """Two attempts of one task or stage are sealed, or two files have one key."""
-
-
-class LockHeld(Refused):
-    """Another job is committing, and destroys old data before it ends; try again later."""
 
 
 class AuditFailed(Refused):

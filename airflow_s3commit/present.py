@@ -18,7 +18,6 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     JobClosed,
     JobFailed,
-    LockHeld,
     NoSuchBucket,
     NoSuchJob,
     NotReversible,
@@ -68,20 +67,12 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
         (("choose the stage attempt to commit", "commit", "--stage", "STAGE:ATTEMPT"), _SHOW),
     ),
     (
-        (NotReversible,),
-        (("continue the commit", "recover"), ("or abort the job, and lose the old data", "abort", "--force")),
-    ),
-    (
         (NoSuchJob,),
         (("list all jobs; if the job's records are elsewhere, add --staging", "jobs", "--committed"),),
     ),
     (
         (JobFailed,),
         (("the commit was rolled back: find the reason, then write the data again as a new job", "jobs"),),
-    ),
-    (
-        (LockHeld,),
-        (("look at the jobs in progress, and run the command again when that job has ended", "jobs"),),
     ),
     ((DestinationNotEmpty, JobClosed, InvalidRecord), (_SHOW,)),
 )
@@ -133,10 +124,8 @@ def replacement(preview: CommitPreview) -> str:
         return f"nothing: conflict mode fail refuses the commit, because {preview.conflict} exists"
     if not preview.replaced:
         return "nothing"
-    words = f"{several(preview.replaced, 'object')}, {size(preview.replaced_bytes)}"
-    if preview.overwritten:
-        words += f"; {number(preview.overwritten)} overwritten in place, which cannot be rolled back"
-    return f"{words} ({'as planned' if preview.planned else 'as of now'})"
+    when = "as planned" if preview.planned else "as of now"
+    return f"{several(preview.replaced, 'object')}, {size(preview.replaced_bytes)} ({when})"
 
 
 def state(summary: JobSummary) -> Fact:
@@ -174,14 +163,10 @@ def _job_facts(details: JobDetails) -> Iterator[Fact]:
         yield _uploads(details.uploads)
     if details.preview is not None:
         yield Fact("commit replaces", replacement(details.preview))
-    if details.begun is not None:
-        yield Fact("begun", f"as entry {details.begun} of the log: it can only be finished")
 
 
 def _unusual(options: JobOptions) -> Iterator[str]:
     """Yield the options that differ from the defaults."""
-    if not options.unique_filenames:
-        yield "fixed file names"
     if options.track_pending != "task":
         yield f"uploads tracked on {options.track_pending}"
     if options.pendingset_format != "hadoop-3.4.2":
@@ -279,9 +264,7 @@ def for_job(summary: JobSummary, commands: CommandLines) -> list[NextStep]:
             ]
         case "committed" if summary.staging is None:
             steps = [run("nothing to do; to compare its files with the manifest", "verify")]
-        case "lost" if summary.staging is None:
-            steps = [run("write its data again with a new job; to see what the table lost", "log")]
-        case "committed" | "aborting" | "aborted" | "lost":
+        case "committed" | "aborting" | "aborted":
             steps = [run("finish the remaining steps", "recover")]
         case _:
             steps = [run("its setup did not finish, or only leftovers exist: abort it", "abort")]

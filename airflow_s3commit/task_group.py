@@ -404,34 +404,26 @@ _ERRORS: Final = "airflow_s3commit.exceptions"
 def commit_retry_policy(
     *,
     delay: timedelta = timedelta(seconds=30),
-    lock_delay: timedelta = timedelta(minutes=2),
 ) -> ExceptionRetryPolicy:
     """Return the retry policy that `s3_commit_task_group` gives to its own tasks.
 
     Refusals are not retried, because the next try would be refused too. Throttling, lost connections and
-    unknown outcomes are retried after ``delay``, because every step of a commit is repeatable. A task that
-    has to wait for another job (`LockHeld`) is retried after ``lock_delay``. The task's own ``retries`` and
+    unknown outcomes are retried after ``delay``, because every step of a commit is repeatable; and so is a
+    write that another process came before (`PreconditionFailed`). The task's own ``retries`` and
     ``retry_delay`` apply to all other errors, and ``retries`` limits the number of tries.
 
-    :param delay: Time until the next try after throttling, lost connections and unknown outcomes.
-    :param lock_delay: Time until the next try if another job must end first.
+    :param delay: Time until the next try.
     """
-    # The first matching rule applies, and these two errors are refusals too.
+    # The first matching rule applies, and `PreconditionFailed` is a refusal too.
     retriable = RetryRule(
-        exception=[f"{_ERRORS}.LockHeld", f"{_ERRORS}.PreconditionFailed"],
+        exception=[f"{_ERRORS}.{name}" for name in ("PreconditionFailed", "Unavailable", "OutcomeUnknown")],
         action=RetryAction.RETRY,
-        retry_delay=lock_delay,
-        reason="another job must end first, or wrote the record first",
+        retry_delay=delay,
+        reason="the store did not respond, or another writer was first; the step is repeatable",
     )
     final = RetryRule(
         exception=[f"{_ERRORS}.Refused", f"{_ERRORS}.JobFailed"],
         action=RetryAction.FAIL,
         reason="refused, or rolled back: a retry would end the same way",
     )
-    unknown = RetryRule(
-        exception=[f"{_ERRORS}.Unavailable", f"{_ERRORS}.OutcomeUnknown"],
-        action=RetryAction.RETRY,
-        retry_delay=delay,
-        reason="the store did not respond, or not in time; the step is repeatable",
-    )
-    return ExceptionRetryPolicy(rules=[retriable, final, unknown])
+    return ExceptionRetryPolicy(rules=[retriable, final])

@@ -39,9 +39,7 @@ class History:
         head: Number of the newest entry.
         ended: Kind of each job's entry.
         files: The data after each commit, by generation; 0 is before all of them.
-        by_job: The files that each committed or lost job added.
-        begun: The directories of each job that has begun and not ended; None for all of them.
-        lost: The generations that lost jobs left.
+        by_job: The files that each committed job added.
         brought_back: The files that each rollback brought back, by its generation.
         retained: The commit that took away each file that is to stay in place.
         released: The files that must not come back.
@@ -58,8 +56,6 @@ class History:
         self.retained: dict[str, int] = {}
         self.released: set[str] = set()
         self.lists: set[str] = set()
-        self.begun: dict[str, set[str] | None] = {}
-        self.lost: set[int] = set()
         self.brought_back: dict[int, set[str]] = {}
         self.retained_at: dict[int, dict[str, int]] = {}
         self._manifests: dict[int, dict[str, Any]] = {}
@@ -93,16 +89,8 @@ class History:
             self._release(entry["release"]["commits"])
         if entry["kind"] in ("baseline", "release"):
             return
-        job, touched = entry["job_id"], self._touched(entry)
+        job = entry["job_id"]
         assert job not in self.ended, f"job {job} ended twice"
-        beside = [self.begun[other] for other in self.begun if other != job]
-        assert entry["kind"] == "abandon" or not any(_meet(touched, other) for other in beside), "two_begun"
-        if entry["kind"] == "begin":
-            assert job not in self.begun, f"job {job} began twice"
-            self.begun[job] = touched
-            return
-        assert entry["kind"] != "abandon" or job not in self.begun, "abandoned after begin"
-        self.begun.pop(job, None)
         self.ended[job] = entry["kind"]
         if entry["manifest"] is not None:
             self._manifests[self.head] = entry["manifest"]
@@ -117,8 +105,6 @@ class History:
             gone = before.keys() - self.data.keys()
             if entry["retain"]:
                 self.retained |= dict.fromkeys(gone, self.head)
-        elif entry["kind"] == "lost":
-            self._lose(job, entry["manifest"], entry["removes"])
 
     def check_checkpoint(self, body: bytes, root: str) -> None:
         """Check that a checkpoint is the fold of the entries up to its own.
@@ -140,7 +126,7 @@ class History:
         def of_jobs(keys: Callable[[Files], Iterable[str]]) -> set[tuple[str, str]]:
             return {(job, partition(key)) for job, added in self.by_job.items() for key in keys(added)}
 
-        # A key that jobs with fixed names share may be either's.
+        # A key that adopted jobs share may be either's.
         surely = of_jobs(lambda added: (key for key in added if files.get(key) == added[key]))
         assert surely <= places(live) <= of_jobs(files.keys().__and__), "checkpoint_is_not_the_fold"
         removed = {f"{root}{name}".rstrip("/") for name in head["removed"]}
@@ -185,32 +171,6 @@ class History:
         meant = self.files[entry["manifest"]["rolled_back_to"]]
         assert self.data == meant, "the rollback is to another generation"
 
-    def _lose(self, job: str, manifest: dict[str, Any], removes: str) -> None:
-        """Add the files that are there; what they replace is gone only where it was deleted first."""
-        added = self._listed(manifest)
-        kept = self.data
-        if removes != "nothing":
-            touched = {f"{self._root(manifest)}{path}".rstrip("/") for path in manifest["partitions"]}
-            kept = {k: e for k, e in kept.items() if removes == "partitions" and partition(k) not in touched}
-        self.by_job[job] = added
-        self.files[self.head] = kept | added
-        self.lost.add(self.head)
-
-    def is_in_flux(self, key: str) -> bool:
-        """Return whether a job may be overwriting or deleting an object."""
-        return any(touched is None or partition(key) in touched for touched in self.begun.values())
-
-    def _touched(self, entry: dict[str, Any]) -> set[str] | None:
-        """Return the directories whose files an entry changes; None for all."""
-        if entry["removes"] == "everything":
-            return None
-        partitions = (entry["manifest"] or entry["begin"] or {"partitions": ()})["partitions"]
-        return {f"{self._root(entry)}{path}".rstrip("/") for path in partitions}
-
-    @staticmethod
-    def _root(manifest: dict[str, Any]) -> str:
-        return manifest["destination"].removeprefix("s3://").partition("/")[2]
-
     def _listed(self, manifest: dict[str, Any]) -> Files:
         key = manifest["files"].removeprefix("s3://").partition("/")[2]
         listed = _within(manifest) if "within" in manifest else self._read(key)
@@ -237,7 +197,3 @@ def _within(manifest: dict[str, Any]) -> bytes:
         json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in manifest["within"]
     )
     return "".join(lines).encode()
-
-
-def _meet(one: set[str] | None, other: set[str] | None) -> bool:
-    return one is None or other is None or not one.isdisjoint(other)

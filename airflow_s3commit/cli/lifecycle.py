@@ -98,7 +98,7 @@ def commit(
 @click.option(
     "--force",
     is_flag=True,
-    help="Continue even if old data is lost (overwritten or deleted), or the job's records are damaged.",
+    help="Continue even if the job's records are damaged.",
 )
 @click.option(
     "--reason",
@@ -133,24 +133,17 @@ def abort(session: Session, *, dry_run: bool, force: bool, reason: str) -> ExitC
 )
 @click.option("--rollback", is_flag=True, help="Undo a commit that has begun, instead of continuing it.")
 @click.option(
-    "--force",
-    is_flag=True,
-    help="With --rollback: roll back even if old data is lost and cannot be restored.",
-)
-@click.option(
     "--keep-replaced",
     is_flag=True,
     help="Finish a commit with a damaged plan; the old files stay beside the new ones.",
 )
 @click.option("--dry-run", is_flag=True, help="Report the next step and its effect; change nothing.")
-def recover(session: Session, *, rollback: bool, force: bool, keep_replaced: bool, dry_run: bool) -> ExitCode:
+def recover(session: Session, *, rollback: bool, keep_replaced: bool, dry_run: bool) -> ExitCode:
     """Finish an interrupted commit or abort.
 
     Continues the commit or abort, and cleans up. Refuses a job whose commit has not begun: commit or abort
     it. If the job's state record is damaged, its other records determine the state.
     """
-    if force and not rollback:
-        raise click.UsageError("--force needs --rollback")
     if keep_replaced and rollback:
         raise click.UsageError(
             "--keep-replaced finishes a commit, and --rollback undoes it: use only one of them"
@@ -162,9 +155,7 @@ def recover(session: Session, *, rollback: bool, force: bool, keep_replaced: boo
             f"Undo the commit of job {session.job_id} on {session.destination.uri}?", yes=session.yes
         )
     with session.output.completing("recovering") as progress:
-        ended = session.job().recover(
-            rollback=rollback, force=force, keep_replaced=keep_replaced, progress=progress
-        )
+        ended = session.job().recover(rollback=rollback, keep_replaced=keep_replaced, progress=progress)
     return report_ending(session, ended)
 
 
@@ -296,8 +287,6 @@ def _would(session: Session, state: State | None, step: Step) -> str:
     match state:
         case "committing":
             would = "go on with the commit" if step == "recover" else "roll back"
-        case "lost":
-            would = "remove what is left of it: files of it are lost"
         case "aborting" | "aborted":
             would = "go on with the abort"
         case "committed" if step == "recover":

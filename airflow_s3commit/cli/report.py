@@ -22,7 +22,6 @@ _STYLES = {
     "aborting": "yellow",
     "committed": "green",
     "aborted": "dim",
-    "lost": "red",
     "bad": "red",
 }
 

@@ -180,7 +180,6 @@ def abort_until_quiet(job: Job, *, kill_window: float, reason: str, log: Logger)
     :param reason: The reason, for the job's record.
     :param log: The task's log.
     :raises AlreadyCommitted: The job is committed.
-    :raises NotReversible: The job's commit has overwritten or deleted old data already.
     """
     uploads = job.abort(reason=reason).uploads
     for _ in range(MORE_ABORTS):

@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit._format import number, plain
-from airflow_s3commit.exceptions import LockHeld, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
+from airflow_s3commit.exceptions import OutcomeUnknown, PreconditionFailed, Refused, Unavailable
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.templates import ValuesRequired
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_s3commit.protocol.job import Job
-
-#: Refusals that a retry may resolve: the other job has ended, or the other writer's record is read.
-_RETRIABLE = (LockHeld, PreconditionFailed)
-
 
 #: The XCom of a task that failed because of the store. Airflow deletes it when the task's next try begins.
 STORE_FAILURE = "store_failure"
@@ -53,7 +49,8 @@ def refusals_are_final() -> Iterator[None]:
     """
     try:
         yield
-    except _RETRIABLE:
+    except PreconditionFailed:
+        # A retry reads the record that the other writer has written.
         raise
     except Refused as error:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error

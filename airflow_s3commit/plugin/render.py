@@ -37,7 +37,7 @@ from airflow_s3commit.store.forwarding import total_requests
 WIDTH = 960
 MARGIN = 80
 
-_ENDED = ("committed", "aborted", "lost")
+_ENDED = ("committed", "aborted")
 
 #: States of a commit and of an abort, in order.
 _COMMIT: tuple[EventName, ...] = ("open", "sealed", "committing", "committed")

@@ -101,8 +101,7 @@ _CONTINUE = Offer(
 _ROLL_BACK = Offer(
     "rollback",
     "Roll back the commit",
-    "This deletes the objects that the commit has published, and discards the pending uploads. It is refused"
-    " if old data was already overwritten or deleted.",
+    "This deletes the objects that the commit has published, and discards the pending uploads.",
     True,
 )
 
@@ -123,7 +122,7 @@ def offers(job_view: JobView) -> list[Offer]:
             return [_COMMIT, _ABORT]
         case "committing":
             return [_CONTINUE, _ROLL_BACK]
-        case "committed" | "aborting" | "aborted" | "lost":
+        case "committed" | "aborting" | "aborted":
             return [_FINISH]
         case _:
             return [_ABORT]

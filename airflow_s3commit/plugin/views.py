@@ -256,7 +256,7 @@ IDLE: Final = {
     7 * 24 * 3600: "7 days",
 }
 
-_ENDED = frozenset({"committed", "aborted", "lost"})
+_ENDED = frozenset({"committed", "aborted"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import DestinationChanged, LockHeld
+from airflow_s3commit.exceptions import DestinationChanged
 from airflow_s3commit.protocol.lifecycle.baseline import is_copied
 from airflow_s3commit.protocol.lifecycle.finish import context_of
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
@@ -109,8 +109,6 @@ def baseline(
 
     Raises:
         DestinationChanged: Jobs committed each of three times while it listed. Nothing was changed.
-        LockHeld: A job that can only be finished has begun to overwrite or delete files. Nothing was
-            changed.
         InvalidRecord: An entry or a list of files is damaged; or the dataset is a copy with retained files.
         InvalidDestination: There are other datasets below it. Nothing was entered.
         StoreUnsuitable: The store ignores conditional writes.
@@ -175,26 +173,15 @@ def _finish(context: JobContext, entry: LogEntry) -> None:
 
 def _finish_again(context: JobContext) -> None:
     """Write what a process that died after its entry has not written, if it is the newest commit's."""
-    newest = newest_commit(context.store, context.layout.destination, lost=True)
+    newest = newest_commit(context.store, context.layout.destination)
     if newest is not None and newest.closing:
         _finish(context, newest)
 
 
 def _table(context: JobContext, log: Log) -> TableSnapshot | None:
-    """Return the table whose older files to list; None if a list names every file already.
-
-    Raises:
-        LockHeld: A job is overwriting or deleting files.
-
-    """
+    """Return the table whose older files to list; None if a list names every file already."""
     home = context.layout.destination
     log.read()
-    for begun in log.begun_by_others(None):
-        if log.is_open(begun.job_id):
-            raise LockHeld(
-                f"{home.uri}: job {begun.job_id} has begun to overwrite or delete files, as entry"
-                f" {begun.number} of the log; end it first: s3commit recover {home.uri} {begun.job_id}"
-            )
     if not log.epoch:
         is_copied(context, log)
         return TableSnapshot(home.uri)
@@ -225,15 +212,15 @@ class _Found:
 
 def _list(context: JobContext, table: TableSnapshot, step: Callable[[int], None]) -> _Found:
     store, home = context.store, context.layout.destination
-    # A file with a job's id in its name belongs to that job.
-    fixed = {
+    # A file with the id of its job in its name needs none of this; Hadoop's names may lack it.
+    nameless = {
         file.key
-        for _, files in live_files(store, home, table.commits(), FileEntry)
+        for commit, files in live_files(store, home, table.commits(), FileEntry)
         for file in files
-        if owner_of(file.key) is None
+        if owner_of(file.key) != commit.job_id
     }
     found = _Found(FileList(context))
-    listed = unlisted_objects(store, home, table, fixed, unfinished=found.unfinished, nested=found.nested)
+    listed = unlisted_objects(store, home, table, nameless, unfinished=found.unfinished, nested=found.nested)
     for number, info in enumerate(listed, 1):
         partition = partition_of(info.key[len(home.prefix) :])
         found.files.add_entry(FileEntry(key=info.key, size=info.size, etag=info.etag, partition=partition))

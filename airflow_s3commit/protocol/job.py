@@ -11,10 +11,10 @@ from typing import Literal, TypeAlias
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.protocol.job_output import JobOutput
-from airflow_s3commit.protocol.lifecycle.abort import abort_late
+from airflow_s3commit.protocol.lifecycle.abort import abort_job, abort_late
 from airflow_s3commit.protocol.lifecycle.commit import begin_shards, commit_job, complete_shard, finish_shards
 from airflow_s3commit.protocol.lifecycle.plan import plan_job
-from airflow_s3commit.protocol.lifecycle.recover import abort_or_lose, recover_job
+from airflow_s3commit.protocol.lifecycle.recover import recover_job
 from airflow_s3commit.protocol.lifecycle.run import Progress
 from airflow_s3commit.protocol.lifecycle.seal import seal_job
 from airflow_s3commit.protocol.lifecycle.setup import Look, set_up_job
@@ -179,9 +179,7 @@ class Job(JobOutput):
                 job committed while this one was publishing, this one is rolled back.
             InvalidRecord: A record was changed after it was written; what was published is rolled back.
             JobFailed: An upload is gone; the commit is rolled back.
-            NotReversible: The commit can neither finish nor be rolled back.
-            JobClosed: The job is not sealed, or is aborted; or it is lost, because uploads were gone after
-                it had begun to overwrite or delete old data.
+            JobClosed: The job is not sealed, or is aborted.
             OutcomeUnknown: A response was lost: commit again. Or the job could neither be finished nor be
                 rolled back completely: recover it.
 
@@ -247,20 +245,18 @@ class Job(JobOutput):
         as it was before its commit. Repeatable by any process.
 
         Args:
-            force: Abort although replaced data cannot be restored, or although the job's records are damaged.
+            force: Abort although the job's records are damaged.
             reason: Why, for the record.
 
         Raises:
             AlreadyCommitted: The job is committed.
-            NotReversible: The job has begun to overwrite or delete old data, and ``force`` is False.
-            JobClosed: The job is Hadoop's, and Hadoop has published some of its output: adopt it. Or the job
-                is lost.
+            JobClosed: The job is Hadoop's, and Hadoop has published some of its output: adopt it.
             InvalidRecord: A record was copied here, or is damaged and ``force`` is False.
             OutcomeUnknown: A response was lost; abort again.
 
         """
         context = self._live_or_ended(damaged_too=force)
-        return abort_or_lose(context, force=force, reason=reason)
+        return abort_job(context, force=force, reason=reason)
 
     def abort_late(self) -> int:
         """Abort uploads that task attempts left after their job was cleaned up; return how many.
@@ -278,7 +274,6 @@ class Job(JobOutput):
         self,
         *,
         rollback: bool = False,
-        force: bool = False,
         keep_replaced: bool = False,
         reason: str | None = None,
         progress: Callable[[Progress], None] | None = None,
@@ -290,7 +285,6 @@ class Job(JobOutput):
 
         Args:
             rollback: Undo a commit that has begun.
-            force: Undo it although replaced data cannot be restored.
             keep_replaced: Finish a commit whose plan is damaged, without deleting what it replaces.
             reason: Why the job is rolled back, for the record.
             progress: Called after each completed upload.
@@ -302,15 +296,12 @@ class Job(JobOutput):
             JobClosed: No commit was begun: the job is ``open`` or ``sealed``. Commit or abort it.
             NoSuchJob: The job was never set up.
             AlreadyCommitted: ``rollback`` of a committed job.
-            NotReversible: ``rollback`` of a job that has begun to overwrite or delete old data, without
-                ``force``.
             S3CommitError: As for `commit` or `abort`.
 
         """
         return recover_job(
             self._live_or_ended(),
             rollback=rollback,
-            force=force,
             keep_replaced=keep_replaced,
             reason=reason,
             progress=progress,

@@ -20,7 +20,6 @@ from airflow_s3commit.protocol.lifecycle.finish import context_of
 from airflow_s3commit.protocol.lifecycle.recover import read_or_rebuild_state
 from airflow_s3commit.protocol.lifecycle.success import listed_keys, renew_marker, write_success
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.metadata.endings import ending_of
 from airflow_s3commit.protocol.metadata.log import newest_commit, read_entries, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifests_at, read_manifest
 from airflow_s3commit.protocol.metadata.state import find_job, read_state
@@ -233,7 +232,7 @@ class _Repair:
     def _rebuild_ending(self, key: str, number: int) -> None:
         """Write the manifest or record of abort again, as its entry has it."""
         entry = read_entry(self._store, self._home, number)
-        record = ending_of(entry)
+        record = entry.manifest or entry.aborted
         assert record is not None, "only jobs have such records"
         try:
             found = self._store.head(self._home.bucket, key)

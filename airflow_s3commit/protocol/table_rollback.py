@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, LockHeld, NoSuchKey, NotReversible
+from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, NoSuchKey, NotReversible
 from airflow_s3commit.protocol.lifecycle.finish import context_of, release_files
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
 from airflow_s3commit.protocol.lifecycle.success import (
@@ -120,8 +120,6 @@ def rollback(
         NotReversible: A file of the generation is gone, changed, or released to be deleted; or it is older
             than the log and was replaced since. Nothing was changed.
         DestinationChanged: Another job has committed meanwhile. Nothing was changed.
-        LockHeld: A job with fixed names, or that deletes before it publishes, is committing. Nothing was
-            changed.
         InvalidOption: ``retain`` is no duration, or the table has a marker in each partition.
         StoreUnsuitable: The store ignores conditional writes.
         InvalidRecord: An entry of the log or a list of files is damaged.
@@ -146,7 +144,6 @@ def rollback(
             )
         newest = change.now.generation
         target = _checked(context, change)
-        _refuse_begun(context, log, change)
         report = RollbackReport(
             destination=place.uri,
             to=to,
@@ -276,7 +273,7 @@ def _checked(context: JobContext, change: _Change) -> _Target:
     """Check every file that the partitions then have, and collect them.
 
     Raises:
-        NotReversible: A file is gone or changed, or one that leaves the table has a fixed name.
+        NotReversible: A file is gone or changed, or one that leaves the table has no job's id in its name.
 
     """
     store, home = context.store, context.layout.destination
@@ -294,8 +291,9 @@ def _checked(context: JobContext, change: _Change) -> _Target:
         for entry in entries:
             if owner_of(entry.key) != commit.job_id:
                 raise NotReversible(
-                    f"{join_uri(home.bucket, entry.key)} of generation {commit.number} has a fixed name: a"
-                    " rollback cannot tell it from a later file; write the data again instead"
+                    f"{join_uri(home.bucket, entry.key)} of generation {commit.number} does not have"
+                    f" the id of job {commit.job_id} in its name: a rollback cannot tell it from a later"
+                    " file; write the data again instead"
                 )
             target.removed = target.removed.plus(Counts(files=1, bytes=entry.size, rows=None))
     return target
@@ -318,17 +316,6 @@ def _is_intact(entry: FileEntry, found: ObjectInfo) -> bool:
     if entry.upload and found.metadata.get(UPLOAD_METADATA) == entry.upload:
         return True
     return found.etag == entry.etag if entry.etag else not entry.upload
-
-
-def _refuse_begun(context: JobContext, log: Log, change: _Change) -> None:
-    """Raise `LockHeld` if a job that can only be finished has begun on partitions that change."""
-    home = context.layout.destination
-    for begun in log.begun_by_others(list(change.partitions)):
-        if log.is_open(begun.job_id):
-            raise LockHeld(
-                f"{home.uri}: job {begun.job_id} has begun to overwrite or delete files, as entry"
-                f" {begun.number} of the log; end it first: s3commit recover {home.uri} {begun.job_id}"
-            )
 
 
 def _entry(context: JobContext, log: Log, change: _Change, target: _Target, seconds: int) -> LogEntry:

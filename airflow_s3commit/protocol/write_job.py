@@ -55,8 +55,7 @@ class JobWriter:
         """Start a file at a path below the destination; close it before the block ends.
 
         Args:
-            relative_path: The path; its directory is the partition. The job's id is added to the file's name
-                unless ``JobOptions.unique_filenames`` is False.
+            relative_path: The path; its directory is the partition. The job's id is added to the file's name.
             content_type: Media type of the object.
 
         Raises:

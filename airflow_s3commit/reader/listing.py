@@ -14,7 +14,6 @@ from airflow_s3commit.protocol.metadata.manifests import FileSummary, latest_job
 from airflow_s3commit.protocol.metadata.snapshot import (
     live_files,
     read_snapshot,
-    refuse_begun,
     unlisted_objects,
 )
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
@@ -121,8 +120,7 @@ def find_table(
 
     Raises:
         NoSuchKey: There is no commit, no such job or generation, or a list of files is gone.
-        DestinationChanged: Commits keep removing files that are older than the log; or a job that has begun
-            is overwriting or deleting files.
+        DestinationChanged: Commits keep removing files that are older than the log.
         InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
 
     """
@@ -135,8 +133,6 @@ def find_table(
                 # Raises, unless the first commit came after the log was read.
                 latest_job(store, place)
                 continue
-            if choice.generation is None:
-                refuse_begun(store, place, snapshot)
             table = _table_at(store, place, snapshot, choice.since, kind, pick=pick)
             if not snapshot.baseline or _is_readable(store, place, snapshot, table):
                 return table
@@ -233,7 +229,7 @@ def _in_picked(
 def _is_readable(store: ObjectStore, place: Destination, snapshot: TableSnapshot, table: Table) -> bool:
     """Return whether no commit has removed objects of the snapshot's baseline. Ask after listing them.
 
-    Nor may a later commit have put files among them: where names are fixed, a listing shows no difference.
+    Nor may a later commit have put files among them: the names of a job adopted from Hadoop do not show it.
     """
     newest = read_snapshot(store, place)
     if newest is None or (newest.baseline, newest.removed) != (snapshot.baseline, snapshot.removed):
@@ -241,7 +237,6 @@ def _is_readable(store: ObjectStore, place: Destination, snapshot: TableSnapshot
     unnamed = {file.path for file in table.files if not file.job_id}
     if not unnamed:
         return True
-    refuse_begun(store, place, newest)
     later = _lists_of(store, place, newest.commits(snapshot.generation), FileSummary)
     return unnamed.isdisjoint(path for files in later.values() for path in files.shared)
 

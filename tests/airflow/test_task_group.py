@@ -298,7 +298,7 @@ def every_error() -> list[type[exceptions.S3CommitError]]:
 
 def expected(kind: type[exceptions.S3CommitError]) -> RetryAction:
     """Return what the outcome of an error means for retries."""
-    if issubclass(kind, exceptions.LockHeld | exceptions.PreconditionFailed):
+    if issubclass(kind, exceptions.PreconditionFailed):
         return RetryAction.RETRY
     if issubclass(kind, exceptions.Refused | exceptions.JobFailed):
         return RetryAction.FAIL
@@ -310,11 +310,10 @@ def expected(kind: type[exceptions.S3CommitError]) -> RetryAction:
 @each("kind", every_error())
 def test_the_outcome_decides(kind) -> None:
     """Refusals fail at once; what may succeed later is tried again after a while."""
-    decision = commit_retry_policy(delay=7 * SECONDS, lock_delay=9 * SECONDS).evaluate(kind("…"), 1, 3)
+    decision = commit_retry_policy(delay=7 * SECONDS).evaluate(kind("…"), 1, 3)
     assert decision.action is expected(kind)
     if decision.action is RetryAction.RETRY:
-        passing = issubclass(kind, exceptions.Refused)
-        assert decision.retry_delay == (9 * SECONDS if passing else 7 * SECONDS)
+        assert decision.retry_delay == 7 * SECONDS
 
 
 def test_other_errors_are_the_task_s_own_business() -> None:

@@ -15,7 +15,6 @@ from airflow_s3commit.cli.output import ExitCode, exit_code
 from airflow_s3commit.cli.store_options import Connection, open_store
 from airflow_s3commit.exceptions import (
     AccessDenied,
-    LockHeld,
     NoSuchBucket,
     OutcomeUnknown,
     S3CommitError,
@@ -123,7 +122,6 @@ def test_a_wrong_command_line_is_code_2(lake: Lake, run: RunProgram, args: tuple
         (NoSuchBucket("bucket lake does not exist"), 4, "s3commit doctor"),
         (Unavailable("the store could not be reached"), 4, "--endpoint-url"),
         (OutcomeUnknown("the answer was lost"), 5, f"s3commit recover s3://lake/flights/ {OURS}"),
-        (LockHeld("another job holds it"), 3, "s3commit jobs s3://lake/flights/"),
     ],
 )
 def test_errors_say_what_happened_and_what_to_do(

@@ -12,7 +12,7 @@ GIB = 1024**3
 
 
 def _left_in_commit(lake: Lake, job_id: str = OURS) -> None:
-    lake.sealed(FILES, job_id=job_id, unique_filenames=False)
+    lake.sealed(FILES, job_id=job_id)
     lake.store.die("complete_upload", after=True)
     with pytest.raises(Crash):
         lake.job(job_id).commit()
@@ -112,7 +112,6 @@ def test_show_advises_recovery_of_a_commit_that_was_left(lake: Lake, run: RunPro
     result = run("show", lake.destination, OURS, "--endpoint-url", "http://127.0.0.1:9")
     assert f"s3commit recover {lake.destination} {OURS} --endpoint-url http://127.0.0.1:9" in result.stdout
     assert "1 complete" in result.stdout
-    assert "as entry 1 of the log: it can only be finished" in result.stdout
 
 
 @pytest.mark.parametrize("state", ["open", "committed", "aborting", "none"])

@@ -208,19 +208,6 @@ def test_a_job_whose_commit_died_after_its_entry_counts_as_committed(lake: Lake,
     assert len(lake.data()) == 2
 
 
-def test_an_abort_that_would_lose_data_needs_force(lake: Lake, run: RunProgram) -> None:
-    """The refusal names both remedies; with ``--force`` the job's uploads go, and it is lost."""
-    lake.put(OLD)
-    _left_in_commit(lake, unique_filenames=False)
-    refused = run("abort", lake.destination, OURS)
-    assert refused.exit_code == 3
-    assert "--force" in refused.stderr
-    given_up = run("abort", lake.destination, OURS, "--force")
-    assert given_up.exit_code == 3
-    assert "is lost" in given_up.stderr
-    assert lake.pending() == []
-
-
 def test_recover_continues_a_commit(lake: Lake, run: RunProgram) -> None:
     """Afterwards everything is visible, and a second run says the same."""
     _left_in_commit(lake)
@@ -252,13 +239,6 @@ def test_there_is_nothing_to_recover_before_a_commit(
     lake.set_up()
     assert run("recover", lake.destination, OURS, *more).exit_code == 3
     assert run("recover", lake.destination, "unknown", *more).exit_code == 3
-
-
-def test_force_without_rollback_is_a_mistake(lake: Lake, run: RunProgram) -> None:
-    """The command line is wrong, and the store is not asked."""
-    lake.store.calls.clear()
-    assert run("recover", lake.destination, OURS, "--force").exit_code == 2
-    assert lake.store.calls == []
 
 
 def test_a_lost_answer_has_its_own_outcome(lake: Lake, run: RunProgram) -> None:

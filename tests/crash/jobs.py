@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from airflow_s3commit import Job
-from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob, NotReversible, S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob, S3CommitError
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
 from airflow_s3commit.testing import Fault, FaultyStore
@@ -36,24 +36,20 @@ class Jobs(World):
     Args:
         modes: Their conflict modes. There is old data unless the first one needs none.
         planned: Whether they have planned.
-        fixed: The numbers of those with fixed file names.
         committer: Their committer.
 
     """
-
-    fixed: Collection[int] = ()
 
     def __init__(
         self,
         modes: Sequence[ConflictMode],
         *,
         planned: bool = False,
-        fixed: Collection[int] = (),
         committer: Committer = "partitioned",
     ) -> None:
-        super().__init__(Case(committer, modes[0], unique=0 not in fixed))
-        self.modes, self.fixed = modes, fixed
-        self.reach(f"jobs {modes} {planned} {fixed}", lambda: self._seal_all(planned))
+        super().__init__(Case(committer, modes[0]))
+        self.modes = modes
+        self.reach(f"jobs {modes} {planned}", lambda: self._seal_all(planned))
 
     def _seal_all(self, planned: bool) -> None:
         self._write(FIRST, "append", {"dt=3/first.parquet": b"the first"})
@@ -61,7 +57,7 @@ class Jobs(World):
         self.take_until("plan")
         for number, mode in enumerate(self.modes):
             if number:
-                self._write(JOBS[number], mode, WRITTEN[number], unique=number not in self.fixed)
+                self._write(JOBS[number], mode, WRITTEN[number])
         if planned:
             for job_id in JOBS[: len(self.modes)]:
                 self.job(self.store, job_id).plan()
@@ -73,11 +69,10 @@ class Jobs(World):
         files: dict[str, bytes],
         retain: str = "0s",
         *,
-        unique: bool = True,
         store: Any = None,
         **options_too: Any,
     ) -> None:
-        store, case = store or self.store, Case(self.case.committer, mode, unique=unique)
+        store, case = store or self.store, Case(self.case.committer, mode)
         options = structs.replace(case.options, retain=retain, **options_too)
         Job.setup(store, DESTINATION, options=options, job_id=job_id, clock=self.clock, new_id=self.new_id)
         job = self.job(store, job_id)
@@ -157,8 +152,7 @@ class Jobs(World):
             except NoSuchJob:
                 pass
             except JobClosed:
-                # A lost job refuses both.
-                with suppress(AlreadyCommitted, JobClosed):
+                with suppress(AlreadyCommitted):
                     self.job(store, job_id).abort()
         report = self.sweep_of("", store)
         assert not report.failures
@@ -189,15 +183,13 @@ class Jobs(World):
 
     def _keys(self, job_id: str) -> list[str]:
         number = JOBS.index(job_id)
-        if number in self.fixed:
-            return [ROOT + path for path in WRITTEN[number]]
         return [ROOT + path.replace(".", f"-{job_id}.", 1) for path in WRITTEN[number]]
 
     def observed(self) -> Observed:
         """Return the store, held to the invariants from here on."""
-        return Observed(self.store, BUCKET, ROOT, self.data_before, keeps_data=not self.fixed)
+        return Observed(self.store, BUCKET, ROOT, self.data_before)
 
 
 def ended_by_another(outcome: Outcome) -> bool:
     """Return whether a process was refused because another one had ended its job."""
-    return isinstance(outcome, AlreadyCommitted | JobClosed | NoSuchJob | NotReversible)
+    return isinstance(outcome, AlreadyCommitted | JobClosed | NoSuchJob)

@@ -29,8 +29,6 @@ class Observed(ForwardingStore):
         bucket: The bucket of the destination.
         root: The destination's prefix.
         before: The data that was there before the log.
-        keeps_data: Whether all jobs have unique names and publish before they delete: then no committed file
-            is ever missing. Otherwise it is so outside of the partitions of begun jobs.
 
     """
 
@@ -40,15 +38,12 @@ class Observed(ForwardingStore):
         bucket: str,
         root: str,
         before: Mapping[str, str],
-        *,
-        keeps_data: bool = True,
     ) -> None:
         super().__init__(inner)
         self._root = root
         self._log, self._success = f"{root}_s3commit/log/", f"{root}_SUCCESS"
         self._checkpoints = f"{root}_s3commit/checkpoints/"
         self._manifests = f"{root}_s3commit/manifests/"
-        self._keeps_data = keeps_data
         self._home = inner._buckets[bucket]
         self.now = inner._now
         self.history = History(before, lambda key: self._home.objects[key].body)
@@ -83,9 +78,7 @@ class Observed(ForwardingStore):
         retained = self.history.retained.keys()
         assert self.data().keys() == self.history.data.keys() | retained, "objects_are_not_the_snapshot"
         assert self.data().items() >= self.history.data.items(), "objects_are_not_the_snapshot"
-        if self.history.newest in self.history.lost:
-            assert (self._marked() or 0) < self.history.newest, "marker_of_a_lost_job"
-        elif self.history.newest:
+        if self.history.newest:
             assert self._marked() == self.history.newest, "marker_not_newest"
         found = {key for key in self._home.objects if key.startswith(self._manifests) and key[-1] == "l"}
         assert self.history.lists <= found, "list_missing"
@@ -102,13 +95,8 @@ class Observed(ForwardingStore):
         }
 
     def _check_data(self) -> None:
-        if self._keeps_data:
-            assert self.history.data.keys() <= self._home.objects.keys(), "snapshot_file_missing"
-            assert self.history.retained.keys() <= self._home.objects.keys(), "deleted_unreleased"
-            return
-        for key, etag in self.history.data.items():
-            if not self.history.is_in_flux(key):
-                assert self._home.objects[key].info.etag == etag, "snapshot_file_missing"
+        assert self.history.data.keys() <= self._home.objects.keys(), "snapshot_file_missing"
+        assert self.history.retained.keys() <= self._home.objects.keys(), "deleted_unreleased"
 
     def _check_marker(self) -> None:
         """Check what ``_SUCCESS`` names: beside a running job a slow one may name its own generation."""
@@ -121,14 +109,10 @@ class Observed(ForwardingStore):
         # Files that a later rollback restored are for a later commit to delete.
         back = (keys for number, keys in self.history.brought_back.items() if number > marked)
         kept = self.history.released.union(self.history.retained, *back)
-        # A job with fixed names may have written a replaced key again.
-        assert not any(
-            key in objects and self._home.objects[key].info.etag == before[key]
-            for key in before.keys() - files[marked].keys() - kept
-        ), "marker_before_removal"
+        assert not objects & (before.keys() - files[marked].keys() - kept), "marker_before_removal"
         if marked < self._highest:
             assert self._is_somebody_at_work(), "marker_goes_back"
-        if self._keeps_data and not files[marked].keys() <= objects:
+        if not files[marked].keys() <= objects:
             assert self._is_somebody_at_work(), "marker_names_removed_data"
         self._highest = max(self._highest, marked)
 

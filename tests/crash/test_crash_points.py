@@ -12,11 +12,10 @@ from tests.crash.faulty import FAULTS, count_calls
 from tests.crash.world import STEPS, Case, World, held_by, run_with_fault
 
 CASES = [
-    Case(committer, mode, unique, repeat)
-    for committer, mode, unique, repeat in product(
+    Case(committer, mode, repeat)
+    for committer, mode, repeat in product(
         ("directory", "partitioned", "magic"),
         ("fail", "append", "replace"),
-        (True, False),
         ("ok", "gone"),
     )
 ] + [
@@ -25,20 +24,20 @@ CASES = [
     Case("directory", "replace", marks=True),
     Case("magic", "append", apart=True),
     Case("partitioned", "replace", repeat_complete="gone", apart=True),
-    Case("magic", "replace", unique=False, marks=True),
+    Case("magic", "replace", marks=True),
 ]
 
-#: Every committer, mode, kind of name, answer to a second completion, tracking and form of the list of
+#: Every committer, mode, answer to a second completion, tracking and form of the list of
 #: files, once at least.
 HELD = [
     Case("partitioned", "replace"),
     Case("partitioned", "replace", repeat_complete="gone", apart=True),
-    Case("magic", "replace", unique=False, repeat_complete="gone"),
-    Case("directory", "replace", unique=False, repeat_complete="gone"),
+    Case("magic", "replace", repeat_complete="gone"),
+    Case("directory", "replace", repeat_complete="gone"),
     Case("magic", "append", repeat_complete="gone"),
     Case("directory", "fail"),
     Case("magic", "replace", track="s3", repeat_complete="gone"),
-    Case("magic", "replace", unique=False, marks=True),
+    Case("magic", "replace", marks=True),
 ]
 
 #: What a second completion gets only matters to the commit.

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob, NotReversible
+from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob
 from tests.crash.faulty import count_calls
 from tests.crash.interleave import Outcome, play, schedules
 from tests.crash.world import Case, World, run_with_fault
@@ -85,22 +85,6 @@ def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case, share: float, rec
             world.check_untouched()
 
     record_property("schedules", _race(case, "commit", "abort", judge, share))
-
-
-@pytest.mark.parametrize("share", SHARES)
-def test_an_irreversible_commit_wins_over_an_abort_once_begun(share: float, record_property: Record) -> None:
-    """With fixed names an abort is refused from the moment the commit may have overwritten something."""
-
-    def judge(world: World, outcomes: list[Outcome]) -> None:
-        committing, aborting = outcomes
-        if committing is None:
-            assert isinstance(aborting, AlreadyCommitted | NotReversible)
-            world.check_committed()
-        else:
-            assert aborting is None
-            world.check_untouched()
-
-    record_property("schedules", _race(Case(unique=False), "commit", "abort", judge, share))
 
 
 @pytest.mark.parametrize("share", SHARES)

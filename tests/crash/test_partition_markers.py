@@ -22,11 +22,10 @@ from tests.crash.world import BUCKET, ROOT, Case, World
 
 Record = Callable[[str, object], None]
 
-#: The modes of two jobs, and which of them is over the whole destination or has fixed names.
+#: The modes of two jobs, and which of them is over the whole destination.
 BESIDE: dict[str, tuple[tuple[ConflictMode, ConflictMode], dict[int, dict[str, object]]]] = {
     "append beside replace": (("append", "replace"), {}),
     "append beside a directory's replace": (("append", "replace"), {1: {"committer": "directory"}}),
-    "fixed names beside append": (("replace", "append"), {0: {"unique_filenames": False}}),
 }
 
 
@@ -41,7 +40,6 @@ class Marked(Jobs):
     def __init__(self, beside: str) -> None:
         self.modes, self._special = BESIDE[beside]
         World.__init__(self, Case(mode="fail"))
-        self.fixed = [n for n, options in self._special.items() if "unique_filenames" in options]
         self.reach(f"marked {beside}", self._fill)
 
     def _fill(self) -> None:

@@ -41,17 +41,14 @@ class Lives(RuleBasedStateMachine):
     @rule(
         mode=st.sampled_from(["fail", "append", "replace"]),
         committer=st.sampled_from(["directory", "partitioned", "magic"]),
-        unique=st.booleans(),
         partitions=st.lists(PARTITIONS, max_size=3, unique=True),
         stop=st.integers(0, 40),
         fault=st.sampled_from(FAULTS),
     )
-    def write(
-        self, *, mode: Any, committer: Any, unique: bool, partitions: list[str], stop: int, fault: Any
-    ) -> None:
+    def write(self, *, mode: Any, committer: Any, partitions: list[str], stop: int, fault: Any) -> None:
         """Set a job up and write with it; if a process is stopped, another aborts the job."""
         number = next(self.numbers)
-        options = JobOptions(committer=committer, conflict_mode=mode, unique_filenames=unique)
+        options = JobOptions(committer=committer, conflict_mode=mode)
         store: Any = FaultyStore(self.store, Fault(fault, nth=stop))
         job = self._job(f"job-{number:03d}", self.store)
         try:
@@ -59,7 +56,7 @@ class Lives(RuleBasedStateMachine):
             writing = self._job(job.reference.job_id, store)
             with writing.task_attempt("s", "1", "0", "0", threads=0, min_part_bytes=1) as attempt:
                 for partition in partitions:
-                    name = f"f{0 if not unique else number}.bin"
+                    name = f"f{number}.bin"
                     with attempt.open(f"{partition}/{name}".lstrip("/")) as file:
                         file.write(f"{number} in {partition}".encode())
                 tasks = [attempt.commit()]
@@ -158,8 +155,7 @@ class Lives(RuleBasedStateMachine):
         number = int(job.reference.job_id.removeprefix("job-"))
         seal = job.stage_seal("s", "1")
         assert seal is not None
-        unique = job.record().options.unique_filenames
-        name = f"f{number}-{job.reference.job_id}.bin" if unique else "f0.bin"
+        name = f"f{number}-{job.reference.job_id}.bin"
         return {
             f"{ROOT}{partition}/{name}".replace("//", "/"): f"{number} in {partition}".encode()
             for partition in seal.partitions

@@ -13,10 +13,10 @@ from tests.crash.faulty import FAULTS, count_calls
 from tests.crash.interleave import play, schedules
 from tests.crash.world import Case, World, held_by, run_with_fault
 
-CASES = [Case(), Case(repeat_complete="gone"), Case("magic", "append"), Case(unique=False)]
+CASES = [Case(), Case(repeat_complete="gone"), Case("magic", "append")]
 
-#: Every way to continue, and an abort with fixed names, which is refused once the job has begun.
-HELD = [*product(CASES[1:2], ("shards", "commit", "abort")), (CASES[3], "abort")]
+#: Every way to continue.
+HELD = [*product(CASES[1:2], ("shards", "commit", "abort"))]
 
 SHARDS = 2
 

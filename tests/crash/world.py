@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit import CommittedTask, Job, JobOptions, JobReference, MemoryStore
-from airflow_s3commit.exceptions import AlreadyCommitted, NotReversible, S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
@@ -50,7 +50,6 @@ class Case:
 
     committer: Committer = "partitioned"
     mode: ConflictMode = "replace"
-    unique: bool = True
     repeat_complete: Any = "ok"
     track: Any = "task"
     marks: bool = False
@@ -61,14 +60,12 @@ class Case:
         return JobOptions(
             committer=self.committer,
             conflict_mode=self.mode,
-            unique_filenames=self.unique,
             track_pending=self.track,
             partition_success=self.marks,
         )
 
     def __str__(self) -> str:
-        names = "unique" if self.unique else "fixed"
-        parts = (self.committer, self.mode, names, self.repeat_complete, self.track)
+        parts = (self.committer, self.mode, self.repeat_complete, self.track)
         return "-".join([*parts, *["marks"] * self.marks, *["apart"] * self.apart])
 
 
@@ -139,7 +136,7 @@ class World:
 
     def observed(self) -> Observed:
         """Return the store, held to the invariants from here on."""
-        return Observed(self.store, BUCKET, ROOT, self.data_before, keeps_data=self.case.unique)
+        return Observed(self.store, BUCKET, ROOT, self.data_before)
 
     def pending(self) -> list[str]:
         """Return the ids of the job's pending uploads."""
@@ -157,7 +154,7 @@ class World:
         baselines = [entry["number"] for entry in entries if entry["kind"] == "baseline"]
         assert len(baselines) <= 1
         assert not any(entry["kind"] == "commit" for entry in entries[: sum(baselines)])
-        endings = (entry for entry in entries if entry["kind"] not in ("baseline", "begin"))
+        endings = (entry for entry in entries if entry["kind"] != "baseline")
         return [(entry["job_id"], entry["kind"]) for entry in endings]
 
     def records(self) -> list[str]:
@@ -241,8 +238,6 @@ class World:
             self.abort(self.store)
         except AlreadyCommitted:
             pass
-        except NotReversible:
-            assert not self.case.unique
         else:
             self.check_untouched()
             return True
@@ -264,7 +259,7 @@ class World:
         for files in TASKS.values():
             for path, body in files.items():
                 stem, dot, ending = path.partition(".")
-                after[ROOT + (f"{stem}-{OURS}{dot}{ending}" if case.unique else path)] = body
+                after[ROOT + f"{stem}-{OURS}{dot}{ending}"] = body
         return {key: body for key, body in after.items() if not key.endswith("/_SUCCESS")}
 
     def check_committed(self) -> None:

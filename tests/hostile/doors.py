@@ -208,7 +208,7 @@ ACTING: dict[str, Door] = {
     "abort": lambda lake: _job(lake).abort() and None,
     "abort --force": lambda lake: _job(lake).abort(force=True) and None,
     "recover": lambda lake: _job(lake).recover() and None,
-    "recover --rollback": lambda lake: _job(lake).recover(rollback=True, force=True) and None,
+    "recover --rollback": lambda lake: _job(lake).recover(rollback=True) and None,
     "seal": _seal,
     "write and seal": _write_more,
     "shards": _shards,

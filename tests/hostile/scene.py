@@ -255,7 +255,7 @@ def _write(lake: Lake, **options: Any) -> Any:
 
 
 def _open(lake: Lake) -> None:
-    _write(lake, unique_filenames=False, track_pending="s3")
+    _write(lake, track_pending="s3")
 
 
 def _planned(lake: Lake) -> None:

@@ -57,10 +57,6 @@ HOLDS = (
     _holds("plans-and-lists", "log", "PARTS=1 LATE=0 LISTS COMMIT_A=2"),
     _holds("late-plans", "log", "PARTS=1 LATE=1 LISTS"),
     _holds("three-jobs", "log", "PARTS=1 LATE=0 JOBS=3 MORTAL=0"),
-    _holds("begin", "fixed", "LATE=1"),
-    _holds("begin-beside-append", "fixed", "LATE=0 COMMIT_C=1"),
-    _holds("begin-beside-abort", "fixed", "LATE=0 ABORT_A=1"),
-    _holds("begin-then-lost", "fixed", "LATE=1 EXPIRY"),
     _holds("sweep-beside-rollback", "retain", "LATE=0 READERS=0"),
     _holds("late-release", "retain", "LATE=1 REPLACES=1 READERS=0"),
     _holds("reader", "retain", "LATE=0 SWEEPS=0 LAG=1"),
@@ -74,7 +70,6 @@ HOLDS = (
 
 LIVENESS = (
     _ends("log-ends", "log", "PARTS=1 LATE=1"),
-    _ends("begin-ends", "fixed", "LATE=0"),
     _ends("retention-ends", "retain", "LATE=0 REPLACES=1"),
 )
 
@@ -151,24 +146,6 @@ FAULTS = (
     _breaks(
         "store-revives", "log", "PARTS=1 LATE=1 ABORT_A=1 FAULT_STORE_REVIVES", "objects_are_not_the_snapshot"
     ),
-    _breaks(
-        "append-ignores-begin",
-        "fixed",
-        "LATE=0 COMMIT_C=1 FAULT_APPEND_IGNORES_BEGIN",
-        "replace_leaves_older_data",
-    ),
-    _breaks(
-        "abort-after-begin", "fixed", "LATE=0 ABORT_A=1 FAULT_ABORT_AFTER_BEGIN", "snapshot_file_missing"
-    ),
-    _breaks("nobody-helps", "fixed", "LATE=0 FAULT_NOBODY_HELPS", "invalid end state"),
-    _breaks("same-etag", "fixed", "LATE=1 FAULT_SAME_ETAG", "snapshot_file_missing"),
-    _breaks(
-        "begin-before-setup",
-        "fixed",
-        "LATE=0 COMMIT_C=1 FAULT_BEGIN_BEFORE_SETUP",
-        "two_begun",
-    ),
-    _breaks("begin-unchecked", "fixed", "LATE=0 EXPIRY FAULT_BEGIN_UNCHECKED", "begun_without_upload"),
     _breaks("delete-unreleased", "retain", "LATE=0 REPLACES=1 FAULT_DELETE_UNRELEASED", "deleted_unreleased"),
     _breaks(
         "release-unchecked", "retain", "LATE=0 READERS=0 FAULT_RELEASE_UNCHECKED", "released_file_referenced"
@@ -218,8 +195,6 @@ LARGE = (
         "log",
         "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER JOBS=3 MODE_A=FAIL MODE_B=APPEND MODE_C=REPLACE",
     ),
-    _holds("large-begin", "fixed", "LATE=1 COMMIT_C=1"),
-    _holds("large-begin-checks-uploads", "fixed", "LATE=0 EXPIRY COMMIT_A=2"),
     _holds("large-partition-marker", "markers", "LATE=0"),
     _holds("large-setup-twice", "setup", "LATE=1"),
     _holds("large-retention", "retain", "LATE=0"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit import BaselineReport, HmacSigner, baseline, rollback, write_job
-from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidRecord, LockHeld
+from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidRecord
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
 from airflow_s3commit.reader.listing import Choice, find_table
@@ -15,7 +15,6 @@ from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 from tests.protocol.lifecycle.test_enter import crash
-from tests.protocol.lifecycle.test_run import half_published
 from tests.protocol.metadata.test_snapshot import FLIGHTS
 
 OLD = {"dt=1/a": b"1", "dt=2/b": b"22", "root": b"r", "_hidden/x": b"h"}
@@ -170,15 +169,6 @@ def test_a_prefix_above_another_dataset_is_refused_by_name(above: str, dry_run: 
     with pytest.raises(InvalidDestination, match=f"such as {below},"):
         baseline(lake.store, above, dry_run=dry_run, threads=0)
     assert [key for key in lake.keys("") if "/log/" in key] == [key for key in before if "/log/" in key]
-
-
-def test_it_does_not_wait_for_a_begun_job() -> None:
-    """While a job overwrites files a list could match neither generation, so it is refused with a remedy."""
-    lake = half_published()
-    before = lake.everything()
-    with pytest.raises(LockHeld, match="end it first: s3commit recover"):
-        closed(lake)
-    assert lake.everything() == before
 
 
 def test_a_process_that_dies_does_no_harm() -> None:

@@ -7,13 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from airflow_s3commit import RepairReport, repair
-from airflow_s3commit.exceptions import InvalidRecord, JobClosed
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.manifests import read_success
 from airflow_s3commit.protocol.metadata.snapshot import CHECKPOINT_EVERY
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, apart, named, once
-from tests.protocol.lifecycle.test_run import half_published, lose_uploads
 from tests.protocol.metadata.test_snapshot import FLIGHTS, NEW, OLD2, table, two_generations
 
 MANIFEST, ABORTED = f"{HOME}manifests/{OURS}.json", f"{HOME}aborted/{THEIRS}.json"
@@ -53,24 +52,6 @@ def test_endings_are_rebuilt_from_the_log(key: str, harm: Callable[[Lake, str], 
     assert (report.is_sound, [one.where for one in report.repaired]) == (True, [f"s3://{BUCKET}/{key}"])
     assert lake.get(key) == before
     assert repaired(lake).repaired == []
-
-
-@each("harm", [delete, damage])
-def test_the_record_of_a_lost_job_is_rebuilt(harm: Callable[[Lake, str], None]) -> None:
-    """It is again the one in its entry, without which the lost files and the spent id would be unknown."""
-    lake = half_published()
-    lose_uploads(lake)
-    with pytest.raises(JobClosed, match="is lost"):
-        lake.job().commit()
-    lake.sealed({"dt=4/a": b"4"}, job_id=an_id("last"), conflict_mode="append").commit()
-    key = f"{HOME}aborted/{OURS}.json"
-    before = lake.get(key)
-    harm(lake, key)
-    found = verify(lake.store, FLIGHTS, threads=0)
-    assert isinstance(found, TableReport)
-    assert [(one.where, one.harmless) for one in found.log] == [(f"s3://{BUCKET}/{key}", False)]
-    assert repaired(lake).is_sound
-    assert lake.get(key) == before
 
 
 def test_a_swept_record_of_an_abort_is_not_missed() -> None:

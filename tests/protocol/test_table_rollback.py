@@ -10,7 +10,6 @@ from airflow_s3commit import HmacSigner, RollbackReport, baseline, rollback
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     InvalidOption,
-    LockHeld,
     NoSuchKey,
     NotReversible,
 )
@@ -230,14 +229,6 @@ def test_a_rollback_that_dies_is_finished_by_others(verb: str, nth: int) -> None
     assert lake.data().keys() == {OLD, OLD2}
 
 
-def test_files_with_fixed_names_stay() -> None:
-    """A rollback that would remove a file with a fixed name is refused and names its key."""
-    lake = two_generations()
-    lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, unique_filenames=False, conflict_mode="append").commit()
-    with pytest.raises(NotReversible, match="dt=3/a of generation 4 has a fixed name"):
-        rolled_back(lake)
-
-
 def test_files_older_than_the_log_do_not_come_back() -> None:
     """If a replace removed files that no list names, the generation before cannot come back."""
     lake = Lake()
@@ -249,18 +240,6 @@ def test_files_older_than_the_log_do_not_come_back() -> None:
     lake.sealed({"dt=2/b": b"b"}, job_id=THIRD, conflict_mode="append").commit()
     rolled_back(lake, to=3)
     assert table(lake) == {named("dt=2/a", FIRST), NEW}
-
-
-def test_a_begun_job_prevents_a_rollback() -> None:
-    """Beside a job with fixed names that has begun on the same partitions nothing is rolled back."""
-    lake = two_generations()
-    job = lake.sealed({"dt=1/f": b"f"}, job_id=THIRD, conflict_mode="append", unique_filenames=False)
-    lake.store.die("complete_upload")
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
-    with pytest.raises(LockHeld, match=f"s3commit recover {lake.destination} {THIRD}"):
-        rolled_back(lake)
 
 
 def test_invalid_arguments_are_refused() -> None:

@@ -85,15 +85,6 @@ def test_an_aborted_job_makes_no_generation(table: Table) -> None:
         assert (values(found), found.schema.metadata[GENERATION]) == ([1], b"1")
 
 
-def test_a_fixed_name_that_is_written_again_is_one_file(table: Table) -> None:
-    """Of two commits that append under one name the later one's file is in the table."""
-    for number, job_id in enumerate((OURS, THEIRS), start=1):
-        options = {"conflict_mode": "append", "unique_filenames": False}
-        table.commit({"dt=1/a.parquet": numbers(*range(number))}, job_id, **options)
-    assert values(table.read()) == [0, 1]
-    assert values(table.read(since=1)) == [0, 1]
-
-
 def test_a_table_is_empty_after_an_empty_replacement(table: Table) -> None:
     """A commit without files that replaces everything leaves a table without rows."""
     refreshed(table)
@@ -239,25 +230,3 @@ def test_a_first_commit_meanwhile_is_read_with_what_follows_it() -> None:
     lake.store.before = once("get", "_SUCCESS", commit)
     found = find_table(lake.store, Destination.parse(lake.destination), Choice())
     assert (found.generation, len(found.files)) == (2, 2)
-
-
-@each("choice", [Choice(), Choice(generation=2)])
-def test_a_fixed_name_of_a_later_commit_is_not_older_than_the_log(choice: Choice) -> None:
-    """What a commit adds under a fixed name, while older files are listed, is in no earlier generation."""
-    lake = Lake()
-    lake.put({"old.parquet": b"old"})
-    lake.sealed({"first.parquet": b"1"}, conflict_mode="append").commit()
-
-    def commit() -> None:
-        lake.sealed(
-            {"b.parquet": b"2"}, job_id=THEIRS, conflict_mode="append", unique_filenames=False
-        ).commit()
-
-    lake.store.before = once("list_objects", lake.prefix, commit)
-    place = Destination.parse(lake.destination)
-    if choice.generation is not None:
-        with pytest.raises(NoSuchKey, match=r"generation 2 of .* cannot be read any more"):
-            find_table(lake.store, place, choice)
-        return
-    found = find_table(lake.store, place, choice)
-    assert (found.generation, len({file.path for file in found.files}), len(found.files)) == (4, 3, 3)

@@ -39,8 +39,8 @@ from airflow_s3commit.protocol.adoption.takeover import (
 )
 from airflow_s3commit.protocol.hadoop.files import HadoopFile, HadoopFiles, job_id_of, magic_files, read_files
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, examine
+from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.commit import commit_job
-from airflow_s3commit.protocol.lifecycle.recover import abort_or_lose
 from airflow_s3commit.protocol.lifecycle.run import Progress
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
@@ -241,7 +241,7 @@ class AdoptionRequest(TypedDict, total=False):
             default 0 refuses none: the caller knows that the job is dead.
         force: End a job that may be alive, and skip unreadable files that do not count; with
             ``commit=False`` skip any unreadable file. The uploads that only these files list stay pending
-            until a sweep. With ``commit=False`` also give up old data that cannot be restored.
+            until a sweep.
 
     """
 
@@ -382,7 +382,7 @@ def adopt(
             take_over(adoption)
             return commit_job(adoption.context, progress=progress)
         prepare_abort(adoption)
-        return abort_or_lose(adoption.context, force=adoption.force, reason=ABORT_REASON)
+        return abort_job(adoption.context, force=adoption.force, reason=ABORT_REASON)
 
 
 def _adoption(store: ObjectStore, destination: str | Destination, request: AdoptionRequest) -> Adoption:

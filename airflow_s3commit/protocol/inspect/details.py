@@ -1,9 +1,8 @@
-"""Details of one job: its stages, pending uploads, ``begin`` entry, and what its commit would replace."""
+"""Details of one job: its stages, its pending uploads, and what its commit would replace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -14,7 +13,6 @@ from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, veri
 from airflow_s3commit.protocol.lifecycle.plan import existing_objects
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.sealed_job import (
     find_plan,
     load_seal,
@@ -22,7 +20,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     stage_attempts,
 )
 from airflow_s3commit.protocol.metadata.snapshot import is_retained_at
-from airflow_s3commit.protocol.metadata.state import find_job, gone, load_job, require_state
+from airflow_s3commit.protocol.metadata.state import gone, load_job, require_state
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import ConflictMode, JobRecord, StateRecord
@@ -61,7 +59,6 @@ class JobDetails(Plain, Struct, frozen=True, kw_only=True):
         uploads: Comparison of its records with the store; None unless the job is open, sealed or
             committing.
         preview: The effect of its commit; None unless the job is sealed or committing.
-        begun: Number of its ``begin`` entry, after which nobody can abort it; None if there is none.
         problems: Why records could not be read.
 
     """
@@ -70,7 +67,6 @@ class JobDetails(Plain, Struct, frozen=True, kw_only=True):
     stages: list[StageDetails] = []
     uploads: PendingReport | None = None
     preview: CommitPreview | None = None
-    begun: int | None = None
     problems: list[str] = []
 
 
@@ -97,7 +93,7 @@ def describe_job(
     problems = [summary.problem] if summary.problem is not None else []
     if summary.staging is None:
         return JobDetails(summary=summary)
-    uploads = preview = begun = None
+    uploads = preview = None
     stages: list[StageDetails] = []
     if summary.problem is None:
         try:
@@ -106,8 +102,6 @@ def describe_job(
                 uploads = verify_pending(context)
             if summary.state in ("sealed", "committing"):
                 preview = preview_commit(context)
-            if summary.state == "committing":
-                begun = _begun(context)
         except Refused as error:
             # A record is damaged, or another process changed the job in the meantime.
             problems.append(str(error))
@@ -116,7 +110,6 @@ def describe_job(
         stages=stages,
         uploads=uploads,
         preview=preview,
-        begun=begun,
         problems=problems,
     )
 
@@ -128,9 +121,7 @@ def _summary(context: JobContext, staging_root: Destination | None) -> JobSummar
             return summary
     ended = find_ending(context.store, destination, context.layout.manifest)
     if ended is None:
-        ended = find_ending(context.store, destination, context.layout.aborted)
-        if ended is None or ended.state != "lost":
-            raise gone(context)
+        raise gone(context)
     return ended
 
 
@@ -159,12 +150,6 @@ def _stages(context: JobContext) -> Iterator[StageDetails]:
         )
 
 
-def _begun(context: JobContext) -> int | None:
-    log = Log(replace(context, record=find_job(context)))
-    begun = log.begun()
-    return begun.number if begun is not None and log.ending() is None else None
-
-
 class CommitPreview(Plain, Struct, frozen=True, kw_only=True):
     """The effect of a commit on a destination.
 
@@ -175,9 +160,8 @@ class CommitPreview(Plain, Struct, frozen=True, kw_only=True):
         files: Number of files that the commit makes visible.
         bytes: Bytes of these files.
         partitions: Number of partitions that receive files.
-        replaced: Number of existing objects that the commit deletes or overwrites.
+        replaced: Number of existing objects that the commit deletes.
         replaced_bytes: Bytes of these objects.
-        overwritten: Number of these objects that it overwrites in place, which cannot be rolled back.
         conflict: URI of an existing object because of which conflict mode ``fail`` refuses the commit; None
             if the commit is possible.
 
@@ -190,7 +174,6 @@ class CommitPreview(Plain, Struct, frozen=True, kw_only=True):
     partitions: int
     replaced: int = 0
     replaced_bytes: int = 0
-    overwritten: int = 0
     conflict: str | None = None
 
 
@@ -237,9 +220,7 @@ def _from_plan(
     if stored is None or stored.record.seal_etag != seal_etag:
         return None
     plan = stored.record
-    return msgspec.structs.replace(
-        preview, planned=True, replaced=plan.objects, replaced_bytes=plan.bytes, overwritten=plan.overwritten
-    )
+    return msgspec.structs.replace(preview, planned=True, replaced=plan.objects, replaced_bytes=plan.bytes)
 
 
 def _from_listing(
@@ -248,9 +229,9 @@ def _from_listing(
     """Return the preview from a listing."""
     options = job.options.as_sealed(seal.removes)
     is_retained = is_retained_at(context.store, context.layout.destination)
-    replaced = size = overwritten = 0
-    for info, is_own in existing_objects(context, job, seal, is_retained):
+    replaced = size = 0
+    for info in existing_objects(context, job, seal, is_retained):
         if options.conflict_mode == "fail":
             return msgspec.structs.replace(preview, conflict=join_uri(context.bucket, info.key))
-        replaced, size, overwritten = replaced + 1, size + info.size, overwritten + is_own
-    return msgspec.structs.replace(preview, replaced=replaced, replaced_bytes=size, overwritten=overwritten)
+        replaced, size = replaced + 1, size + info.size
+    return msgspec.structs.replace(preview, replaced=replaced, replaced_bytes=size)

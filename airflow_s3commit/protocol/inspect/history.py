@@ -88,7 +88,7 @@ def follow(
 
 
 EventName: TypeAlias = Literal[
-    "open", "stage sealed", "sealed", "planned", "committing", "committed", "aborting", "aborted", "lost"
+    "open", "stage sealed", "sealed", "planned", "committing", "committed", "aborting", "aborted"
 ]
 
 #: Order of events within one second, by the protocol.
@@ -101,7 +101,6 @@ _ORDER: tuple[EventName, ...] = (
     "committed",
     "aborting",
     "aborted",
-    "lost",
 )
 
 
@@ -165,7 +164,7 @@ def _from_records(context: JobContext, summary: JobSummary) -> Iterator[Timeline
     ]
     if plans:
         yield TimelineEvent(name="planned", at=max(plans))
-    if summary.state in ("committing", "committed", "aborting", "aborted", "lost"):
+    if summary.state in ("committing", "committed", "aborting", "aborted"):
         keys.append(((summary.state, None), layout.state))
     for stage, attempt, sealed in islice(stage_attempts(context), _MAX_STAGES):
         if sealed:
@@ -177,7 +176,7 @@ def _from_records(context: JobContext, summary: JobSummary) -> Iterator[Timeline
 
 
 def _from_manifest(summary: JobSummary) -> Iterator[TimelineEvent]:
-    if summary.since is None or summary.state not in ("committed", "aborted", "lost"):
+    if summary.since is None or summary.state not in ("committed", "aborted"):
         return
     ended = summary.since / 1000
     took = summary.manifest.metrics.get("complete_ms") if summary.manifest is not None else None
@@ -213,8 +212,8 @@ def commit_progress(
 ) -> dict[str, CommitProgress]:
     """Return the progress of the jobs that are committing, by job id. Reads only.
 
-    Omits jobs with fixed file names, because a listing of uploads does not show which job owns them. Omits
-    all jobs if more than 20,000 uploads are pending.
+    Omits jobs adopted from Hadoop, because the names of their files need not have the job's id. Omits all
+    jobs if more than 20,000 uploads are pending.
 
     Args:
         store: The store of the destination.
@@ -225,11 +224,7 @@ def commit_progress(
         S3CommitError: A request failed.
 
     """
-    committing = [
-        job
-        for job in jobs
-        if job.state == "committing" and job.options is not None and job.options.unique_filenames
-    ]
+    committing = [job for job in jobs if job.state == "committing" and "adopted_from" not in job.context]
     if not committing:
         return {}
     listed = list(islice(store.list_uploads(destination.bucket, destination.prefix), _MAX_LISTED + 1))

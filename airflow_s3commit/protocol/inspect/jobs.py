@@ -205,11 +205,9 @@ def ended_summary(
             job_id=record.job_id,
             destination=destination.uri,
             staging=None,
-            state="aborted" if record.lost is None else "lost",
+            state="aborted",
             since=record.since,
-            reason=record.reason
-            if record.lost is None
-            else f"{record.lost.count} files are lost, among them {record.lost.keys[:3]}",
+            reason=record.reason,
             context=record.context,
             age=age,
         )

@@ -1,7 +1,7 @@
 """Staging folders on a store, and the pending uploads that each of them claims.
 
-A folder claims an upload if the file name contains the job id, if the folder has an intent for the key, or if
-one of its records names the upload id. A sweep does not abort a claimed upload.
+A folder claims an upload if the file name contains the job id, or if one of its records names the
+upload id. A sweep does not abort a claimed upload.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from airflow_s3commit.protocol.hadoop.status import HadoopJob, find_hadoop_job
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import Log
-from airflow_s3commit.protocol.metadata.pending_uploads import INTENT_SUFFIX
 from airflow_s3commit.protocol.metadata.records import Stored, fetch_listed
-from airflow_s3commit.protocol.metadata.state import implied_state, read_state
-from airflow_s3commit.protocol.model.codec import text_digest
+from airflow_s3commit.protocol.metadata.state import read_state
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, JobRecord, State, StateRecord
 from airflow_s3commit.protocol.model.layout import (
@@ -51,7 +49,6 @@ class StagingFolder:
         objects: Number of objects in the folder.
         newest: ``Last-Modified`` of the newest object, in seconds since the epoch; 0 without objects.
         names: Which of ``job.json``, ``state.json`` and ``sealed.json`` exist.
-        intents: Digests of the keys of open intents.
         recorded: Whether the folder has records that name uploads.
 
     """
@@ -61,7 +58,6 @@ class StagingFolder:
     objects: int = 0
     newest: float = 0.0
     names: set[str] = field(default_factory=set)
-    intents: set[str] = field(default_factory=set)
     recorded: bool = False
 
     @property
@@ -157,7 +153,8 @@ def folders_around(
 
 def job_facts(context: JobContext) -> JobFacts:
     """Return a job's record and state. A damaged or copied record does not raise: it is the ``problem``."""
-    job, state, problem, ended = None, None, None, None
+    job, state, problem = None, None, None
+    ended: State | None = None
     try:
         stored = records.find(
             context.store, context.staging_bucket, context.layout.job, JobRecord, signer=context.signer
@@ -174,8 +171,8 @@ def job_facts(context: JobContext) -> JobFacts:
         state = read_state(context)
         if job is not None and state is not None and state.record.state == "committing":
             entry = Log(replace(context, record=job)).ending()
-            if entry is not None and entry.kind != "abandon":
-                ended = implied_state(entry)
+            if entry is not None and entry.kind == "commit":
+                ended = "committed"
     except InvalidRecord as error:
         problem = problem or str(error)
     return JobFacts(job, state, problem, ended=ended)
@@ -198,17 +195,11 @@ def left_by_hadoop(context: JobContext, facts: JobFacts, *, most: int | None = N
 
 
 def claims_by_key(folders: Sequence[StagingFolder], uploads: Iterable[Upload]) -> Claims:
-    """Return the folders that claim each upload by the job id in its file name, or by an intent."""
-    intended: dict[str, list[StagingFolder]] = {}
-    for folder in folders:
-        for digest in folder.intents:
-            intended.setdefault(digest, []).append(folder)
+    """Return the folders that claim each upload by the job id in its file name."""
     claims: Claims = {}
     for upload in uploads:
         owner, name = owner_of(upload.key), upload.key.rpartition("/")[2]
         claimants = [f for f in folders if f.job_id == owner or (f.is_older and f.job_id in name)]
-        if intended:
-            claimants += intended.get(text_digest(upload.key).hex(), [])
         if claimants:
             claims[upload.upload_id] = claimants
     return claims
@@ -234,8 +225,6 @@ def _count_object(folder: StagingFolder, name: str, modified: float) -> None:
     folder.newest = max(folder.newest, modified)
     if name in ("job.json", "state.json", "sealed.json"):
         folder.names.add(name)
-    elif name.endswith(INTENT_SUFFIX):
-        folder.intents.add(name.rpartition("-")[2].removesuffix(INTENT_SUFFIX))
     elif name.endswith((PENDING_SUFFIX, PENDINGSET_SUFFIX)):
         folder.recorded = True
 

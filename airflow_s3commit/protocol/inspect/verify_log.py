@@ -25,7 +25,6 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.inspect.staging import JobFacts, folders_below, job_facts
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.endings import ending_of
 from airflow_s3commit.protocol.metadata.log import each_entry, next_entries
 from airflow_s3commit.protocol.metadata.manifests import each_list, key_with_list, read_success
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
@@ -35,7 +34,6 @@ from airflow_s3commit.protocol.model.job import AbortedRecord, State
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
     Layout,
-    aborted_prefix,
     checkpoint_key,
     checkpoint_number,
     checkpoints_prefix,
@@ -57,7 +55,7 @@ _AT_ONCE = 64
 _AT_WORK = ("committing", "committed", "aborting")
 
 #: States of a job that may still delete files.
-_DELETING = ("committed", "lost", "aborting")
+_DELETING = ("committed", "aborting")
 
 
 class LogFinding(Struct, frozen=True, kw_only=True):
@@ -131,8 +129,6 @@ class LogCheck:
     _newest: int = 0
     #: Which commit's marker each partition must have, 0 for none; of partitions that have ever had one.
     _marked: dict[str, int] = field(default_factory=dict)
-    #: Whether a job has begun and not ended: it takes markers away before its entry.
-    _has_begun: bool = False
     #: Each commit, without its partitions, by its number.
     _lists: dict[int, LiveCommit] = field(default_factory=dict)
     #: Keys of manifests that are missing, by the numbers of their entries.
@@ -170,8 +166,7 @@ class LogCheck:
         if self.table is None:
             self.table = self.newest if self.generation is None else self._checkpointed(self.generation)
         for number, key in self._missing.items():
-            is_lost = key.startswith(aborted_prefix(self.destination))
-            self._add(key, "is missing", _LOST if is_lost else _MANIFEST, harmless=number == self.head)
+            self._add(key, "is missing", _MANIFEST, harmless=number == self.head)
         if self.table is not None:
             # What is read from here on came after it.
             self.generation = self.table.generation
@@ -215,7 +210,7 @@ class LogCheck:
         self._add(key_with_list(self.destination, commit), problem, NO_LIST, harmless=False)
 
     def _take(self, entry: LogEntry, body: bytes) -> None:
-        self.head, self._has_begun = entry.number, bool(entry.begun)
+        self.head = entry.number
         if entry.destination != self.destination.uri:
             # Copied here: the history before it is of another place.
             self.ended.clear()
@@ -224,7 +219,7 @@ class LogCheck:
             self._newest = 0
             self.later_everything = self.generation is not None and entry.number > self.generation
             return
-        if entry.kind == "commit" and entry.manifest is not None:
+        if entry.manifest is not None:
             self._newest = entry.number
             self._lists[entry.number] = LiveCommit(
                 number=entry.number,
@@ -238,10 +233,6 @@ class LogCheck:
                 self.later_everything |= entry.removes == "everything"
             if self.signer is not None and body:
                 self._check_signature(self.signer, entry, body)
-        elif entry.manifest is not None and self.generation is not None and entry.number > self.generation:
-            self.later |= entry.manifest.partitions.keys()
-            self.later_everything |= entry.removes == "everything"
-        if entry.manifest is not None:
             self._mark(entry, entry.manifest)
         if entry.manifest is not None or entry.aborted is not None:
             self.ended[entry.job_id] = (entry.number, entry.kind)
@@ -262,11 +253,6 @@ class LogCheck:
         """Take into account which markers of partitions a commit writes and takes away."""
         if entry.closing:
             # It writes no markers: its files came before those of other commits.
-            return
-        if entry.kind == "lost":
-            # It has taken those of files that it overwrote; which ones its entry does not say.
-            for partition in manifest.partitions:
-                self._marked.pop(partition, None)
             return
         if entry.removes == "everything":
             self._marked = dict.fromkeys(self._marked, 0)
@@ -321,7 +307,7 @@ class LogCheck:
         calls: list[tuple[tuple[LogEntry, ManifestRecord | AbortedRecord, str], Get]] = []
         for entry in entries:
             layout = Layout.of(self.destination, entry.job_id)
-            record = ending_of(entry)
+            record = entry.manifest or entry.aborted
             if isinstance(record, ManifestRecord):
                 calls.append(((entry, record, layout.manifest), Get(bucket, layout.manifest, limits[0])))
             elif record is not None:
@@ -339,7 +325,7 @@ class LogCheck:
                 if decode(type(record), outcome.body, join_uri(bucket, key)) != record:
                     raise InvalidRecord(f"differs from the one in entry {entry.number}")
             except InvalidRecord as error:
-                self._add(key, str(error), _LOST if entry.kind == "lost" else _MANIFEST, harmless=False)
+                self._add(key, str(error), _MANIFEST, harmless=False)
 
     def _compare_marker(self) -> None:
         """Compare ``_SUCCESS`` with the newest commit, unless a job is at work that may have removed it."""
@@ -379,7 +365,7 @@ class LogCheck:
         expected = {misplaced.partition: misplaced.generation for misplaced, _ in wrong}
         wrong = self._wrong_markers(expected)
         self.catch_up()
-        for misplaced, problem in [] if self._has_begun else wrong:
+        for misplaced, problem in wrong:
             if self._marked.get(misplaced.partition) == misplaced.generation:
                 key = self._marker_key(misplaced.partition)
                 self.misplaced[key] = misplaced
@@ -424,8 +410,6 @@ class LogCheck:
         return f"names generation {named}, of job {found.jobId or '?'}; {newest}"
 
     def _is_at_work(self) -> bool:
-        if self._has_begun:
-            return True
         return any(
             facts.problem is not None or (facts.state and facts.state.record.state in _AT_WORK)
             for _, facts in self._jobs()
@@ -435,7 +419,7 @@ class LogCheck:
         """Return the jobs that may still delete files: what they replaced, or what they had published.
 
         Returns:
-            ``committed``, ``lost`` or ``aborting``, by the job's id.
+            ``committed`` or ``aborting``, by the job's id.
 
         """
         reached = {job_id: facts.reached for job_id, facts in self._jobs()}
@@ -456,6 +440,5 @@ NO_LIST = "restore it from a version of the object or a backup, or let a job rep
 _CHECKPOINT = "run s3commit repair; readers pass it over"
 _CHECKPOINT_READ = "run s3commit repair; until then readers believe it"
 _MANIFEST = "run s3commit repair; reads of this one job need it, reads of the table do not"
-_LOST = "run s3commit repair; until then nothing but the log says that the job is lost, and what is missing"
 _MARKER = "run s3commit repair, or commit again"
 _PARTITION_MARKER = "run s3commit repair, or commit to the partition again"

@@ -39,18 +39,15 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit
-from airflow_s3commit.protocol.model.ownership import JOB_METADATA, Signer, is_written_here
+from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
-from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.store.base import ObjectInfo, ObjectStore
+from airflow_s3commit.store.execute import in_batches
 
 _BATCH = 1_000
 
 #: KiB of the expected files in memory.
 _CACHE_KIB = 65_536
-
-#: Objects without a job's id in their names whose metadata is read; further ones count as foreign.
-_LOOKED_AT = 1_000
 
 #: Stands for a job, where a listing needs one.
 _NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -313,7 +310,6 @@ class _Comparison:
         self._deleting: dict[str, State] = {}
         self._unfinished: dict[str, bool] = {}
         self._is_older: dict[str, bool] = {}
-        self._looks = 0
 
     def run(self, step: Callable[[int], None]) -> None:
         compared = 0
@@ -340,7 +336,7 @@ class _Comparison:
                 self._report.add_missing(key)
 
     def _compare(self, pairs: list[tuple[ObjectInfo, ExpectedFile]]) -> None:
-        """Compare objects with the files at their keys; later commits may have overwritten fixed names."""
+        """Compare objects with the files at their keys; later commits may have removed them."""
         kept = [pair for pair in pairs if not self._log.is_later(self._partition(pair[0].key))]
         compare_objects(self._context, kept, self._report)
         if len(kept) < len(pairs):
@@ -353,7 +349,7 @@ class _Comparison:
     def _judge(self, beside: list[ObjectInfo]) -> None:
         """Count objects that are not in the table by their jobs."""
         report, log = self._report, self._log
-        owners = self._owners(beside)
+        owners = {info.key: owner_of(info.key) for info in beside}
         if any(owner not in log.ended for owner in owners.values() if owner is not None):
             log.catch_up()
         unknown = {
@@ -398,21 +394,6 @@ class _Comparison:
     def _is_in_baseline(self, key: str, owner: str | None) -> bool:
         is_there = self._table.baseline > 0 and self._partition(key) not in self._table.removed
         return is_there and (owner is None or self._is_older.get(owner, False))
-
-    def _owners(self, objects: list[ObjectInfo]) -> dict[str, str | None]:
-        """Return the job of each object by its name or, where names are fixed, by its metadata."""
-        owners = {info.key: owner_of(info.key) for info in objects}
-        nameless = [key for key, owner in owners.items() if owner is None]
-        if self._table.baseline:
-            # Objects without a job's id in their names are what a baseline consists of.
-            nameless = [key for key in nameless if self._partition(key) in self._table.removed]
-        nameless = nameless[: max(_LOOKED_AT - self._looks, 0)]
-        self._looks += len(nameless)
-        calls = ((key, Head(self._context.bucket, key)) for key in nameless)
-        for key, outcome in outcomes(self._context.store, calls, NoSuchKey):
-            if isinstance(outcome, ObjectInfo) and is_written_here(outcome, self._log.destination):
-                owners[key] = outcome.metadata[JOB_METADATA]
-        return owners
 
     def _partition(self, key: str) -> str:
         return partition_of(key[len(self._log.destination.prefix) :])

@@ -16,21 +16,16 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     JobClosed,
     NoSuchKey,
-    NotReversible,
 )
 from airflow_s3commit.protocol.hadoop.status import refuse_if_published
-from airflow_s3commit.protocol.lifecycle.enter import abandon, has_begun
+from airflow_s3commit.protocol.lifecycle.enter import abandon
 from airflow_s3commit.protocol.lifecycle.success import restore_success
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import Log, read_entries
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.pending_uploads import (
-    intended_uploads,
-    tracked_uploads,
-    untracked_uploads,
-)
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored, exists, unless_damaged
 from airflow_s3commit.protocol.metadata.removal import (
     PendingId,
@@ -47,7 +42,6 @@ from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
     find_job,
     follow,
-    job_lost,
     move,
     read_state,
     replace_state,
@@ -82,7 +76,6 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
     Raises:
         AlreadyCommitted: The job is committed, or is a successful job of Hadoop.
         JobClosed: The job is Hadoop's, and Hadoop has published some of its output: adopt it.
-        NotReversible: The job has begun to overwrite or delete old data, and can only be finished.
         InvalidRecord: The state is damaged, or a record was copied here. Nothing was changed.
         OutcomeUnknown: A response was lost; abort again.
 
@@ -140,8 +133,7 @@ def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str
         recorded = [*tracked_uploads(context, pendingset), *tracked_uploads(context, directory)]
         if None in recorded:
             raise InvalidRecord(f"{context.staging_uri(pendingset)}, or a record beside it, cannot be read")
-        ids = {PendingId.of(upload) for upload in recorded if upload is not None}
-        aborted = abort_uploads(context, [*ids, *intended_uploads(context, directory)])
+        aborted = abort_uploads(context, {PendingId.of(upload) for upload in recorded if upload is not None})
         # Last: a pending upload must always have a record.
         delete_record(context, context.staging_bucket, pendingset)
         listed = context.store.list_objects(context.staging_bucket, directory)
@@ -197,13 +189,10 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport | Non
     """
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
-    if (earlier := find_aborted(context)) is not None and earlier.lost is not None:
-        clean_staging(context)
-        raise job_lost(context, earlier.lost)
-    if context.record is None and earlier is None:
+    if context.record is None and find_aborted(context) is None:
         _refuse_if_in_log(context)
     _refuse_if_published(context)
-    entry = _abandon(context, reason, begun_too=context.record is None)
+    entry = _abandon(context, reason)
     if entry is not None:
         record_ending(context, entry)
     # A committer that slept while the job was aborted may have written it.
@@ -250,7 +239,7 @@ def _abort_leftovers(context: JobContext) -> int:
     return abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
 
 
-def _abandon(context: JobContext, reason: str | None, *, begun_too: bool = False) -> LogEntry | None:
+def _abandon(context: JobContext, reason: str | None) -> LogEntry | None:
     """Create the job's ``abandon`` entry; None if there is one that is older than what can be found again.
 
     A setup that slept may have written the job's record after the job had ended: then the part of the log
@@ -258,14 +247,11 @@ def _abandon(context: JobContext, reason: str | None, *, begun_too: bool = False
     """
     if context.record is not None and _if_readable(lambda: find_manifest(context)) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
-    earlier = _if_readable(lambda: find_aborted(context))
-    if earlier is not None and earlier.lost is not None:
-        raise job_lost(context, earlier.lost)
-    if earlier is not None:
+    if _if_readable(lambda: find_aborted(context)) is not None:
         # It is written before the job's record is removed. Without that the record's encryption is unknown,
         # and a bucket may refuse to have the record of the abort overwritten.
         return None
-    return abandon(context, reason, _facts_of(context), begun_too=begun_too)
+    return abandon(context, reason, _facts_of(context))
 
 
 def _if_readable(read: Callable[[], T | None]) -> T | None:
@@ -310,18 +296,13 @@ def _recorded_uploads(context: JobContext) -> Iterator[PendingUpload | None]:
 def _refuse_if_too_late(context: JobContext, state: StateRecord) -> None:
     if state.state == "committed":
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
-    if state.state in ("committing", "lost"):
-        log = Log(context)
-        last = log.ending()
+    if state.state == "committing":
+        last = Log(context).ending()
         if last is not None and last.kind == "commit":
             raise AlreadyCommitted(
                 f"{context.name} is committed, as entry {last.number} of the log; it cannot be aborted."
                 " Finish it with: s3commit recover"
             )
-        if last is not None and last.manifest is not None and last.manifest.lost is not None:
-            raise job_lost(context, last.manifest.lost)
-        if last is None and (begun := log.begun()) is not None:
-            raise has_begun(context, begun)
 
 
 def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | None:
@@ -331,13 +312,13 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
         begun = current.record.begun
         try:
             entry = _abandon(context, current.record.reason)
-        except (AlreadyCommitted, NotReversible, JobClosed):
-            # The job began, or was committed or lost, before the state moved: let it be finished.
+        except AlreadyCommitted:
+            # The job was committed before the state moved: let it be finished.
             log = Log(context)
             log.read()
             # What its commit still needs is destroyed otherwise, and a listing may lack its entry.
             log.read_on()
-            last = log.ending() or log.begun()
+            last = log.ending()
             if last is not None:
                 follow(context, current, last)
             else:

@@ -13,7 +13,7 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.adopted import refuse_occupied, sealed_uploads
 from airflow_s3commit.protocol.lifecycle.baseline import open_history
 from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
-from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict, settle_begun, touched
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
 from airflow_s3commit.protocol.lifecycle.success import existing_success
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
@@ -58,9 +58,8 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
     if job.adopted:
         refuse_occupied(context, sealed_uploads(run, seal.record))
     open_history(run)
-    settle_begun(run, touched(job.options, seal.record))
     # A process that wrote the newest marker goes by that. To delete it shows whether it is still there.
-    run.is_marker_assumed = run.marker is not None and not job.options.needs_begin
+    run.is_marker_assumed = run.marker is not None
     success = run.marker if run.is_marker_assumed else existing_success(context)
     run.marker = None
     plan = _valid_plan(run, job, seal, plan)
@@ -71,7 +70,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         seal_etag=seal.etag,
         plan_etag=plan.etag,
         plan_id=plan.record.plan_id,
-        begun=not job.options.needs_begin,
+        begun=True,
         shards=run.shards,
         saved_success=success,
     )

@@ -1,11 +1,9 @@
 """Job commit: from a sealed job to a manifest, restartable at every line; rolled back if it cannot finish.
 
 1. *begin* (`begin`): check what was sealed and planned, list again, move the state to ``committing``.
-2. *publish* (`publish`): remove ``_SUCCESS``, complete every upload. A job that destroys old data before its
-   last entry first creates ``begin``, its point of no return.
-3. *enter* (`enter`): create the job's last entry in the log, for other jobs the point of no return. The state
-   stays, except of a job that is lost, because a file is missing after its ``begin``, and of one whose state
-   does not hold its record.
+2. *publish* (`publish`): remove ``_SUCCESS``, complete every upload.
+3. *enter* (`enter`): create the job's entry in the log, the point of no return. The state stays, except of a
+   job whose state does not hold its record.
 4. *finish* (`finish`): write the manifest, delete what was replaced, write ``_SUCCESS``, clean up.
 
 A process that finds the job moved on by another one reads the state again and resumes from there.
@@ -13,8 +11,8 @@ A process that finds the job moved on by another one reads the state again and r
 In shards, several workers complete the uploads of one job, in any process and any order: `begin_shards`, then
 `complete_shard` for each of them, then `finish_shards`.
 
-`rolling_back` takes back what a commit that cannot finish has published, unless old data would be lost. Not
-to be confused with `table_rollback`, which returns a table to an earlier commit.
+`rolling_back` takes back what a commit that cannot finish has published. Not to be confused with
+`table_rollback`, which returns a table to an earlier commit.
 """
 
 from __future__ import annotations
@@ -32,22 +30,21 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     JobClosed,
     JobFailed,
-    NotReversible,
     OutcomeUnknown,
     S3CommitError,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.begin import abandoned, begin_commit, note_marker
-from airflow_s3commit.protocol.lifecycle.enter import enter_commit, enter_lost, lost_files
-from airflow_s3commit.protocol.lifecycle.finish import finish_commit, finish_lost
+from airflow_s3commit.protocol.lifecycle.enter import enter_commit
+from airflow_s3commit.protocol.lifecycle.finish import finish_commit
 from airflow_s3commit.protocol.lifecycle.publish import (
     complete_all,
     complete_one_shard,
     complete_shards,
-    prepare,
 )
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Progress, Verdict, drive
 from airflow_s3commit.protocol.lifecycle.seal import seal_job
+from airflow_s3commit.protocol.lifecycle.success import remove_success
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.log_end import LogEnd, remember_end, remembered_marker
 from airflow_s3commit.protocol.metadata.records import Stored
@@ -58,7 +55,6 @@ from airflow_s3commit.protocol.metadata.state import (
     is_spent,
     known_state,
     load_job,
-    move,
     read_state,
 )
 from airflow_s3commit.protocol.model.codec import MAX_SHARDS
@@ -103,10 +99,8 @@ def commit_job(
         InvalidRecord: A seal, plan or pendingset was changed after it was written; what was published has
             been rolled back.
         JobFailed: An upload is gone; what was published has been rolled back.
-        NotReversible: The same, but the destination cannot be restored.
         JobClosed: The job is not sealed, or is aborted; the message says why, and whether files of it may
-            still be visible. Or it is lost: with fixed names uploads were gone after it had begun; the
-            message names them.
+            still be visible.
         OutcomeUnknown: A response was lost: commit again. Or the job could be neither finished nor rolled
             back completely: the message says why, what may be visible, and how to end it.
 
@@ -114,7 +108,6 @@ def commit_job(
     counted = CountingStore(context.store)
     run = CommitRun(
         replace(context, store=counted),
-        settle,
         seal_etag,
         plan_etag,
         progress,
@@ -132,36 +125,6 @@ def commit_job(
     if (last := run.log.created_last()) is not None:
         remember_end(context.store, LogEnd(*last, run.marker))
     return manifest
-
-
-def settle(context: JobContext) -> None:
-    """End another job, so that this process may commit.
-
-    A job that was publishing is finished, or rolled back if it cannot be; one that was aborting is aborted.
-    One that had not begun is fenced off: its own process finds its state changed, and checks everything anew.
-    """
-    current = read_state(context)
-    if current is None:
-        return
-    if current.record.state in BEFORE_COMMIT:
-        if move(context, current, current.record.state) is None:
-            settle(context)
-    elif current.record.state in ("committing", "committed", "lost"):
-        try:
-            commit_job(context)
-        except (JobFailed, InvalidRecord, JobClosed) as error:
-            left = read_state(context)
-            if left is not None and left.record.state in ("committing", "committed", "lost"):
-                raise
-            logger.warning("%s: could not be committed: %s", context.name, error)
-            if left is not None and left.record.state == "aborting":
-                abort_job(context)
-    else:
-        try:
-            abort_job(context)
-        except (AlreadyCommitted, NotReversible):
-            # An abort that came too late had moved the state.
-            settle(context)
 
 
 def commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> ManifestRecord | None:
@@ -182,9 +145,7 @@ def commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifest
             return _after(run, current, run.log.ending() or _publish(run, current))
         case "committed":
             return finish_commit(run, current)
-        case "lost":
-            raise Verdict(finish_lost(run))
-        case "aborting" if (entry := run.log.ending() or run.log.begun()) and entry.kind != "abandon":
+        case "aborting" if (entry := run.log.ending()) and entry.kind != "abandon":
             # An abort moved the state too late.
             follow(run.context, current, entry)
         case _:
@@ -193,13 +154,13 @@ def commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifest
 
 
 def _after(run: CommitRun, current: Stored[StateRecord], entry: LogEntry) -> ManifestRecord | None:
-    """Go on after the job's last entry; return the manifest if the commit is finished."""
+    """Go on after the job's entry; return the manifest if the commit is finished."""
     context = run.context
     if entry.kind == "abandon":
         abort_job(context)
         raise Verdict(abandoned(context, entry))
     logger.info("%s: entry %d ends it: %s", context.name, entry.number, entry.kind)
-    if entry.kind == "commit" and current.record.job is not None:
+    if current.record.job is not None:
         # The entry tells every process. A process that finds only the state left has the job's record in it.
         return finish_commit(run, current)
     run.moved = follow(context, current, entry)
@@ -210,14 +171,18 @@ def _after(run: CommitRun, current: Stored[StateRecord], entry: LogEntry) -> Man
 
 def _publish(run: CommitRun, current: Stored[StateRecord]) -> LogEntry:
     """Publish the job's files, and return the entry that ended it."""
-    with rolling_back(run, current) as (job, seal, named):
-        plan = prepare(run, current.record, job, seal, named)
+    with rolling_back(run, current) as (job, seal, plan):
+        _remove_success(run, current.record)
         if run.is_marker_assumed:
             note_marker(run, current)
         complete_all(run, current.record, seal)
-        if run.lost:
-            return enter_lost(run, job, seal, plan, lost_files(run.lost))
         return enter_commit(run, current.record, job, seal, plan)
+
+
+def _remove_success(run: CommitRun, state: StateRecord) -> None:
+    """Delete the marker that the state names, before the first upload is completed. Repeatable."""
+    if remove_success(run.context, state.saved_success):
+        run.is_marker_assumed = False
 
 
 def not_committing(context: JobContext, state: StateRecord) -> JobClosed:
@@ -253,7 +218,7 @@ def begin_shards(
     """
     if shards > MAX_SHARDS:
         raise ValueError(f"a commit is cut into at most {MAX_SHARDS} shards, not {shards}")
-    run = CommitRun(context, settle, seal_etag, plan_etag, shards=max(shards, 1))
+    run = CommitRun(context, seal_etag, plan_etag, shards=max(shards, 1))
     with naming(context, "begin"):
         return drive(run, _begin_step)
 
@@ -269,7 +234,7 @@ def complete_shard(
         S3CommitError: As `commit_job`; a roll-back takes back the whole job.
 
     """
-    run = CommitRun(context, settle, progress=progress)
+    run = CommitRun(context, progress=progress)
     with naming(context, f"complete of shard {shard}"):
         drive(run, lambda run, current: _shard_step(run, current, shard))
 
@@ -299,13 +264,11 @@ def _begin_step(run: CommitRun, current: Stored[StateRecord] | None) -> list[int
             begin_commit(run, current)
         case "committing":
             if run.log.ending() is None:
-                with rolling_back(run, current) as (job, seal, plan):
-                    prepare(run, current.record, job, seal, plan)
+                with rolling_back(run, current):
+                    _remove_success(run, current.record)
             return list(range(current.record.shards))
         case "committed":
             return []
-        case "lost":
-            raise Verdict(finish_lost(run))
         case _:
             raise not_committing(run.context, current.record)
     return None
@@ -316,8 +279,6 @@ def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int)
         return ended_manifest(run.context) is not None
     if current.record.state == "committed":
         return True
-    if current.record.state == "lost":
-        raise Verdict(finish_lost(run))
     if current.record.state != "committing":
         raise not_committing(run.context, current.record)
     if not 0 <= shard < current.record.shards:
@@ -326,10 +287,6 @@ def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int)
         return commit_step(run, current) is not None
     with rolling_back(run, current) as (_, seal, _plan):
         complete_one_shard(run, current.record, seal, shard)
-    if run.lost:
-        # The other shards are completed too: the job can only end as lost.
-        commit_step(run, current)
-        return None
     return True
 
 
@@ -346,7 +303,6 @@ def rolling_back(
     Raises:
         Overtaken: Another process moved the job.
         Verdict: The job cannot be published and was rolled back, or its roll-back did not finish.
-        NotReversible: The job has begun to overwrite or delete old data.
 
     """
     context, files = run.context, None
@@ -361,11 +317,10 @@ def rolling_back(
         reason: S3CommitError | None = error
         try:
             if is_same_state(current, read_state(context)):
-                _roll_back(run, error)
+                logger.warning("%s: rolling back: %s", context.name, error)
+                abort_job(context, reason=str(error))
             else:
                 reason = None
-        except NotReversible:
-            raise
         except AlreadyCommitted:
             # By another process, which leaves the state as it is.
             run.log.read()
@@ -375,17 +330,6 @@ def rolling_back(
         if reason is None:
             raise Overtaken from error
         raise Verdict(reason) from error
-
-
-def _roll_back(run: CommitRun, error: S3CommitError) -> None:
-    context = run.context
-    if run.log.begun() is not None:
-        raise NotReversible(
-            f"{context.name} can neither be finished ({error}) nor undone: old data is overwritten or"
-            " deleted. Put back what is missing and commit again, or give up with: s3commit abort --force"
-        ) from error
-    logger.warning("%s: rolling back: %s", context.name, error)
-    abort_job(context, reason=str(error))
 
 
 def _half_undone(

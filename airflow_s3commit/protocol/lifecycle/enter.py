@@ -3,10 +3,6 @@
 Before its ``commit`` entry everything that a job has done can be undone; after it there is only forward. An
 abort creates an ``abandon`` entry before it undoes anything. A job has at most one of the two.
 
-A job that destroys old data before its last entry creates a ``begin`` first. That is its point of no return:
-afterwards nobody can abort it, and any process takes it to its ``commit``; or, if an upload is gone, to
-``lost``.
-
 A commit that replaces, or that fails on existing data, was planned as of an entry of the log. If other jobs
 have added files to its partitions since, a replace plans again, and takes those files too; the other one is
 refused. A plan that the caller named is checked when the commit begins, not here: a refusal after publishing
@@ -16,7 +12,7 @@ would throw away a whole job for files that the order of the log says are to be 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -25,33 +21,29 @@ from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
     NoSuchUpload,
-    NotReversible,
     PreconditionFailed,
 )
 from airflow_s3commit.protocol.lifecycle.adopted import refuse_if_replaced
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, draft_manifest, write_files
 from airflow_s3commit.protocol.lifecycle.plan import make_plan
-from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, settle_begun, touched
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, touched
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.sealed_job import load_seal, nothing_planned
-from airflow_s3commit.protocol.metadata.state import job_lost
+from airflow_s3commit.protocol.metadata.sealed_job import load_seal
 from airflow_s3commit.protocol.model.codec import PROSE
-from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import (
     AbortedRecord,
     JobOptions,
     JobRecord,
-    LostFiles,
     Removal,
     StateRecord,
 )
-from airflow_s3commit.protocol.model.log import Begin, LogEntry, PlanName
+from airflow_s3commit.protocol.model.log import LogEntry, PlanName
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import sign
-from airflow_s3commit.protocol.model.sealed_job import Counts, PlanRecord, SealRecord
+from airflow_s3commit.protocol.model.sealed_job import PlanRecord, SealRecord
 
 logger = logging.getLogger(__name__)
 
@@ -60,69 +52,6 @@ _ABANDONS = 100
 
 #: Plans of a commit that other jobs keep adding to, before it gives up.
 _PLANS = 20
-
-#: Keys of lost files that an entry names.
-_NAMED = 1_000
-
-
-def enter_begin(
-    run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord
-) -> PlanRecord:
-    """Create the job's ``begin`` entry, unless it is there, and return the plan that it names.
-
-    Before: the job is ``committing``, and nothing of it is published. After: nobody can abort it. Repeatable
-    by any process.
-
-    Args:
-        run: The commit.
-        state: The job's state.
-        job: Its record.
-        seal: Its seal.
-        plan: The plan that its state names.
-
-    Raises:
-        DestinationNotEmpty: As `enter_commit`.
-        DestinationChanged: Likewise.
-        Overtaken: Another process ended the job.
-
-    """
-    context = run.context
-    current, etag = plan, state.plan_etag
-
-    def begin() -> LogEntry:
-        return LogEntry(
-            **context.layout.place,
-            number=run.log.position + 1,
-            kind="begin",
-            epoch=run.log.epoch,
-            begin=Begin(
-                partitions=list(seal.partitions),
-                seal_etag=current.seal_etag,
-                files=seal.counts.files,
-                destroys=current.overwritten,
-                since=context.now_ms(),
-            ),
-            removes=_removal(job.options),
-            plan=PlanName(plan_id=current.plan_id, etag=etag) if current.parts and etag is not None else None,
-            nonce=context.new_id(),
-        )
-
-    for _ in range(_PLANS):
-        while run.log.begun() is None and run.log.ending() is None:
-            settle_begun(run, touched(job.options, seal))
-            if run.log.begun() is not None or run.log.ending() is not None:
-                # Another process of this job came first; the log was read while other jobs were ended.
-                break
-            if _has_conflict(run, job, seal, current):
-                break
-            run.log.add(begin())
-        if run.log.ending() is not None:
-            raise Overtaken
-        if (begun := run.log.begun()) is not None:
-            return run.entered_plan(begun, state) or nothing_planned(context, current.seal_etag)
-        stored = _plan_again(run, job, current.seal_etag)
-        current, etag = stored.record, stored.etag
-    raise _crowded_out(context)
 
 
 def enter_commit(
@@ -167,15 +96,11 @@ def enter_commit(
         raise Overtaken from error
     options = job.options.as_sealed(seal.removes)
     current, etag = plan, state.plan_etag
-    begun = run.log.begun()
-    if begun is not None:
-        etag = begun.plan.etag if begun.plan is not None else None
     for _ in range(_PLANS):
-        if begun is None:
-            settle_begun(run, touched(job.options, seal))
-            if job.adopted and run.log.ending() is None:
+        if run.log.ending() is None:
+            if job.adopted:
                 refuse_if_replaced(run, job, seal)
-            if run.log.ending() is None and _has_conflict(run, job, seal, current):
+            if _has_conflict(run, job, seal, current):
                 stored = _plan_again(run, job, current.seal_etag)
                 current, etag = stored.record, stored.etag
         draft = draft_manifest(
@@ -189,7 +114,7 @@ def enter_commit(
         )
         named = PlanName(plan_id=current.plan_id, etag=etag) if current.parts and etag is not None else None
         entry = run.log.append(
-            lambda number: _last_entry(run, options, number, draft, named)  # noqa: B023
+            lambda number: _commit_entry(run, options, number, draft, named)  # noqa: B023
         )
         if entry is not None:
             run.files = files
@@ -197,63 +122,16 @@ def enter_commit(
     raise _crowded_out(context)
 
 
-def enter_lost(
-    run: CommitRun, job: JobRecord, seal: SealRecord, plan: PlanRecord, lost: LostFiles
-) -> LogEntry:
-    """Create the ``lost`` entry of a begun job, and return the job's entry: this one, or an earlier one.
-
-    The table then has the job's files that are there. What it was to replace, and has not overwritten, stays.
-
-    Before: every upload is completed or gone; ``run.lost`` has the keys of the latter. Repeatable by any
-    process.
-
-    Args:
-        run: The commit.
-        job: The job's record.
-        seal: Its seal.
-        plan: The plan of its ``begin``.
-        lost: The files that are missing.
-
-    """
-    context = run.context
-    files = run.left or FileList.of_sealed(context, seal, without=run.lost)
-    key = context.layout.lost_files(files.sha256)
-    digest = write_files(context, files.lines(), key)
-    counts = files.counts()
-    draft = msgspec.structs.replace(
-        draft_manifest(context, job, seal, plan, files_sha256=digest, metrics=run.metrics),
-        files=join_uri(context.bucket, key),
-        counts=Counts.total(counts.values()),
-        partitions=counts,
-        replaced=Counts(),
-        lost=lost,
-    )
-    entry = None
-    while entry is None:
-        entry = run.log.append(lambda number: _last_entry(run, job.options, number, draft, None))
-    return entry
-
-
-def lost_files(keys: Collection[str]) -> LostFiles:
-    """Return what an entry says of missing files."""
-    return LostFiles(count=len(keys), keys=sorted(keys)[:_NAMED])
-
-
-def abandon(
-    context: JobContext, reason: str | None, job_context: Mapping[str, str], *, begun_too: bool = False
-) -> LogEntry:
+def abandon(context: JobContext, reason: str | None, job_context: Mapping[str, str]) -> LogEntry:
     """Create the job's ``abandon`` entry, and return it, or the earlier one. Repeatable.
 
     Args:
         context: The job.
         reason: Why.
         job_context: The orchestrator's facts about the job, kept after its own record is gone.
-        begun_too: Also after its ``begin``: none of its records is left, so that nobody can drive it.
 
     Raises:
         AlreadyCommitted: The log has the job's commit.
-        NotReversible: The job has begun.
-        JobClosed: It is lost.
         PreconditionFailed: Other jobs' entries came first a hundred times in a row. Nothing was changed.
 
     """
@@ -279,8 +157,6 @@ def abandon(
 
     log = Log(context)
     for _ in range(_ABANDONS):
-        if not begun_too and log.ending() is None and (begun := log.begun()) is not None:
-            raise has_begun(context, begun)
         if (entry := log.append(entry_at)) is not None:
             break
         logger.info("%s: another job's entry %d came first", context.name, log.position)
@@ -294,18 +170,7 @@ def abandon(
             f"{context.name} is committed, as entry {entry.number} of the log; it cannot be aborted."
             " Finish it with: s3commit recover"
         )
-    if entry.manifest is not None and entry.manifest.lost is not None:
-        raise job_lost(context, entry.manifest.lost)
     return entry
-
-
-def has_begun(context: JobContext, entry: LogEntry) -> NotReversible:
-    """Return the error of an abort after the job's ``begin``."""
-    return NotReversible(
-        f"{context.name} has begun to overwrite or delete old data, as entry {entry.number} of the log, and"
-        " can only be finished, with: s3commit recover, or give up what is not published"
-        " yet with: s3commit abort --force"
-    )
 
 
 def _has_conflict(run: CommitRun, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> bool:
@@ -334,19 +199,19 @@ def _crowded_out(context: JobContext) -> DestinationChanged:
     )
 
 
-def _last_entry(
+def _commit_entry(
     run: CommitRun, options: JobOptions, number: int, draft: ManifestRecord, plan: PlanName | None
 ) -> LogEntry:
-    """Return a job's ``commit``; or, if the manifest names lost files, its ``lost``."""
+    """Return a job's ``commit``."""
     context = run.context
     manifest = sign(msgspec.structs.replace(draft, generation=number), context.signer)
     return LogEntry(
         **context.layout.place,
         number=number,
-        kind="commit" if manifest.lost is None else "lost",
+        kind="commit",
         epoch=run.log.epoch or number,
         manifest=manifest,
-        removes=_removal(options) if manifest.lost is None else "nothing",
+        removes=_removal(options),
         retain=options.retain_seconds if options.conflict_mode != "append" else 0,
         marking=options.partition_success,
         plan=plan,

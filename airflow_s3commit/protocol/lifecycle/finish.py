@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import UNSET
 
 from airflow_s3commit._causes import noting
-from airflow_s3commit.exceptions import InvalidRecord, JobClosed, PreconditionFailed, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord, PreconditionFailed, S3CommitError
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.lifecycle.success import (
@@ -43,7 +43,7 @@ from airflow_s3commit.protocol.metadata.removal import (
 )
 from airflow_s3commit.protocol.metadata.sealed_job import pendingset_key
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
-from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, job_lost, load_job
+from airflow_s3commit.protocol.metadata.state import find_job, load_job
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
@@ -147,7 +147,7 @@ def _account_for(
     files = run.files or FileList.of_sealed(context, seal)
     stages = run.stage_seals(seal)
     counted = {pendingset_key(context, stage, task): task for stage in stages for task in stage.tasks}
-    unknown = not (context.is_own and job.options.are_uploads_listed)
+    unknown = not (context.is_own and job.options.track_pending == "task")
     keys = None
     if not unknown and not discarded and _is_all_sealed(context, stages):
         keys = [context.layout.seal, *counted, *_stage_seal_keys(context, seal), *_plan_keys(context)]
@@ -217,30 +217,6 @@ def _clean(context: JobContext, left: _Left | None, *, in_shards: bool) -> None:
 def _log_discarded(context: JobContext, uploads: int) -> None:
     if uploads:
         logger.info("%s: discarded %d uploads of attempts that do not count", context.name, uploads)
-
-
-def finish_lost(run: CommitRun) -> JobClosed:
-    """Finish a lost job, and return the error that says so. Repeatable by any process, also concurrently.
-
-    Before: the job is ``lost``. After: its record says so, and pending uploads and the staging are gone.
-    No marker is written: one that names an older commit would vouch for files that the job has overwritten.
-    """
-    context = run.context
-    if run.log.ending() is None:
-        # This process read the log before another one ended the job.
-        run.log.read()
-    entry = run.log.ending()
-    if entry is not None:
-        record_ending(context, entry)
-    # Another process may have removed the job's record, which says where to read the log.
-    ended = find_aborted(context)
-    if ended is None or ended.lost is None:
-        raise InvalidRecord(f"{context.name} is lost by its state, and no entry of the log says so")
-    tracked = tracked_uploads(context, context.layout.staging.prefix)
-    abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
-    abort_uploads(context, untracked_uploads(context))
-    clean_staging(context)
-    return job_lost(context, ended.lost)
 
 
 #: Tries to enter a release among the entries of jobs, before it gives up.

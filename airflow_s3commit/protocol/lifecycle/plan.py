@@ -11,8 +11,7 @@ partitioned     refuse if a touched      nothing         the data objects of the
 
 A partition is a directory that the job writes to, without its subdirectories; files at the root form the
 partition ``""``, never the whole table. With conflict mode ``as-written`` the seal decides, and may name
-partitions without files, which are emptied. A plan never contains hidden objects. Without unique file names
-it also marks objects that the job overwrites: those cannot be restored.
+partitions without files, which are emptied. A plan never contains hidden objects.
 """
 
 from __future__ import annotations
@@ -149,7 +148,6 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
             parts=parts,
             objects=digest.objects,
             bytes=digest.bytes,
-            overwritten=digest.overwritten,
             digest=digest.value,
         )
         record = sign(record, context.signer)
@@ -229,7 +227,7 @@ def replaced_objects(
             fault = "which is no data file of the destination"
         elif touched is not None and partition_of(relative) not in touched:
             fault = "in a partition that gets no data"
-        elif not planned.overwritten and options.conflict_mode != "replace":
+        elif options.conflict_mode != "replace":
             fault = f"although its conflict mode is {options.conflict_mode}"
         if fault is not None:
             where = context.staging_uri(context.layout.plan(plan.plan_id))
@@ -246,10 +244,8 @@ def existing_objects(
     seal: SealRecord,
     is_retained: Callable[[str], bool],
     has_ended: Callable[[str], bool] = lambda _job_id: False,
-) -> Iterator[tuple[ObjectInfo, bool]]:
-    """Yield the existing objects that a commit replaces, overwrites, or is refused for.
-
-    Each comes with whether the job overwrites it.
+) -> Iterator[ObjectInfo]:
+    """Yield the existing objects that a commit replaces, or is refused for.
 
     Args:
         context: The job.
@@ -265,30 +261,25 @@ def existing_objects(
     options = job.options.as_sealed(seal.removes)
     if options.only_adds:
         return
-    own = _own_keys(context, seal) if job.adopted or not options.unique_filenames else set()
-    whole = options.whole_destination and options.conflict_mode != "append"
+    own = _own_keys(context, seal) if job.adopted else set()
+    whole = options.whole_destination
     nested: set[str] = set()
     for info in settled_objects(context, None if whole else seal.partitions, has_ended, nested=nested):
-        if is_retained(info.key):
-            continue
-        overwritten = text_digest(info.key) in own
-        if overwritten and job.adopted:
-            # Hadoop published it before the job was adopted, or this commit has.
-            continue
-        if overwritten or options.conflict_mode != "append":
-            yield info, overwritten
+        # Hadoop published an own one before the job was adopted, or this commit has.
+        if not is_retained(info.key) and text_digest(info.key) not in own:
+            yield info
     if options.conflict_mode == "replace":
         refuse_nested(context.layout.destination, nested)
 
 
 def _resolve(context: JobContext, job: JobRecord, seal: SealRecord, log: Log) -> Iterator[PlannedObject]:
-    """Yield the existing objects that the commit replaces or overwrites."""
+    """Yield the existing objects that the commit replaces."""
     options = job.options.as_sealed(seal.removes)
     known: KnownFiles | None = None
     if not options.only_adds and (log.retaining or options.retain_seconds):
         known = known_files(context.store, context.layout.destination, at_least=log.position)
     is_retained = known.is_retained if known is not None else lambda _key: False
-    for info, overwritten in existing_objects(context, job, seal, is_retained, log.has_ended):
+    for info in existing_objects(context, job, seal, is_retained, log.has_ended):
         if options.conflict_mode == "fail":
             raise DestinationNotEmpty(
                 f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
@@ -298,12 +289,12 @@ def _resolve(context: JobContext, job: JobRecord, seal: SealRecord, log: Log) ->
             key=info.key,
             size=info.size,
             etag=info.etag,
-            overwritten=overwritten,
             retained=options.retain_seconds > 0 and known is not None and known.is_live(info.key),
         )
 
 
 def _own_keys(context: JobContext, seal: SealRecord) -> set[bytes]:
+    """Return digests of the keys of a sealed job's uploads."""
     stages = load_stage_seals(context, seal)
     return {
         text_digest(upload.destinationKey)
@@ -318,7 +309,6 @@ class _Digest:
 
     objects: int = 0
     bytes: int = 0
-    overwritten: int = 0
     unretained: int = 0
     first_unretained: str = ""
     _sum: int = 0
@@ -327,8 +317,7 @@ class _Digest:
         for item in planned:
             self.objects += 1
             self.bytes += item.size
-            self.overwritten += item.overwritten
-            text = f"{item.key}\0{item.etag}\0{item.size}\0{item.overwritten}"
+            text = f"{item.key}\0{item.etag}\0{item.size}"
             if item.retained:
                 text += "\0retained"
             else:

@@ -1,4 +1,4 @@
-"""End a job: finish an interrupted commit or abort, or give up a job that has begun."""
+"""Finish an interrupted commit or abort."""
 
 from __future__ import annotations
 
@@ -13,137 +13,42 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     NoSuchJob,
     NoSuchKey,
-    NotReversible,
-    S3CommitError,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
-from airflow_s3commit.protocol.lifecycle.commit import commit_job, settle
-from airflow_s3commit.protocol.lifecycle.enter import enter_lost
-from airflow_s3commit.protocol.lifecycle.manifest import FileList
-from airflow_s3commit.protocol.lifecycle.run import CommitRun, Progress
+from airflow_s3commit.protocol.lifecycle.commit import commit_job
+from airflow_s3commit.protocol.lifecycle.run import Progress
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored, exists, unless_damaged
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.metadata.sealed_job import (
     NO_PLAN,
     each_pendingset,
     load_plan,
     load_seal,
     load_stage_seals,
-    nothing_planned,
 )
 from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
     find_job,
-    follow,
-    job_lost,
     load_job,
     read_state,
     replace_state,
 )
-from airflow_s3commit.protocol.model.job import AbortReport, LostFiles, State, StateRecord
+from airflow_s3commit.protocol.model.job import AbortReport, State, StateRecord
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import is_ours
-from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
+from airflow_s3commit.protocol.model.sealed_job import SealRecord
 from airflow_s3commit.store.base import Head, ObjectInfo
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.store.execute import outcomes
 
 logger = logging.getLogger(__name__)
-
-_BATCH = 1_000
-
-
-def abort_or_lose(context: JobContext, *, force: bool, reason: str | None) -> AbortReport:
-    """Abort a job, as `abort_job` does; with ``force`` also end one that has begun, as `give_up` does."""
-    try:
-        return abort_job(context, force=force, reason=reason)
-    except NotReversible:
-        if not force:
-            raise
-        ended = give_up(context, reason)
-    raise ended
-
-
-def give_up(context: JobContext, reason: str | None) -> S3CommitError:
-    """Abort the uploads of a begun job that are not published yet, and finish it. Repeatable.
-
-    After: the job is lost; or committed, if all of its files were published. Damaged seals, pendingsets and
-    plans do not prevent it.
-
-    Args:
-        context: The job.
-        reason: Why, for the program's log.
-
-    Returns:
-        The error that says how the job ended.
-
-    """
-    logger.warning("%s: giving up what is not published yet: %s", context.name, reason)
-    abort_uploads(context, map(PendingId.of, _recorded(context)))
-    abort_uploads(context, untracked_uploads(context))
-    try:
-        commit_job(context)
-    except JobClosed as error:
-        return error
-    except (InvalidRecord, NotReversible) as error:
-        logger.warning("%s: ending it with the records that can be read: %s", context.name, error)
-        _lose(context)
-        return give_up(context, reason)
-    return AlreadyCommitted(
-        f"{context.name} was published completely: it is committed, and cannot be aborted"
-    )
-
-
-def _lose(context: JobContext) -> None:
-    """Create the ``lost`` entry of a begun job by its objects, whatever records are damaged."""
-    run = CommitRun(context, settle)
-    begun, job, current = run.log.begun(), load_job(context), read_state(context)
-    if begun is None or begun.begin is None:
-        raise NotReversible(f"{context.name} has not begun")
-    entry = run.log.ending()
-    if entry is None:
-        run.left = _published(context)
-        seal = SealRecord(
-            **context.layout.place,
-            stages=[],
-            partitions={partition: Counts() for partition in begun.begin.partitions},
-            counts=Counts(),
-            created=0,
-            nonce="none",
-        )
-        left = sum(counts.files for counts in run.left.counts().values())
-        lost = LostFiles(count=max(begun.begin.files - left, 0), keys=[])
-        plan = nothing_planned(context, begun.begin.seal_etag)
-        entry = enter_lost(run, job, seal, plan, lost)
-    if current is not None:
-        follow(context, current, entry)
-
-
-def _published(context: JobContext) -> FileList:
-    """Return the files of the job that are there, by every pendingset that can be read."""
-    files = FileList(context)
-    for batch in in_batches(_recorded(context), _BATCH):
-        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in batch]
-        for upload, outcome in outcomes(context.store, calls, NoSuchKey):
-            if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
-                files.add(upload)
-    return files
-
-
-def _recorded(context: JobContext) -> list[PendingUpload]:
-    recorded = tracked_uploads(context, context.layout.staging.prefix)
-    return [upload for upload in recorded if upload is not None]
 
 
 def recover_job(
     context: JobContext,
     *,
     rollback: bool = False,
-    force: bool = False,
     keep_replaced: bool = False,
     reason: str | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -155,7 +60,6 @@ def recover_job(
     ==============  ==========================================================================
     ``committing``  resume the commit; with ``rollback`` undo it
     ``committed``   finish the commit; ``rollback`` is refused
-    ``lost``        remove the staging, and say which files are lost
     ``aborting``    resume the abort
     ``aborted``     remove the staging
     (cleaned up)    return the manifest of a committed job
@@ -168,7 +72,6 @@ def recover_job(
     Args:
         context: The job.
         rollback: Undo a commit that has begun.
-        force: Undo it although old data was overwritten or deleted and cannot be restored.
         keep_replaced: Finish the commit without deleting what it replaces, where its plan is damaged: the old
             files stay beside the new ones, to be removed by hand.
         reason: Why the job is rolled back, for the record.
@@ -178,10 +81,9 @@ def recover_job(
         The manifest if the job is committed, or the report of its abort.
 
     Raises:
-        JobClosed: The job is ``open`` or ``sealed``: no commit was begun. Commit or abort it. Or it is lost.
+        JobClosed: The job is ``open`` or ``sealed``: no commit was begun. Commit or abort it.
         NoSuchJob: The job was never set up.
         AlreadyCommitted: ``rollback`` of a committed job.
-        NotReversible: ``rollback`` of a job that has begun to overwrite or delete old data.
         S3CommitError: What the commit or the abort raises.
 
     """
@@ -194,12 +96,11 @@ def recover_job(
                     context,
                     current.record.state if current is not None else None,
                     rollback=rollback,
-                    force=force,
                     keep_replaced=keep_replaced,
                     reason=reason,
                     progress=progress,
                 )
-            except (AlreadyCommitted, JobClosed, NoSuchJob, NotReversible) as error:
+            except (AlreadyCommitted, JobClosed, NoSuchJob) as error:
                 # Another process may have moved the job on meanwhile.
                 is_moved = False
                 with noting(error, "reading the job's state again", "another process may have moved it on"):
@@ -236,14 +137,13 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
         InvalidRecord: The job's record or the seal is damaged too: abort the job with ``force``.
 
     """
-    if (ended := find_aborted(context)) is not None:
-        return "aborted" if ended.lost is None else "lost", {}
+    if find_aborted(context) is not None:
+        return "aborted", {}
     load_job(context)
-    log = Log(context)
-    entry = log.ending()
+    entry = Log(context).ending()
     if entry is not None and entry.kind != "commit":
         reason = entry.aborted.reason if entry.aborted is not None else None
-        return "lost" if entry.kind == "lost" else "aborting", {"begun": True, "reason": reason}
+        return "aborting", {"begun": True, "reason": reason}
     try:
         seal = load_seal(context, None)
     except InvalidRecord:
@@ -251,16 +151,12 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
             raise
         return "open", {}
     fields: dict[str, Any] = {"seal_etag": seal.etag}
-    begun = log.begun()
-    if not (entry or begun or find_manifest(context) or _has_published(context, seal.record)):
+    if not (entry or find_manifest(context) or _has_published(context, seal.record)):
         return "sealed", fields
-    # After a ``begin`` the log says it.
-    fields["begun"] = begun is None
+    fields["begun"] = True
     if entry is not None:
         return "committed", {**fields, "generation": entry.number}
     fields |= _newest_plan(context, seal.etag)
-    if begun is not None and begun.plan is not None:
-        fields |= {"plan_etag": begun.plan.etag, "plan_id": begun.plan.plan_id}
     committed = find_manifest(context) is not None
     return "committed" if committed else "committing", fields
 
@@ -302,7 +198,6 @@ def _recover(
     state: State | None,
     *,
     rollback: bool,
-    force: bool,
     keep_replaced: bool,
     reason: str | None,
     progress: Callable[[Progress], None] | None,
@@ -320,10 +215,10 @@ def _recover(
                 f"{context.name} is sealed: no commit of it was begun, there is nothing to recover. Commit it"
                 " with: s3commit commit, or abort it with: s3commit abort"
             )
-        case "committing" | "committed" | "lost" if not rollback:
+        case "committing" | "committed" if not rollback:
             return commit_job(context, keep_replaced=keep_replaced, progress=progress)
         case _:
-            return abort_or_lose(context, force=force, reason=reason or "rolled back by recover")
+            return abort_job(context, reason=reason or "rolled back by recover")
 
 
 def _ended(context: JobContext, *, rollback: bool) -> ManifestRecord | AbortReport:
@@ -332,9 +227,7 @@ def _ended(context: JobContext, *, rollback: bool) -> ManifestRecord | AbortRepo
         if rollback:
             raise AlreadyCommitted(f"{context.name} is committed; it cannot be rolled back")
         return manifest
-    if (ended := find_aborted(context)) is not None:
-        if ended.lost is not None:
-            raise job_lost(context, ended.lost)
+    if find_aborted(context) is not None:
         return AbortReport(uploads=0, objects=0, state="aborted")
     if find_job(context) is not None:
         raise JobClosed(

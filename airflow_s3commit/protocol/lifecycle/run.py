@@ -1,27 +1,19 @@
 """One process's run of a commit: what it knows, its progress, and the loop that takes one step after another.
 
 Other processes may commit or abort the job at the same time. The steps tell the loop by signals.
-
-A job with a ``begin`` entry overwrites or deletes old data before its last entry, so no other job may commit
-to its partitions meanwhile: a run ends such jobs before its own entry. There is no lease and no clock: a
-process does not find out whether the other committer lives, it does the same steps, which any number of
-processes may do at once. Waiting first would save requests beside a live committer, and cost time
-beside a dead one; nothing shows which it is. Jobs on other partitions pass one another. So the begun jobs of
-a destination that have not ended touch different partitions, and ending one of them never has to end
-another.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._format import size
-from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NotReversible, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.plan import replaced_objects
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -34,12 +26,10 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     load_stage_seals,
     nothing_planned,
 )
-from airflow_s3commit.protocol.metadata.state import find_job, is_same_state, pinned, read_state
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.metadata.state import is_same_state, pinned, read_state
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, SavedSuccess, State, StateRecord
-from airflow_s3commit.protocol.model.layout import Layout, entry_key, partition_of
+from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
-from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.model.sealed_job import PlanRecord, SealRecord, StageSealRecord
 from airflow_s3commit.store.base import ObjectToDelete
 
@@ -140,7 +130,6 @@ class CommitRun:
 
     Attributes:
         context: The job.
-        settle: Ends another job, or fences it off if it has not begun.
         seal_etag: Expected ETag of the seal, if the caller has one.
         plan_etag: Expected ETag of the plan, if the caller has one.
         progress: Called after each completed upload.
@@ -152,9 +141,6 @@ class CommitRun:
         moved: The job's state after this process moved it, until the next step has taken it.
         requests: Returns this process's request counts by Hadoop's statistic names.
         is_history_open: This process has begun the destination's history, or found it empty.
-        settled: Jobs with a ``begin`` that this process has ended.
-        lost: Keys of the job's files that can never be published, after its ``begin``.
-        left: The list of the files of a lost job that are there, if not all but these.
         begins_from: States from which the commit begins; also ``open``, if this process has sealed the job.
         marker: The ``_SUCCESS`` that this process wrote last: of the commit before, until this one has begun.
         is_marker_assumed: The state names that marker, and no request has shown yet that it is there.
@@ -162,7 +148,6 @@ class CommitRun:
     """
 
     context: JobContext
-    settle: Callable[[JobContext], None]
     seal_etag: str | None = None
     plan_etag: str | None = None
     progress: Callable[[Progress], None] | None = None
@@ -173,9 +158,6 @@ class CommitRun:
     files: FileList | None = None
     moved: Stored[StateRecord] | None = None
     is_history_open: bool = False
-    settled: set[str] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)
-    left: FileList | None = None
     begins_from: tuple[State, ...] = ("sealed",)
     marker: SavedSuccess | None = None
     is_marker_assumed: bool = False
@@ -269,13 +251,9 @@ class CommitRun:
         return {partition_of(self.context.layout.destination.relative(item.key) or "") for item in replaced}
 
     def delete_planned(self, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
-        """Delete the planned objects, unless they changed, or the job overwrites or retains them."""
+        """Delete the planned objects, unless they changed, or the job retains them."""
         replaced = replaced_objects(self.context, job, seal, plan)
-        doomed = (
-            ObjectToDelete(item.key, item.etag)
-            for item in replaced
-            if not item.retained and not item.overwritten
-        )
+        doomed = (ObjectToDelete(item.key, item.etag) for item in replaced if not item.retained)
         delete_objects(self.context, doomed, "plan")
 
 
@@ -340,7 +318,7 @@ def _has_ended(run: CommitRun, current: Stored[StateRecord] | None) -> bool:
 
 def _add_what_is_visible(error: S3CommitError, run: CommitRun, current: Stored[StateRecord] | None) -> None:
     """Add a note of what a reader of the destination sees, by the last known state."""
-    if current is None or isinstance(error, NotReversible):
+    if current is None:
         return
     if current.record.state == "committing" and not run.log.has_ended(run.context.job_id):
         error.add_note(
@@ -356,65 +334,3 @@ def touched(options: JobOptions, seal: SealRecord) -> Collection[str] | None:
     """Return the partitions of which a commit changes the files; None for all."""
     is_whole = options.whole_destination and options.conflict_mode != "append"
     return None if is_whole else seal.partitions
-
-
-def settle_begun(run: CommitRun, partitions: Collection[str] | None) -> None:
-    """End each begun job on some partitions, and read the log again. Repeatable.
-
-    One whose last entry was read already is finished too: it may not have deleted yet what it replaces.
-
-    Args:
-        run: The commit; its log is read.
-        partitions: Directories; None for all.
-
-    Raises:
-        InvalidRecord: Such a job can be neither finished nor undone: a record of it is damaged or missing.
-        S3CommitError: A request failed; run the step again.
-
-    """
-    while True:
-        found = [e for e in run.log.begun_by_others(partitions) if e.job_id not in run.settled]
-        if not found:
-            return
-        for entry in found:
-            drive_other(run, entry)
-        # Its end is the reason to go on: a listing may lack it.
-        run.log.read_on()
-        for entry in found:
-            if run.log.is_open(entry.job_id):
-                home = run.context.layout.destination
-                raise InvalidRecord(
-                    f"{run.context.name}: job {entry.job_id} has begun, by"
-                    f" {join_uri(home.bucket, entry_key(home, entry.number))}, and its records are gone from"
-                    f" {entry.staging}; give it up with: s3commit abort {home.uri} {entry.job_id}"
-                )
-            run.settled.add(entry.job_id)
-
-
-def drive_other(run: CommitRun, entry: LogEntry) -> None:
-    """End the job of an entry. Repeatable by any process.
-
-    Args:
-        run: A commit of another job.
-        entry: The job's ``begin`` or ``commit``.
-
-    Raises:
-        InvalidRecord: It can be neither finished nor undone: a record of it is damaged or missing.
-        S3CommitError: A request failed; run the step again.
-
-    """
-    context = run.context
-    assert entry.staging is not None
-    layout = Layout(context.layout.destination, Destination.parse(entry.staging), entry.job_id)
-    check_place(entry, layout, join_uri(context.bucket, entry_key(layout.destination, entry.number)))
-    other = replace(context, layout=layout, record=None)
-    logger.info("%s: ending job %s first", context.name, entry.job_id)
-    try:
-        record = find_job(other)
-        run.settle(other if record is None else other.as_recorded(record))
-    except S3CommitError as error:
-        error.add_note(
-            f"while ending {other.name}, which {context.name} has to do first; see:"
-            f" s3commit show {layout.destination.uri} {other.job_id}"
-        )
-        raise

@@ -108,7 +108,6 @@ def set_up_job(
                 created=context.now_ms(),
                 log=head,
                 epoch=newest.epoch if newest is not None else 0,
-                begun=newest.begun if newest is not None else {},
                 retaining=newest is not None and newest.retaining,
                 marking=newest is not None and newest.marking,
                 nonce=context.new_id(),

@@ -10,11 +10,10 @@ writes the newest commit's, unless that has yet to write its own: its record is 
 removed is an older one's.
 
 The first commit whose job asks for markers in partitions enters that in the log. From then on every commit
-writes one in each partition to which it adds files. Nothing happens before the entry after which there is
-only forward (``commit`` or ``begin``), so an abort has nothing to restore. The marker of a partition goes
-before files of it are deleted or overwritten, so none names data that is being deleted. A commit that slept
-may write its marker after a later one has emptied the partition. So it looks at the log after that, and
-removes its own again.
+writes one in each partition to which it adds files. Nothing happens before its ``commit`` entry, so an
+abort has nothing to restore. The marker of a partition goes before files of it are deleted, so none names
+data that is being deleted. A commit that slept may write its marker after a later one has emptied the
+partition. So it looks at the log after that, and removes its own again.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def existing_success(context: JobContext) -> SavedSuccess | None:
 def remove_success(context: JobContext, saved: SavedSuccess | None) -> bool:
     """Delete the marker that a commit found when it began, before files are published. Repeatable.
 
-    Another one stays: after an abort of this job nobody would write it again.
+    One that another job has written since stays: nobody would write that again after an abort of this job.
 
     Args:
         context: The job.
@@ -96,19 +95,6 @@ def remove_success(context: JobContext, saved: SavedSuccess | None) -> bool:
         logger.info("%s: another job wrote _SUCCESS", context.name)
         return False
     return True
-
-
-def remove_older_success(context: JobContext, number: int) -> None:
-    """Delete the marker of a commit before an entry: its files may be overwritten. Repeatable.
-
-    Args:
-        context: The job.
-        number: Number of the job's ``begin``.
-
-    """
-    found = find_marker(context)
-    if found is not None and found.generation is not None and found.generation < number:
-        delete_unchanged(context, context.bucket, context.layout.success, found.etag)
 
 
 def write_success(
@@ -165,10 +151,7 @@ def restore_success(context: JobContext, saved: SavedSuccess | None, *, at_least
         at_least: Number of an entry that is known to be there, though a listing may lack it.
 
     """
-    newest = newest_commit(context.store, context.layout.destination, lost=True, at_least=at_least)
-    if newest is not None and newest.kind == "lost":
-        # A lost job has overwritten files of older commits: none of their markers would be true.
-        return
+    newest = newest_commit(context.store, context.layout.destination, at_least=at_least)
     found = find_marker(context)
     is_foreign = found is not None and found.generation is None
     doomed = saved.etag if saved is not None else None
@@ -330,8 +313,8 @@ def remove_older_markers(context: JobContext, partitions: Iterable[str], number:
 
     Args:
         context: The job.
-        partitions: Partitions with files that are going to be deleted or overwritten.
-        number: Number of the job's ``commit`` or ``begin``.
+        partitions: Partitions with files that are going to be deleted.
+        number: Number of the job's ``commit``.
 
     """
 

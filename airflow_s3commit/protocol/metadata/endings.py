@@ -7,10 +7,8 @@ from contextlib import suppress
 from airflow_s3commit.exceptions import PreconditionFailed
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import encode
-from airflow_s3commit.protocol.model.job import AbortedRecord
 from airflow_s3commit.protocol.model.layout import aborted_prefix, manifests_prefix
 from airflow_s3commit.protocol.model.log import LogEntry
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 
 def record_ending(context: JobContext, entry: LogEntry) -> None:
@@ -21,25 +19,10 @@ def record_ending(context: JobContext, entry: LogEntry) -> None:
 
     """
     store, destination = context.store, context.layout.destination
-    record = ending_of(entry)
+    record = entry.manifest or entry.aborted
     if record is None:
         return
     prefix = manifests_prefix(destination) if entry.kind == "commit" else aborted_prefix(destination)
     key, body = f"{prefix}{entry.job_id}.json", encode(record)
     with suppress(PreconditionFailed):
         store.put(destination.bucket, key, body, if_none_match=True)
-
-
-def ending_of(entry: LogEntry) -> ManifestRecord | AbortedRecord | None:
-    """Return the manifest of a commit, or the record of an aborted or a lost job; None for other entries."""
-    if entry.kind != "lost" or entry.manifest is None:
-        return entry.manifest or entry.aborted
-    manifest = entry.manifest
-    return AbortedRecord(
-        job_id=entry.job_id,
-        destination=entry.destination,
-        staging=entry.staging,
-        since=manifest.committed,
-        context=manifest.context,
-        lost=manifest.lost,
-    )

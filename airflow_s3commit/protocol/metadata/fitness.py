@@ -149,7 +149,7 @@ def check_abort(store: ObjectStore, bucket: str, key: str) -> None:
 def check_abort_over(store: ObjectStore, bucket: str, key: str) -> None:
     """Abort an upload over an object, which is deleted again.
 
-    Setup does not try this: only jobs with fixed names of files upload over objects.
+    Setup does not try this: only Hadoop's jobs, whose names may lack their id, upload over objects.
 
     Raises:
         StoreUnsuitable: The object is gone, or not what it was.

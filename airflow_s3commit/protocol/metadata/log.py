@@ -9,7 +9,7 @@ each job, is written before the next entry: only the newest entry may lack it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
 from msgspec import structs
@@ -34,7 +34,7 @@ _AT_ONCE = 64
 _ABORTS_AT_ONCE = 16
 
 #: Kinds of entries that end a job.
-_ENDINGS: tuple[EntryKind, ...] = ("commit", "abandon", "lost")
+_ENDINGS: tuple[EntryKind, ...] = ("commit", "abandon")
 
 
 class Log:
@@ -55,7 +55,7 @@ class Log:
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._begun = context.record is not None
+        self._is_begun = context.record is not None
         self.position = context.record.log if context.record is not None else 0
         self.epoch = context.record.epoch if context.record is not None else 0
         self.retaining = context.record is not None and context.record.retaining
@@ -65,10 +65,6 @@ class Log:
         self._ending: LogEntry | None = None
         #: The partitions of each commit of another job; None for a baseline, which does not name them.
         self._commits: dict[int, Collection[str] | None] = {}
-        self._begins: dict[str, LogEntry] = {}
-        #: The entries of jobs that have begun: of those that have not ended, and of all that were seen.
-        self._open: Mapping[str, int] = context.record.begun if context.record is not None else {}
-        self._begun_jobs: dict[str, int] = dict(self._open)
         self.is_read = False
         self._is_assumed = False
         self._created: str | None = None
@@ -85,45 +81,6 @@ class Log:
             self.read()
         return self._ending
 
-    def begun(self) -> LogEntry | None:
-        """Return the job's own ``begin``, or None. Reads, and raises, as `ending` does."""
-        if not self.is_read:
-            self.read()
-        job_id = self._context.job_id
-        return self._begin_of(job_id) if job_id in self._begun_jobs else None
-
-    def begun_by_others(self, partitions: Collection[str] | None) -> list[LogEntry]:
-        """Return the ``begin`` of each other job on some partitions that has not ended since this setup.
-
-        Args:
-            partitions: Directories to ask about; None for all.
-
-        Raises:
-            InvalidRecord: An entry is damaged or missing.
-
-        """
-        begun = [self._begin_of(job_id) for job_id in self._begun_jobs if job_id != self._context.job_id]
-        return [
-            entry
-            for entry in begun
-            if entry.begin is not None
-            and (
-                partitions is None
-                or entry.removes == "everything"
-                or not set(partitions).isdisjoint(entry.begin.partitions)
-            )
-        ]
-
-    def _begin_of(self, job_id: str) -> LogEntry:
-        if job_id not in self._begins:
-            context, number = self._context, self._begun_jobs[job_id]
-            self._begins[job_id] = read_entry(context.store, context.layout.destination, number)
-        return self._begins[job_id]
-
-    def is_open(self, job_id: str) -> bool:
-        """Return whether a job has begun and not ended, by the newest entry that was read."""
-        return job_id in self._open
-
     def read(self) -> int:
         """Read the entries after the position, and return the new position. Repeatable.
 
@@ -133,8 +90,8 @@ class Log:
 
         """
         context, destination = self._context, self._context.layout.destination
-        if not self._begun:
-            self.position, self._begun = max(find_head(context.store, destination) - 1, 0), True
+        if not self._is_begun:
+            self.position, self._is_begun = max(find_head(context.store, destination) - 1, 0), True
         for entry, body in read_entries(context.store, destination, self.position):
             self._take(entry, body)
         self.is_read, self._is_assumed = True, False
@@ -188,7 +145,7 @@ class Log:
         now: decide anew. Signs the entry where jobs are signed.
 
         Args:
-            entry: A baseline, a release, a begin, or the end of any job.
+            entry: A baseline, a release, or the end of any job.
 
         Raises:
             OutcomeUnknown: The response was lost, and reading back did not settle it.
@@ -198,13 +155,10 @@ class Log:
         self.record_newest()
         context, destination = self._context, self._context.layout.destination
         key = entry_key(destination, entry.number)
-        still_open = {job_id: number for job_id, number in self._open.items() if job_id != entry.job_id}
-        own = {entry.job_id: entry.number} if entry.kind == "begin" else {}
         entry = structs.replace(
             entry,
             retaining=self.retaining or entry.retaining or entry.retain > 0,
             marking=self.marking or entry.marking,
-            begun=still_open | own,
         )
         entry = sign(entry, context.signer)
         stored = records.create(context.store, destination.bucket, key, entry)
@@ -266,7 +220,7 @@ class Log:
     def _take(self, entry: LogEntry, body: bytes) -> None:
         context, destination = self._context, self._context.layout.destination
         is_own = (entry.job_id, entry.destination) == (context.job_id, destination.uri)
-        if context.signer is not None and is_own and entry.kind in (*_ENDINGS, "begin"):
+        if context.signer is not None and is_own and entry.kind in _ENDINGS:
             where = join_uri(destination.bucket, entry_key(destination, entry.number))
             check_signature(context.signer, entry, body, where)
         self._know(entry)
@@ -275,17 +229,12 @@ class Log:
         self.position = entry.number
         if entry.destination != self._context.layout.destination.uri:
             # Copied here with the dataset: another place's history.
-            self._newest, self.epoch, self._open = None, 0, {}
+            self._newest, self.epoch = None, 0
             self.retaining = self.marking = False
             self._ended.clear()
-            self._begun_jobs.clear()
             return
         self._newest, self.epoch = entry, entry.epoch
         self.retaining, self.marking = entry.retaining, entry.marking
-        self._open = entry.begun
-        self._begun_jobs.update(entry.begun)
-        if entry.kind == "begin":
-            self._begins[entry.job_id] = entry
         if entry.kind == "baseline" and entry.job_id != self._context.job_id:
             self._commits[entry.number] = None
         if entry.kind not in _ENDINGS:
@@ -397,7 +346,6 @@ def newest_commit(
     store: ObjectStore,
     destination: Destination,
     *,
-    lost: bool = False,
     marked: int = 0,
     at_least: int = 0,
 ) -> LogEntry | None:
@@ -406,7 +354,6 @@ def newest_commit(
     Args:
         store: The store of the destination.
         destination: The destination.
-        lost: The entry of a lost job counts too.
         marked: As for `find_head`.
         at_least: Number of an entry that is known to be there, though a listing may lack it.
 
@@ -416,7 +363,7 @@ def newest_commit(
     """
     # The newest is a commit, unless a job was aborted after it; then several may have been.
     for entry in newest_entries(store, destination, 1, _ABORTS_AT_ONCE, marked=marked, at_least=at_least):
-        if entry.kind == "commit" or (lost and entry.kind == "lost"):
+        if entry.kind == "commit":
             return entry
     return None
 

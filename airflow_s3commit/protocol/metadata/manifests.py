@@ -206,11 +206,7 @@ def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[Fil
 
     """
     home, job_id, listed = Destination.parse(manifest.destination), manifest.job_id, manifest.listed
-    key = (
-        list_key(home, job_id, manifest.files_sha256, lost=manifest.lost is not None)
-        if listed is None
-        else Layout.of(home, job_id).manifest
-    )
+    key = Layout.of(home, job_id).manifest_files if listed is None else Layout.of(home, job_id).manifest
     where = join_uri(home.bucket, key)
     if manifest.files != where:
         raise InvalidRecord(
@@ -260,12 +256,6 @@ def read_list(
             yield entry
 
 
-def list_key(home: Destination, job_id: str, files_sha256: str, *, lost: bool) -> str:
-    """Return the key of a job's list of files: of a lost job's that are there."""
-    layout = Layout.of(home, job_id)
-    return layout.lost_files(files_sha256) if lost else layout.manifest_files
-
-
 def key_with_list(home: Destination, commit: LiveCommit) -> str:
     """Return the key of the object that holds a commit's list of files.
 
@@ -273,7 +263,7 @@ def key_with_list(home: Destination, commit: LiveCommit) -> str:
     """
     if commit.within:
         return entry_key(home, commit.number)
-    return list_key(home, commit.job_id, commit.files_sha256, lost=commit.lost)
+    return Layout.of(home, commit.job_id).manifest_files
 
 
 def each_list(

@@ -1,14 +1,8 @@
 """Pending uploads of a job: their index, complete after any crash; their parts; their completion in bulk.
 
 An upload is found in three ways. By its key, if the file name has the job's id (`owner_of`): a listing of the
-destination shows it. By the pendingset of its task attempt. And, with ``track_pending="s3"`` or fixed file
-names, by a record of its own, ``<number>.pending``, written when the upload starts and again when it is
-whole.
-
-With fixed names the key does not show the owner, and a process may die between the response with the upload's
-id and the record of it. So an intent, ``<number>-<digest of the key>.intent``, is written before the upload
-starts. An intent without its record is resolved by a listing of that key: its uploads that began after the
-intent, unless another job intends the same key.
+destination shows it. By the pendingset of its task attempt. And, with ``track_pending="s3"``, by a record of
+its own, ``<number>.pending``, written when the upload starts and again when it is whole.
 """
 
 from __future__ import annotations
@@ -27,14 +21,12 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.fitness import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.metadata.removal import PendingId
-from airflow_s3commit.protocol.model.codec import INTENT_BYTES, encode, text_digest
+from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import (
     BASE,
-    MAGIC_PREFIX,
     PENDING_SUFFIX,
     PENDINGSET_SUFFIX,
     owner_of,
@@ -42,12 +34,9 @@ from airflow_s3commit.protocol.model.layout import (
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra, decode_uploads, pending_bytes
 from airflow_s3commit.store.base import Complete, Head, ObjectInfo, ObjectStore, Part
-from airflow_s3commit.store.execute import in_batches, in_threads, outcomes
+from airflow_s3commit.store.execute import in_threads, outcomes
 
 logger = logging.getLogger(__name__)
-
-#: Suffix of an intent, the record of an upload that is about to start; the digest of its key precedes it.
-INTENT_SUFFIX = ".intent"
 
 
 class Tracker:
@@ -67,32 +56,16 @@ class Tracker:
         self._context = context
         self._extra = extra
         self._format = options.pendingset_format
-        self._intends = not options.unique_filenames
-        self._tracks = self._intends or options.track_pending == "s3"
+        self._tracks = options.track_pending == "s3"
         self.written: set[str] = set()
-
-    def intend(self, number: int, key: str) -> None:
-        """Write the intent to upload this key."""
-        if self._intends:
-            self._context.store.put(
-                self._context.staging_bucket,
-                self._intent(number, key),
-                key.encode(),
-                content_type="text/plain",
-            )
 
     def track(self, number: int, pending: PendingUpload) -> None:
         """Write the record of an upload that has started, or is whole."""
         if self._tracks:
             key = self._key(number)
             self.written.add(key)
-            if self._intends:
-                self.written.add(self._intent(number, pending.destinationKey))
             record = encode(pending.in_format(self._format))
             self._context.store.put(self._context.staging_bucket, key, record)
-
-    def _intent(self, number: int, key: str) -> str:
-        return self._key(number).removesuffix(PENDING_SUFFIX) + f"-{text_digest(key).hex()}{INTENT_SUFFIX}"
 
     def _key(self, number: int) -> str:
         extra = self._extra
@@ -135,14 +108,11 @@ def tracked_uploads(
 
 
 def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
-    """Yield the job's pending uploads by their keys and by open intents."""
+    """Yield the job's pending uploads that a listing shows by their keys."""
     destination, is_own = context.layout.destination, context.layout.is_own_upload
     for upload in context.store.list_uploads(destination.bucket, destination.prefix):
         if owner_of(upload.key) == context.job_id or is_own(upload.key):
             yield PendingId(destination.bucket, upload.key, upload.upload_id)
-    # Unique names show their job, so there are no intents.
-    if context.record is None or not context.record.options.unique_filenames:
-        yield from intended_uploads(context)
 
 
 def _read(context: JobContext, key: str) -> Iterator[PendingUpload | None]:
@@ -163,64 +133,6 @@ def _read(context: JobContext, key: str) -> Iterator[PendingUpload | None]:
         yield from uploads
 
 
-def intended_uploads(context: JobContext, prefix: str | None = None) -> Iterator[PendingId]:
-    """Yield the uploads of open intents, whose ids were never recorded.
-
-    Args:
-        context: The job.
-        prefix: Prefix of the intents; by default all stages.
-
-    """
-    open_intents = list(_open_intents(context, prefix or context.layout.stages))
-    if not open_intents:
-        return
-    claimed = _claims_of_others(context)
-    for intent in open_intents:
-        try:
-            key = _intended_key(context, intent.key)
-        except (NoSuchKey, InvalidRecord):
-            logger.warning("%s: an intent cannot be read", context.name, exc_info=True)
-            continue
-        if text_digest(key).hex() in claimed:
-            logger.warning("%s: another job is to write %s too; left for a sweep", context.name, key)
-            continue
-        for upload in context.store.list_uploads(context.bucket, key):
-            if upload.key == key and upload.initiated >= intent.modified - STORE_CLOCK_SECONDS:
-                yield PendingId(context.bucket, key, upload.upload_id, "record")
-
-
-def _intended_key(context: JobContext, intent: str) -> str:
-    """Read the key of an intent, checked against its digest and the destination."""
-    body = context.store.get(context.staging_bucket, intent, limit=INTENT_BYTES).body
-    key = body.decode(errors="replace")
-    if not intent.endswith(f"-{text_digest(key).hex()}{INTENT_SUFFIX}"):
-        raise InvalidRecord(f"{context.staging_uri(intent)} was changed after it was written")
-    context.layout.destination.check_data_key(context.bucket, key)
-    return key
-
-
-def _open_intents(context: JobContext, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield the intents without a record of the upload's id."""
-    intents: dict[str, ObjectInfo] = {}
-    for info in context.store.list_objects(context.staging_bucket, prefix):
-        if info.key.endswith(INTENT_SUFFIX):
-            intents[info.key.rpartition("-")[0]] = info
-        elif info.key.endswith(PENDING_SUFFIX):
-            intents.pop(info.key.removesuffix(PENDING_SUFFIX), None)
-    yield from intents.values()
-
-
-def _claims_of_others(context: JobContext) -> set[str]:
-    """Return the digests of the keys that other jobs in the same staging root intend to write."""
-    own = context.layout.staging.prefix
-    root = own.removesuffix(f"{MAGIC_PREFIX}{context.job_id}/")
-    return {
-        info.key.rpartition("-")[2].removesuffix(INTENT_SUFFIX)
-        for info in context.store.list_objects(context.staging_bucket, root + MAGIC_PREFIX)
-        if info.key.endswith(INTENT_SUFFIX) and not info.key.startswith(own)
-    }
-
-
 def _pendingset_of(pending_key: str) -> str:
     # S3A's own records are below BASE, which is in the attempt's directory.
     directory, base, _ = pending_key.partition(f"/{BASE}/")
@@ -230,9 +142,7 @@ def _pendingset_of(pending_key: str) -> str:
 _BATCH = 1_000
 
 
-def complete_uploads(
-    context: JobContext, uploads: Iterable[PendingUpload], lost: set[str] | None = None
-) -> Iterator[PendingUpload]:
+def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
     """Complete every upload, and yield each completed one.
 
     Before: the job is ``committing``. After: every object exists. Repeatable: a HEAD of the object
@@ -241,7 +151,6 @@ def complete_uploads(
     Args:
         context: The job.
         uploads: The uploads.
-        lost: Collects the keys of uploads that are gone without their objects, instead of an error.
 
     Raises:
         JobFailed: An upload is gone, and its object is missing or another writer's; or the store rejects its
@@ -263,7 +172,7 @@ def complete_uploads(
         ):
             doubtful.append(upload)
             if len(doubtful) >= _BATCH:
-                yield from _check_objects(context, doubtful, lost)
+                yield from _check_objects(context, doubtful)
                 doubtful.clear()
         elif isinstance(outcome, OutcomeUnknown):
             raise outcome
@@ -273,37 +182,7 @@ def complete_uploads(
             ) from outcome
         else:
             yield upload
-    yield from _check_objects(context, doubtful, lost)
-
-
-def find_gone(context: JobContext, uploads: Iterable[PendingUpload]) -> PendingUpload | None:
-    """Return an upload that can never be completed: it is not pending, and its object is not there; or None.
-
-    Takes a listing of the destination's uploads, and further requests only for those that it lacks.
-
-    Args:
-        context: The job.
-        uploads: The uploads.
-
-    Raises:
-        S3CommitError: A request failed.
-
-    """
-    store, home = context.store, context.layout.destination
-    pending = {
-        text_digest(f"{one.key}\0{one.upload_id}") for one in store.list_uploads(home.bucket, home.prefix)
-    }
-    absent = (
-        upload
-        for upload in uploads
-        if text_digest(f"{upload.destinationKey}\0{upload.uploadId}") not in pending
-    )
-    for batch in in_batches(absent, _BATCH):
-        ids = [PendingId.of(upload) for upload in batch]
-        for upload, (_, parts) in zip(batch, pending_parts(store, ids, threads=context.threads), strict=True):
-            if parts is None and not _is_completed(context, upload):
-                return upload
-    return None
+    yield from _check_objects(context, doubtful)
 
 
 def _is_completed(context: JobContext, upload: PendingUpload) -> bool:
@@ -325,22 +204,16 @@ def _is_gone(context: JobContext, upload: PendingUpload) -> bool:
     return False
 
 
-def _check_objects(
-    context: JobContext, doubtful: list[PendingUpload], lost: set[str] | None
-) -> Iterator[PendingUpload]:
+def _check_objects(context: JobContext, doubtful: list[PendingUpload]) -> Iterator[PendingUpload]:
     """HEAD the object of each upload that is gone, to see whether it was completed."""
     calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in doubtful]
     for upload, outcome in outcomes(context.store, calls, NoSuchKey):
-        is_there = isinstance(outcome, ObjectInfo) and is_ours(upload, outcome)
-        if not is_there and lost is not None:
-            lost.add(upload.destinationKey)
-            continue
         if isinstance(outcome, NoSuchKey):
             raise JobFailed(
                 f"{context.name}: the upload of {_name(upload)} is gone and no object is there:"
                 " it was aborted, or a lifecycle rule removed it"
             )
-        if not is_there:
+        if not (isinstance(outcome, ObjectInfo) and is_ours(upload, outcome)):
             raise JobFailed(f"{context.name}: {_name(upload)} is an object of someone else")
         yield upload
 

@@ -299,7 +299,7 @@ def clean_if_ended(context: JobContext) -> bool:
 def clean_staging(context: JobContext, *, keys: Iterable[str] | None = None) -> None:
     """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
 
-    Before: the job is committed, and its manifest and ``_SUCCESS`` written; or it is aborted or lost.
+    Before: the job is committed, and its manifest and ``_SUCCESS`` written; or it is aborted.
     Repeatable.
 
     Args:
@@ -351,5 +351,5 @@ def _is_job_here(context: JobContext) -> bool:
 
 def _is_being_cleaned(context: JobContext, state: StateRecord) -> bool:
     # The process that creates the last entry leaves the state at ``committing``.
-    has_begun = state.state in ("committing", "committed", "lost")
+    has_begun = state.state in ("committing", "committed")
     return has_begun and not exists(context.store, context.staging_bucket, context.layout.job)

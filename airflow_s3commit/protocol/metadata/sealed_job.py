@@ -399,7 +399,6 @@ def nothing_planned(context: JobContext, seal_etag: str) -> PlanRecord:
         parts=[],
         objects=0,
         bytes=0,
-        overwritten=0,
         digest=f"{0:032x}",
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import are_unfinished, data_objects
 from airflow_s3commit.protocol.metadata.log import newest_commit, newest_entries, read_entries, read_entry
@@ -91,30 +91,6 @@ def original_of(store: ObjectStore, destination: Destination) -> str | None:
     return named if named != destination.uri else None
 
 
-def refuse_begun(store: ObjectStore, destination: Destination, snapshot: TableSnapshot) -> None:
-    """Raise if a job is overwriting or deleting files of a table, so that a reader would mix generations.
-
-    Objects that are older than the log are found by listing, which shows every file of such a job too.
-
-    Args:
-        store: The store of the destination.
-        destination: The destination.
-        snapshot: The table at its newest generation.
-
-    Raises:
-        DestinationChanged: A job is.
-
-    """
-    for job_id, number in snapshot.begun.items():
-        begin = read_entry(store, destination, number).begin
-        if begin is not None and (begin.destroys or snapshot.baseline):
-            raise DestinationChanged(
-                f"job {job_id} is overwriting or deleting files of {destination.uri}, since entry {number} of"
-                " its log: read it again when that job has ended; if its committer is dead, end it with:"
-                f" s3commit recover {destination.uri} {job_id}"
-            )
-
-
 def _newest_checkpoint(
     store: ObjectStore, destination: Destination, generation: int | None
 ) -> tuple[TableSnapshot, Iterator[LogEntry]]:
@@ -138,7 +114,6 @@ def _newest_checkpoint(
         entries = (entry for entry, _ in read_entries(store, destination, number - 1))
         last = next(entries, None)
         if last is not None and last.nonce == snapshot.nonce:
-            snapshot.begun = dict(last.begun)
             return snapshot, entries
         logger.warning("skipping a checkpoint: %s is not of this log", where)
     return TableSnapshot(destination.uri), (entry for entry, _ in read_entries(store, destination, 0))

@@ -2,7 +2,7 @@
 
 ::
 
-    open ──seal──▶ sealed ──begin──▶ committing ──▶ committed or lost ──▶ (cleaned: the entry remains)
+    open ──seal──▶ sealed ──begin──▶ committing ──▶ committed ──▶ (cleaned: the entry remains)
       │               │                  │
       └──abort──▶ aborting ◀───abort─────┘ (with rollback)
                       └──▶ aborted ──▶ (cleaned: nothing remains)
@@ -33,7 +33,7 @@ from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.model.codec import KIB, PROSE, encode
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LostFiles, State, StateRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, State, StateRecord
 from airflow_s3commit.protocol.model.log import LogEntry, PlanName
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending, check_place
@@ -144,26 +144,12 @@ def move(
     return context.known.keep(context.layout.state, stored) if stored is not None else None
 
 
-def implied_state(entry: LogEntry) -> State:
-    """Return the state that a job's newest entry implies."""
-    if entry.begin is not None:
-        return "committing"
-    return "lost" if entry.kind == "lost" else "committed"
-
-
 def follow(context: JobContext, current: Stored[StateRecord], entry: LogEntry) -> Stored[StateRecord] | None:
-    """Move a job to the state that its newest entry implies; None if another process moved it first.
+    """Move a job whose ``commit`` is in the log to ``committed``; None if another process moved it first.
 
     Raises as `move` does.
     """
-    state = implied_state(entry)
-    if entry.begin is None:
-        return move(context, current, state, generation=entry.number)
-    # A damaged state that was overwritten names neither.
-    names = {"seal_etag": entry.begin.seal_etag}
-    if entry.plan is not None:
-        names |= {"plan_etag": entry.plan.etag, "plan_id": entry.plan.plan_id}
-    return move(context, current, state, reason=None, **names)
+    return move(context, current, "committed", generation=entry.number)
 
 
 def replace_state(context: JobContext, state: State, **fields: Any) -> Stored[StateRecord] | None:
@@ -249,16 +235,6 @@ def is_spent(context: JobContext) -> bool:
     return find_aborted(context) is not None
 
 
-def job_lost(context: JobContext, lost: LostFiles) -> JobClosed:
-    """Return the error of a step on a job that is lost."""
-    keys = [join_uri(context.bucket, key) for key in lost.keys[:3]]
-    named = f" ({', '.join(keys)}{', …' if lost.count > len(keys) else ''})" if keys else ""
-    return JobClosed(
-        f"{context.name} is lost: after it had begun, the uploads of {lost.count} of its files were gone"
-        f"{named}; its other files are in the table. Write its data again, as a new job"
-    )
-
-
 def gone(context: JobContext) -> S3CommitError:
     """Return the error for a job without a state."""
     if find_manifest(context) is not None:
@@ -283,8 +259,6 @@ def unknown(context: JobContext) -> NoSuchJob | JobClosed:
             f" deleted its record {context.staging_uri(context.layout.job)}, as an overwrite of a directory"
             " above does. Set up a new job; s3commit sweep aborts the uploads of one whose record was deleted"
         )
-    if aborted.lost is not None:
-        return job_lost(context, aborted.lost)
     reason = f" ({aborted.reason})" if aborted.reason else ""
     return NoSuchJob(
         f"{context.name} was aborted{reason}: it takes no more output. Set up a new job; in Airflow, clear"

@@ -76,8 +76,8 @@ LARGEST: Final[Mapping[str, int]] = {
     # A hundred file names, counters, and the context once more; Hadoop's have some 10 KiB.
     "SuccessData": 4 * MIB,
     "RegisteredDestination": 64 * KIB,
-    # The context, the reason, and a thousand keys of lost files.
-    "AbortedRecord": 8 * MIB,
+    # The context and the reason.
+    "AbortedRecord": 2 * MIB,
     "ShardRecord": 64 * KIB,
     # 10,000 parts with checksums are 2 MiB.
     "PendingUpload": 16 * MIB,
@@ -114,9 +114,6 @@ LARGEST: Final[Mapping[str, int]] = {
     "PlanReference": 64 * KIB,
     "AbortReport": 64 * KIB,
 }
-
-#: An intent holds nothing but a key.
-INTENT_BYTES: Final = 4 * KIB
 
 #: 10,000 planned objects with the longest keys are 12 MiB; six times that if JSON escapes every character.
 PLAN_PART_BYTES: Final = 96 * MIB

@@ -31,7 +31,7 @@ from airflow_s3commit.protocol.model.pendingset import PendingsetFormat
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
 ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
-State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted", "lost"]
+State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted"]
 
 #: States in which the commit has not begun.
 BEFORE_COMMIT: tuple[State, ...] = ("open", "sealed")
@@ -51,7 +51,6 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``; or ``as-written``:
             what the save modes of Spark's own writes mean (``writer="spark"``); for any other writer
             ``append``.
-        unique_filenames: Put the job id in every file name.
         track_pending: Where a task records its uploads before its pendingset is written: in the memory of the
             ``task`` or, file by file, on ``s3``.
         staging: URI of another prefix for the job's records; by default they are below the destination.
@@ -60,7 +59,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         object_options: Storage class, encryption, ACL, tags and headers of the objects that the job writes.
         retain: How long the files that the commit replaces stay in place before a sweep may delete them:
             ``7d``, ``36h``. ``0s`` deletes them at once. For tables that are read by generation: a reader by
-            listing sees old and new files. Needs unique file names.
+            listing sees old and new files.
         partition_success: Write a ``_SUCCESS`` in each partition too, for readers that wait for one. From
             then on every commit to the destination does. Excludes ``retain``: such readers list.
 
@@ -71,7 +70,6 @@ class JobOptions(Checked, frozen=True, kw_only=True):
 
     committer: Committer = "partitioned"
     conflict_mode: ConflictMode = "fail"
-    unique_filenames: bool = True
     track_pending: Literal["task", "s3"] = "task"
     staging: Line | None = None
     pendingset_format: PendingsetFormat = "hadoop-3.4.2"
@@ -92,11 +90,6 @@ class JobOptions(Checked, frozen=True, kw_only=True):
             raise InvalidOption(f"retain: {error}") from error
         if seconds > _RETAIN_SECONDS:
             raise InvalidOption(f"retain={self.retain!r} is more than a hundred years")
-        if seconds and self.needs_begin:
-            raise InvalidOption(
-                f"retain={self.retain!r} needs unique file names: a commit without them overwrites old files"
-                " before it is in the log"
-            )
         if seconds and self.partition_success:
             raise InvalidOption(
                 f"retain={self.retain!r} and partition_success=True exclude each other: a reader that waits"
@@ -110,18 +103,8 @@ class JobOptions(Checked, frozen=True, kw_only=True):
 
     @property
     def only_adds(self) -> bool:
-        """Whether the commit can neither replace nor overwrite, nor be refused because of data."""
-        return self.conflict_mode == "append" and self.unique_filenames
-
-    @property
-    def are_uploads_listed(self) -> bool:
-        """Whether a listing shows every pending upload of the job, by the job's id in its key."""
-        return self.unique_filenames and self.track_pending == "task"
-
-    @property
-    def needs_begin(self) -> bool:
-        """Whether the commit overwrites old data before its last entry, so that a ``begin`` comes first."""
-        return not self.unique_filenames
+        """Whether the commit can neither replace anything, nor be refused because of data."""
+        return self.conflict_mode == "append"
 
     def as_sealed(self, removes: Removal | None) -> JobOptions:
         """Return the options of the commit, by what the writers asked to remove if they decide."""
@@ -181,7 +164,6 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
         log: Number of the log's newest entry at setup; 0 without one. The job's own entry comes later.
         epoch: Number of the entry that the history began with, at setup; 0 if it had not begun.
-        begun: Numbers of the ``begin`` entries of jobs that had not ended, at setup, by job.
         retaining: Whether a commit of the history had retained replaced files, at setup.
         marking: Whether commits of the history write a ``_SUCCESS`` in each partition, at setup.
         nonce: Unique to each write.
@@ -197,7 +179,6 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     created: Milliseconds
     log: Generation = 0
     epoch: Generation = 0
-    begun: dict[Text, Generation] = field(default_factory=dict)
     retaining: bool = False
     marking: bool = False
     nonce: Text
@@ -252,21 +233,8 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
     job: JobRecord | None = None
 
 
-class LostFiles(Struct, frozen=True, kw_only=True):
-    """Files of a job that can never be published: their uploads were gone after its ``begin`` entry.
-
-    Attributes:
-        count: How many.
-        keys: The first of their keys, at most 1,000.
-
-    """
-
-    count: Count
-    keys: list[Text]
-
-
 class AbortedRecord(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/aborted/<job id>.json``: a job was aborted, or is lost, and its id is spent. Written once.
+    """``_s3commit/aborted/<job id>.json``: a job was aborted, and its id is spent. Written once.
 
     It outlives the staging, so that a suspended process cannot set the job up again, and clean-up has proof
     that the staging is this job's.
@@ -279,14 +247,12 @@ class AbortedRecord(JobOwned, frozen=True, kw_only=True):
         since: Time of the abort, in milliseconds since the epoch by the aborting machine's clock, for people.
         reason: Why, if given.
         context: Context of the job's record; empty if that could not be read.
-        lost: Set if the job was not aborted but is lost: the files that are missing. The others are visible.
 
     """
 
     since: Milliseconds
     reason: Prose | None = None
     context: dict[Line, Prose] = field(default_factory=dict)
-    lost: LostFiles | None = None
 
 
 class AbortReport(Plain, Struct, frozen=True, kw_only=True):

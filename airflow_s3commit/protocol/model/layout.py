@@ -338,10 +338,6 @@ class Layout:
         """Key of the list of files that belongs to the manifest, in the destination's bucket."""
         return self.destination.key(f"{HOME}/manifests/{self.job_id}.jsonl")
 
-    def lost_files(self, files_sha256: str) -> str:
-        """Return the key of the list of a lost job's files that are there, in the destination's bucket."""
-        return self.destination.key(f"{HOME}/manifests/lost-{self.job_id}.{files_sha256[:16]}.jsonl")
-
     @property
     def probe(self) -> str:
         """Key of the uploads and objects with which the job looks at its store; it removes them at once."""

@@ -26,7 +26,7 @@ from airflow_s3commit.protocol.model.codec import (
 from airflow_s3commit.protocol.model.job import AbortedRecord, Removal
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
-EntryKind: TypeAlias = Literal["commit", "abandon", "baseline", "release", "begin", "lost"]
+EntryKind: TypeAlias = Literal["commit", "abandon", "baseline", "release"]
 BaselineReason: TypeAlias = Literal["data", "copy"]
 
 #: Bytes of a checkpoint's text: a million commits of one partition each are 200 MiB.
@@ -81,7 +81,6 @@ class LiveCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         job_id: The job.
         files_sha256: SHA-256 of the job's list of files, in hexadecimal.
         partitions: The partitions whose files are still in the table.
-        lost: The job is lost: its list has those of its files that are there.
         within: Its list lies within its entry.
         schemas: Which of the checkpoint's schemas its files have; empty if they are unknown.
 
@@ -91,28 +90,8 @@ class LiveCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job_id: Text
     files_sha256: Line
     partitions: list[Line]
-    lost: bool = False
     within: bool = False
     schemas: list[Count] = field(default_factory=list)
-
-
-class Begin(Struct, frozen=True, kw_only=True):
-    """What any process needs, beside the job's staging, to finish a job that nobody can abort.
-
-    Attributes:
-        partitions: The partitions that the job writes to.
-        seal_etag: ETag of its seal.
-        files: How many files it writes.
-        destroys: Objects that it overwrites or deletes before its last entry.
-        since: Time of the entry, in milliseconds since the epoch by the writer's clock, for people.
-
-    """
-
-    partitions: list[Line]
-    seal_etag: Text
-    files: Count
-    destroys: Count
-    since: Milliseconds
 
 
 class LogEntry(JobOwned, frozen=True, kw_only=True):
@@ -127,16 +106,13 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
         destination: URI of its destination. In a copy of the log it names the original: not this history.
         staging: URI of its staging.
         number: Number of the entry, from 1; the generation of a commit.
-        kind: ``commit``: the job is committed. ``abandon``: it never will be. ``begin``: it destroys old data
-            from now on, and can only be finished. ``lost``: it has begun, and some of its files are
-            missing. ``baseline``: the history begins here, with data that is older. ``release``: retained
-            files may be deleted.
+        kind: ``commit``: the job is committed. ``abandon``: it never will be. ``baseline``: the history
+            begins here, with data that is older. ``release``: retained files may be deleted.
         epoch: Number of the entry that this history begins with, a baseline or the first commit to an empty
             destination; 0 in an ``abandon`` before it.
-        manifest: The manifest of a commit, whose copy below ``manifests/`` is derived; or of a lost job, with
-            the files that are there.
+        manifest: The manifest of a commit, whose copy below ``manifests/`` is derived.
         removes: What a commit removes from the table before it adds its files: ``nothing``, all files of the
-            ``partitions`` that its manifest names, or ``everything``. In a ``begin`` what the commit will.
+            ``partitions`` that its manifest names, or ``everything``.
         retain: Seconds that the files which a commit removes stay in place; 0: they may be deleted at once.
         retaining: Whether this commit, or an earlier one of the history, retains files that it removed.
         marking: Whether this commit, or an earlier one of the history, asked for a ``_SUCCESS`` in each
@@ -144,13 +120,10 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
         restores: Of a rollback, the commits that the partitions in its manifest consist of again; else None.
         closing: Of the ``commit`` whose manifest lists the files of the baseline, which has none after
             that; it may be the first entry of the history.
-        plan: The plan of a commit that replaces objects, in its staging: they may be deleted from now on. In
-            a ``begin`` the plan that the commit keeps to.
+        plan: The plan of a commit that replaces objects, in its staging: they may be deleted from now on.
         aborted: The record of an abandoned job; its copy below ``aborted/`` is derived.
         baseline: What a baseline says.
         release: What a release says.
-        begin: What a ``begin`` says.
-        begun: Numbers of the ``begin`` entries of jobs that have not ended, this one included, by job.
         nonce: Unique to each write.
         signature: By the committer's key, where jobs are signed.
 
@@ -174,21 +147,17 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     aborted: AbortedRecord | None = None
     baseline: Baseline | None = None
     release: Release | None = None
-    begin: Begin | None = None
-    begun: dict[Text, Generation] = field(default_factory=dict)
     nonce: Text
     signature: Text | None = None
 
     def __post_init__(self) -> None:
         """Check that the fields fit the kind."""
         super().__post_init__()
-        is_lost = self.manifest is not None and self.manifest.lost is not None
         contents = {
-            "lost" if is_lost else "commit": self.manifest,
+            "commit": self.manifest,
             "abandon": self.aborted,
             "baseline": self.baseline,
             "release": self.release,
-            "begin": self.begin,
         }
         if [kind for kind, content in contents.items() if content is not None] != [self.kind]:
             raise ValueError(f"an entry of kind {self.kind} needs its own record and no other")

@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.model.codec import (
     Schemas,
     Text,
 )
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode, LostFiles
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.statistics import KnownColumns
@@ -86,7 +86,6 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         generation: Number of the commit's entry in the log.
         tasks: How many task attempts count; None in manifests that no job wrote.
         rolled_back_to: Of a rollback of the table, the generation; 0 for a job.
-        lost: Set if the job is lost, not committed: files that are missing, and not in ``files``.
         nonce: Unique to each write.
         signature: By the committer's key, where jobs are signed.
 
@@ -108,7 +107,6 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     generation: Generation = 0
     tasks: Count | None = None
     rolled_back_to: Generation = 0
-    lost: LostFiles | None = None
     nonce: Text
     signature: Text | None = None
 

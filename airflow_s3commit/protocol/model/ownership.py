@@ -184,7 +184,7 @@ def _why_not_output(layout: Layout, record: JobRecord | None, thing: Thing) -> s
         return None
     if thing.proof == "name":
         return f"{_uri(thing)} does not have the id of job {layout.job_id} in its name"
-    if record is not None and (record.adopted or not record.options.unique_filenames):
+    if record is not None and record.adopted:
         return None if thing.proof == "record" else f"no record of job {layout.job_id} names {_uri(thing)}"
     if owner is not None:
         return f"{_uri(thing)} is of job {owner}, by its name"

@@ -283,7 +283,6 @@ class PlannedObject(Struct, frozen=True, kw_only=True):
         key: Its key.
         size: Its bytes.
         etag: Its ETag when the plan was made.
-        overwritten: The job writes the same key: completing the upload replaces the object.
         retained: It is a file of the table, and stays in place until a sweep releases it.
 
     """
@@ -291,7 +290,6 @@ class PlannedObject(Struct, frozen=True, kw_only=True):
     key: Text
     size: Count
     etag: Line
-    overwritten: bool = False
     retained: bool = False
 
 
@@ -328,7 +326,6 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
         parts: The pieces of the list of planned objects.
         objects: How many objects are planned.
         bytes: Their bytes.
-        overwritten: How many of them the job overwrites in place.
         digest: Sum of a hash of each planned object's key, size and ETag: equal for equal sets in any order.
         signature: By the planner's key, where jobs are signed.
 
@@ -340,7 +337,6 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
     parts: list[PlanPart]
     objects: Count
     bytes: Count
-    overwritten: Count
     digest: Text
     signature: Text | None = None
 

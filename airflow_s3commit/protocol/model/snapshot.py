@@ -38,7 +38,6 @@ class _Commit:
     files_sha256: str
     #: Partitions of it that are still in the table.
     live: int
-    lost: bool = False
     schemas: tuple[str, ...] = ()
     within: bool = False
 
@@ -66,7 +65,6 @@ class TableSnapshot:
         baseline: Number of the baseline whose objects are still in the table; 0 without one. Its objects
             are those that no commit lists and no job owns that is in the log or unfinished.
         removed: Partitions that have no such objects, because commits have removed them.
-        begun: Numbers of the ``begin`` entries of jobs that have not ended, by job.
         original: URI that the last entry names, if it was copied here with the dataset; else empty.
 
     """
@@ -77,7 +75,6 @@ class TableSnapshot:
     generation: int = 0
     baseline: int = 0
     removed: set[str] = dataclasses.field(default_factory=set)
-    begun: dict[str, int] = dataclasses.field(default_factory=dict)
     original: str = ""
     _commits: dict[int, _Commit] = dataclasses.field(default_factory=dict)
     #: The commits that have files in a partition, in their order.
@@ -96,7 +93,6 @@ class TableSnapshot:
         """
         self.number, self.nonce = entry.number, entry.nonce
         self.original = entry.destination if entry.destination != self.destination else ""
-        self.begun = {} if self.original else dict(entry.begun)
         if self.original:
             self.generation = 0
             self._begin_anew()
@@ -131,7 +127,6 @@ class TableSnapshot:
             entry.job_id,
             manifest.files_sha256,
             len(written),
-            entry.kind == "lost",
             schemas,
             within=manifest.within is not UNSET,
         )
@@ -181,7 +176,6 @@ class TableSnapshot:
                 job_id=self._commits[number].job_id,
                 files_sha256=self._commits[number].files_sha256,
                 partitions=live,
-                lost=self._commits[number].lost,
                 within=self._commits[number].within,
             )
             for number, live in sorted(partitions.items())
@@ -283,7 +277,7 @@ class TableSnapshot:
         retained = self._retained.get(partition, {})
         before = retained.pop(commit.number, None)
         schemas = before.schemas if before is not None else ()
-        back = _Commit(commit.job_id, commit.files_sha256, 0, commit.lost, schemas, commit.within)
+        back = _Commit(commit.job_id, commit.files_sha256, 0, schemas, commit.within)
         self._commits.setdefault(commit.number, back).live += 1
         if not retained:
             self._retained.pop(partition, None)
@@ -376,7 +370,6 @@ class TableSnapshot:
                 commit.job_id,
                 commit.files_sha256,
                 len(partitions),
-                commit.lost,
                 schemas,
                 commit.within,
             )

@@ -18,7 +18,6 @@ from msgspec import Struct
 from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import (
-    JobClosed,
     NoSuchUpload,
     PreconditionFailed,
     S3CommitError,
@@ -368,11 +367,7 @@ def _end(context: JobContext, facts: JobFacts, job: DeadJob) -> SweptJob | None:
     """End a job; return None if another process changes its state first."""
     swept = SweptJob(job_id=job.job_id, staging=job.staging, action=job.action)
     if job.action == "finish":
-        try:
-            recover_job(context)
-        except JobClosed:
-            if job.state != "lost":
-                raise
+        recover_job(context)
         return swept
     reason = f"swept: {job.reason}"
     if job.action == "discard" and find_manifest(context) is not None:

@@ -16,10 +16,9 @@ from airflow_s3commit.protocol.lifecycle.finish import context_of, files_in_plac
 from airflow_s3commit.protocol.metadata.fitness import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import newest_entries, read_entries
-from airflow_s3commit.protocol.metadata.manifests import list_key
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import entry_key, manifests_prefix, owner_of
+from airflow_s3commit.protocol.model.layout import Layout, entry_key, manifests_prefix, owner_of
 from airflow_s3commit.protocol.sweep.plan import LeftAlone, OrphanList, ReplacedFiles
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
@@ -120,12 +119,9 @@ def plan_lists(
             continue
         job_id = _job_of(prefix, key) or ""
         uri, kept = join_uri(bucket, key), None
-        # Only an entry of a job that has begun names the list of a lost one.
-        has_ended = job_id in log.ended or key != f"{prefix}{job_id}.jsonl"
+        has_ended = job_id in log.ended
         if log.is_copied:
             kept = f"the log was copied here: list the table's files with s3commit baseline {destination.uri}"
-        elif job_id in log.begun:
-            kept = f"job {job_id} has begun: s3commit recover {destination.uri} {job_id}"
         elif not has_ended and _has_data(store, destination, job_id):
             kept = (
                 f"files of job {job_id} are here, and its staging is elsewhere: name that with --staging, or"
@@ -150,8 +146,7 @@ def plan_lists(
 def _job_of(prefix: str, key: str) -> str | None:
     """Return the job of a list of files by its key; None for any other key."""
     name, job_id = key.removeprefix(prefix), owner_of(key)
-    is_list = job_id is not None and name.startswith((f"{job_id}.", f"lost-{job_id}."))
-    return job_id if is_list and name.endswith(".jsonl") else None
+    return job_id if name == f"{job_id}.jsonl" else None
 
 
 @dataclass
@@ -161,14 +156,12 @@ class _Named:
     Attributes:
         lists: Keys of the lists that its entries name, those of the original of a copy included.
         ended: Jobs that have ended.
-        begun: Jobs that have begun and not ended.
         is_copied: Whether its newest entry names another destination.
 
     """
 
     lists: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
-    begun: Collection[str] = ()
     is_copied: bool = False
 
     @classmethod
@@ -177,11 +170,10 @@ class _Named:
         for entry, _ in read_entries(store, home, 0):
             manifest = entry.manifest
             if manifest is not None and manifest.within is UNSET:
-                lost = manifest.lost is not None
-                found.lists.add(list_key(home, entry.job_id, manifest.files_sha256, lost=lost))
+                found.lists.add(Layout.of(home, entry.job_id).manifest_files)
             if manifest is not None or entry.aborted is not None:
                 found.ended.add(entry.job_id)
-            found.begun, found.is_copied = entry.begun.keys(), entry.destination != home.uri
+            found.is_copied = entry.destination != home.uri
         return found
 
 

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify
 from airflow_s3commit.protocol.hadoop.status import Verdict as HadoopVerdict
 from airflow_s3commit.protocol.inspect.staging import (
@@ -36,7 +36,6 @@ from airflow_s3commit.protocol.inspect.staging import (
     job_facts,
     left_by_hadoop,
 )
-from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.fitness import (
     has_true_upload_times,
@@ -46,7 +45,6 @@ from airflow_s3commit.protocol.metadata.fitness import (
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId, is_own_staging
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import AbortedRecord
 from airflow_s3commit.protocol.model.layout import (
     aborted_prefix,
     owner_of,
@@ -79,7 +77,6 @@ class Verdict:
 _DECIDED = {
     "committing": Verdict(None, "its commit has begun and is not finished"),
     "committed": Verdict("finish", "it is committed, but was not cleaned up"),
-    "lost": Verdict("finish", "files of it are lost, and it was not cleaned up"),
     "aborting": Verdict("abort", "its abort has begun and is not finished"),
     "aborted": Verdict("abort", "it is aborted, but was not cleaned up"),
 }
@@ -399,16 +396,6 @@ def spent_ids(
         job_id, age = info.key.removeprefix(prefix).removesuffix(".json"), now - info.modified
         if age < max(older_than, SPENT_SECONDS) or job_id in known:
             continue
-        if not any(owner_of(upload.key) == job_id for upload in uploads) and not _is_lost(
-            store, destination.bucket, info.key
-        ):
+        if not any(owner_of(upload.key) == job_id for upload in uploads):
             uri = join_uri(destination.bucket, info.key)
             yield SpentId(job_id=job_id, uri=uri, etag=info.etag, age=age)
-
-
-def _is_lost(store: ObjectStore, bucket: str, key: str) -> bool:
-    """Return whether the record of an abort is that of a lost job: it says whose the job's objects are."""
-    try:
-        return records.load(store, bucket, key, AbortedRecord).record.lost is not None
-    except (InvalidRecord, NoSuchKey):
-        return False

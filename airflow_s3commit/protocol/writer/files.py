@@ -315,6 +315,5 @@ class AttemptFiles:
             headers=self._headers,
             min_part_bytes=self._min_part_bytes,
             in_background=in_background,
-            before_start=lambda: self._tracker.intend(number, key),
             on_change=lambda pending: self._tracker.track(number, pending),
         )

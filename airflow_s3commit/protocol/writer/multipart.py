@@ -115,7 +115,6 @@ class OutputFile(WritableFile):
         headers: Further headers that describe the object.
         min_part_bytes: The store's minimum part size, in bytes.
         in_background: Whether the sender starts the upload too; otherwise the constructor does.
-        before_start: Called before the upload starts, in the thread that starts it.
         on_change: Called when the upload has started, and when all parts are sent.
 
     Attributes:
@@ -139,7 +138,6 @@ class OutputFile(WritableFile):
         headers: Mapping[str, str] | None = None,
         min_part_bytes: int = MIN_PART_BYTES,
         in_background: bool = True,
-        before_start: Callable[[], None] = lambda: None,
         on_change: Callable[[PendingUpload], None] = lambda _: None,
     ) -> None:
         super().__init__(key)
@@ -148,7 +146,6 @@ class OutputFile(WritableFile):
         self._part_bytes = max(part_bytes, min_part_bytes)
         self._content_type = content_type
         self._headers = headers
-        self._before_start = before_start
         self._on_change = on_change
         self._parts: list[Future[str]] = []
         self._buffer = bytearray()
@@ -302,9 +299,8 @@ class OutputFile(WritableFile):
         return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)
 
     def _start(self) -> str:
-        """Start the upload, call the callbacks, and return the store's id of the upload."""
+        """Start the upload, call the callback, and return the store's id of the upload."""
         context = self._context
-        self._before_start()
         upload_id = context.store.create_upload(
             context.bucket,
             self.key,

@@ -101,9 +101,7 @@ class TaskAttempt:
         check_relative_path(relative_path)
         self._require_running()
         self._require_open_job()
-        if self._options.unique_filenames:
-            relative_path = unique_name(relative_path, self._context.job_id)
-        key = self._context.layout.destination.key(relative_path)
+        key = self._context.layout.destination.key(unique_name(relative_path, self._context.job_id))
         self._context.layout.destination.check_data_key(self._context.bucket, key)
         return self._files.open(key, content_type)
 

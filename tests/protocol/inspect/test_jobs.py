@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.inspect.jobs import (
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
@@ -161,10 +161,10 @@ def test_uploads_are_listed_with_their_size_age_and_job() -> None:
     assert {upload.bytes for upload in _uploads(lake).values()} == {None}
 
 
-def test_uploads_under_fixed_names_are_found_by_their_records() -> None:
-    """Without an id in the key an upload's job is found by its intent, or by Hadoop's .pending file."""
+def test_uploads_without_an_id_are_found_by_their_records() -> None:
+    """Without an id in the key an upload's job is found by Hadoop's .pending file."""
     lake = Lake()
-    job = lake.set_up(unique_filenames=False)
+    job = lake.set_up()
     with job.task_attempt("spark", "1", "0", "1", threads=0) as attempt:
         attempt.open("dt=1/part-0.parquet")
         hadoops = f"{ROOT}dt=2/part-0.parquet"
@@ -176,7 +176,7 @@ def test_uploads_under_fixed_names_are_found_by_their_records() -> None:
             ),
         })  # fmt: skip
         owners = {key: upload.job_id for key, upload in _uploads(lake).items()}
-    assert owners == {f"{ROOT}dt=1/part-0.parquet": OURS, hadoops: "hadoop"}
+    assert owners == {ROOT + named("dt=1/part-0.parquet"): OURS, hadoops: "hadoop"}
 
 
 def test_uploads_of_jobs_above_and_below_are_recognised() -> None:
@@ -223,12 +223,12 @@ def store() -> MemoryStore:
     return MemoryStore(buckets=("lake",))
 
 
-def _written(store: MemoryStore, *, files: int = 2, unique: bool = True) -> Job:
+def _written(store: MemoryStore, *, files: int = 2, mode: ConflictMode = "append", **facts: str) -> Job:
     job = Job.setup(
         store,
         LAKE.uri,
-        options=JobOptions(conflict_mode="append", unique_filenames=unique),
-        context={"dag_id": "nightly"},
+        options=JobOptions(conflict_mode=mode),
+        context={"dag_id": "nightly", **facts},
     )
     with job.task_attempt("a", "1", "0", "0") as task:
         for number in range(files):
@@ -244,8 +244,8 @@ def _summary(store: MemoryStore, job: Job) -> JobSummary:
     return next(s for s in list_jobs(store, LAKE) if s.job_id == job.reference.job_id)
 
 
-def _half_committed(store: MemoryStore, *, unique: bool = True) -> Job:
-    job = _written(store, files=4, unique=unique)
+def _half_committed(store: MemoryStore, **facts: str) -> Job:
+    job = _written(store, files=4, **facts)
     job.begin(1)
     uploads = list(store.list_uploads("lake", "flights/dt=1/"))
     for upload in uploads[:3]:
@@ -300,7 +300,7 @@ def test_a_store_that_cannot_be_asked_is_an_error(
 
 def test_a_timeline_comes_from_records_while_they_exist(store: MemoryStore) -> None:
     """Times are in order, and those of a cleaned-up job are the ones in its manifest."""
-    job = _written(store, unique=False)
+    job = _written(store, mode="replace")
     job.plan()
     context = JobContext(store, Layout.of(LAKE, job.reference.job_id))
     names = [event.name for event in timeline(context, _summary(store, job))]
@@ -333,6 +333,6 @@ def test_the_progress_of_a_commit_is_the_uploads_that_are_gone(store: MemoryStor
 
 
 def test_progress_is_not_guessed_where_keys_have_no_job_id(store: MemoryStore) -> None:
-    """With file names as written, a listing does not show which uploads are the job's."""
-    _half_committed(store, unique=False)
+    """A listing does not show which uploads are those of a job adopted from Hadoop."""
+    _half_committed(store, adopted_from="magic")
     assert commit_progress(store, LAKE, list_jobs(store, LAKE)) == {}

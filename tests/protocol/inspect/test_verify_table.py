@@ -89,19 +89,6 @@ def test_objects_of_jobs_are_judged_by_their_end() -> None:
     assert report.foreign_count == 0
 
 
-def test_a_job_with_fixed_names_is_known_by_its_objects_metadata() -> None:
-    """A file without an id in its name is not taken for foreign while its job publishes."""
-    lake = Lake()
-    committed(lake, "first", FILES)
-    unfinished = lake.sealed({"dt=3/part-0.parquet": b"new"}, unique_filenames=False)
-    lake.store.die("complete_upload", after=True)
-    with pytest.raises(Crash):
-        unfinished.commit()
-    lake.store.rest()
-    report = report_on(lake)
-    assert (report.unfinished_count, report.foreign_count) == (1, 0)
-
-
 def test_an_older_generation_is_compared_despite_later_commits() -> None:
     """Files that later commits replaced or added are counted separately; damage to the others is found."""
     lake = Lake()
@@ -150,28 +137,16 @@ def test_data_older_than_the_log_is_part_of_the_table() -> None:
     assert [found.key for found in report_on(lake).foreign] == [f"{ROOT}dt=2/old.parquet"]
 
 
-def test_of_two_files_with_one_key_the_later_counts() -> None:
-    """If a later commit wrote the same fixed name again, its bytes count."""
-    lake = Lake()
-    for name in ("first", "second"):
-        committed(
-            lake, name, {"dt=1/a.parquet": name.encode()}, unique_filenames=False, conflict_mode="append"
-        )
-    report = report_on(lake)
-    assert (report.files, report.intact, report.sound) == (1, 1, True)
-
-
 def test_memory_does_not_hold_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings beyond the named ones are only counted, and few objects without a job's id are looked at."""
+    """Findings beyond the named ones are only counted, and foreign objects are not looked at."""
     monkeypatch.setattr(module, "MAX_NAMED", 2)
-    monkeypatch.setattr(module, "_LOOKED_AT", 3)
     lake = Lake()
     committed(lake, "first", FILES)
     lake.put({f"dt=1/foreign-{number}.parquet": b"x" for number in range(5)})
     lake.store.calls.clear()
     report = report_on(lake)
     assert (report.foreign_count, len(report.foreign)) == (5, 2)
-    assert sum(call.verb == "head" and "foreign" in call.key for call in lake.store.calls) == 3
+    assert not any("foreign" in call.key for call in lake.store.calls)
 
 
 def findings(lake: Lake, generation: int | None = None) -> dict[str, tuple[str, bool]]:

@@ -13,7 +13,6 @@ from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     JobClosed,
     NoSuchJob,
-    NotReversible,
     OutcomeUnknown,
     S3CommitError,
     Unavailable,
@@ -43,7 +42,7 @@ def lake_at(state: str, **options: Any) -> Lake:
     if state in ("sealed", "committing"):
         job.seal()
     if state == "committing":
-        lake.store.die("complete_upload", "c" if options.get("unique_filenames") is False else named("c"))
+        lake.store.die("complete_upload", named("c"))
         with pytest.raises(Crash):
             job.commit()
         lake.store.rest()
@@ -65,15 +64,10 @@ STATES = ["empty", "open", "sealed", "committing"]
 
 
 @each("committer", ["magic", "partitioned", "directory"])
-@each("unique", [True, False])
 @each("state", STATES)
-def test_an_abort_leaves_no_trace(state: str, unique: bool, committer: str) -> None:
+def test_an_abort_leaves_no_trace(state: str, committer: str) -> None:
     """Whatever state a job is aborted in, the destination is unchanged and nothing of the job is pending."""
-    lake = lake_at(state, unique_filenames=unique, committer=committer)
-    if state == "committing" and not unique:
-        with pytest.raises(NotReversible, match="as entry 2 of the log"):
-            lake.job().abort()
-        return
+    lake = lake_at(state, committer=committer)
     report = lake.job().abort()
     assert report.state == "aborted"
     assert report.objects == (2 if state == "committing" else 0)
@@ -189,46 +183,17 @@ def test_a_committed_job_is_not_aborted(cleaned: bool) -> None:
     assert lake.data() == {"dt=2/old": b"old 2", **{named(path): body for path, body in NEW.items()}}
 
 
-def test_what_cannot_be_put_back_needs_force() -> None:
-    """A job that overwrites old data is not aborted once it has begun; with force it ends as lost."""
-    lake = Lake()
-    lake.put({"dt=1/a": b"old", "dt=2/old": b"old 2"})
-    job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"}, unique_filenames=False)
-    lake.store.die("complete_upload", "b")
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
-    before = lake.everything()
-    with pytest.raises(NotReversible, match="--force"):
-        lake.job().abort()
-    assert lake.everything() == before
-    for _ in range(2):
-        with pytest.raises(
-            JobClosed, match=r"is lost: .* of 1 of its files were gone \(s3://lake/flights/dt=1/b"
-        ):
-            lake.job().abort(force=True)
-        assert lake.data() == {"dt=1/a": b"1", "dt=2/old": b"old 2"}
-    assert (lake.pending(), lake.staging()) == ([], [])
-
-
 @each("damage", ["cut", "empty", "gone"])
-@each("unique", [True, False])
 @each("state", ["open", "sealed", "committing"])
-def test_an_abort_needs_no_readable_pendingset(state: str, unique: bool, damage: str) -> None:
+def test_an_abort_needs_no_readable_pendingset(state: str, damage: str) -> None:
     """With damaged or missing pendingsets, the job's uploads and objects are still found and taken back."""
-    lake = lake_at(state, unique_filenames=unique)
+    lake = lake_at(state)
     for task in ("00000", "00001"):
         key = lake.pendingset_key(task)
         if damage == "gone":
             lake.store.delete(BUCKET, key)
         else:
             lake.tamper(key, cut=10 if damage == "cut" else 1 << 20)
-    if state == "committing" and not unique:
-        # Its commit has begun, so it ends with what is published.
-        with pytest.raises(JobClosed, match="is lost"):
-            lake.job().abort(force=True)
-        assert (lake.pending(), lake.staging()) == ([ROOT + named("dt=1/a", THEIRS)], [])
-        return
     lake.job().abort()
     check_untouched(lake)
 
@@ -350,10 +315,9 @@ def test_one_stage_attempt_can_be_aborted() -> None:
     assert lake.data() == {named("dt=1/a"): b"second"}
 
 
-@pytest.mark.parametrize("unique", [True, False])
-def test_late_uploads_can_be_aborted_after_the_commit(unique: bool) -> None:
+def test_late_uploads_can_be_aborted_after_the_commit() -> None:
     """After the commit, uploads of attempts that still run go, with their records; the job's files stay."""
-    lake = lake_at("open", committer="magic", unique_filenames=unique)
+    lake = lake_at("open", committer="magic")
     job = lake.job()
     late = job.task_attempt("spark", "1", "00009", "9", threads=0)
     with late.open("dt=1/early") as file:

@@ -260,31 +260,21 @@ def test_a_record_that_changes_during_the_commit_rolls_everything_back(what: str
     check_as_before(lake)
 
 
-@pytest.mark.parametrize("unique", [True, False])
-def test_what_cannot_be_restored_is_not_rolled_back(unique: bool) -> None:
-    """If old data may be overwritten, a job whose upload is gone ends as lost, and says so."""
+def test_an_upload_lost_while_files_are_published_rolls_everything_back() -> None:
+    """If an upload goes after another file has been published, that file goes too, and old data stays."""
     lake = Lake()
     lake.put({"dt=1/a": b"old", "dt=2/old": b"old 2"})
-    job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"22"}, unique_filenames=unique)
+    job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"22"})
 
     def lose() -> None:
         lake.store.rest()
-        lose_upload(lake, named("dt=1/b") if unique else "dt=1/b")
+        lose_upload(lake, named("dt=1/b"))
 
     lake.store.before = once("complete_upload", "", lose)
-    with pytest.raises(JobFailed if unique else JobClosed, match=r"lifecycle rule|is lost"):
+    with pytest.raises(JobFailed, match="lifecycle rule"):
         job.commit()
-    if unique:
-        assert lake.data() == {"dt=1/a": b"old", "dt=2/old": b"old 2"}
-        return
-    published = {"dt=1/a": b"1", "dt=2/old": b"old 2"}
-    assert lake.data() == published
-    for again in (lake.job().commit, lake.job().abort, lake.job().recover):
-        with pytest.raises(JobClosed, match="is lost"):
-            again()
-        assert lake.data() == published
+    assert lake.data() == {"dt=1/a": b"old", "dt=2/old": b"old 2"}
     assert (lake.pending(), lake.staging()) == ([], [])
-    assert f"{ROOT}_SUCCESS" not in lake.keys("")
 
 
 # Unknown outcomes.
@@ -348,24 +338,19 @@ def meanwhile(lake: Lake, act: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
-@each("unique", [True, False])
 @each(("verb", "ending"), POINTS)
-def test_two_processes_that_commit_one_job_agree(verb: str, ending: str, unique: bool) -> None:
+def test_two_processes_that_commit_one_job_agree(verb: str, ending: str) -> None:
     """Whenever a second process commits the same job, both return the same manifest."""
-    lake = sealed_lake(unique_filenames=unique)
+    lake = sealed_lake()
     manifests: list[Any] = []
     job = lake.job(owner="first")
-    ending = ending if unique else ending.replace(f"-{OURS}", "")
     other = meanwhile(lake, lambda: manifests.append(lake.job(owner="second").commit()))
     lake.store.before = once(verb, ending, other)
     with apart(ending.endswith(".jsonl")):
         manifests.append(job.commit())
     assert len(manifests) == 2
     assert manifests[0] == manifests[1]
-    expected = (
-        COMMITTED if unique else {path.replace(f"-{OURS}", ""): body for path, body in COMMITTED.items()}
-    )
-    assert lake.data() == expected
+    assert lake.data() == COMMITTED
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
@@ -528,7 +513,7 @@ def test_a_worker_whose_job_has_ended_removes_the_record_of_its_shard(end: str) 
 def test_a_sharded_commit_that_dies_in_its_clean_up_leaves_nothing_pending(ending: str) -> None:
     """The uploads of attempts that do not count go before their records, which alone name them."""
     lake = Lake()
-    job = lake.set_up(unique_filenames=False)
+    job = lake.set_up()
     lake.run_task(lake.job(), {"dt=1/z": b"late"}, attempt="2")
     lake.run_stage(job, {"dt=1/a": b"1"}, {"dt=1/b": b"22"})
     job.seal()

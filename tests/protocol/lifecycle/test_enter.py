@@ -31,7 +31,7 @@ def entries(lake: Lake) -> list[tuple[str, str]]:
     """Return the job and kind of the end of each job, in the order of the log."""
     found = [json.loads(lake.get(key)) for key in lake.keys(f"{HOME}log/")]
     assert [entry["number"] for entry in found] == list(range(1, len(found) + 1))
-    return [(entry["job_id"], entry["kind"]) for entry in found if entry["kind"] not in ("baseline", "begin")]
+    return [(entry["job_id"], entry["kind"]) for entry in found if entry["kind"] != "baseline"]
 
 
 def marker(lake: Lake) -> tuple[str, str]:
@@ -324,29 +324,6 @@ def test_a_stream_of_appends_delays_a_replace_a_bounded_time(monkeypatch: pytest
     with pytest.raises(DestinationChanged, match="3 times in a row"):
         replace.commit()
     assert len(lake.data()) == 3
-
-
-@each("order", [("fixed", "unique"), ("unique", "fixed")])
-@each("mode", ["append", "replace"])
-def test_a_replace_settles_a_job_with_fixed_names_that_is_publishing(
-    order: tuple[str, str], mode: str
-) -> None:
-    """Files without a job's id may belong to a publishing job: a replace takes them only by the log."""
-    lake = Lake()
-    lake.put({"dt=1/old": b"old"})
-    fixed = lake.sealed({"dt=1/f": b"f"}, conflict_mode=mode, unique_filenames=False)
-    unique = lake.sealed({"dt=1/u": b"u"}, job_id=THEIRS)
-    first, second = (fixed, THEIRS) if order[0] == "fixed" else (unique, OURS)
-    lake.store.before = once("put", ENTRY, interposed(lake, lake.job(second).commit))
-    first.commit()
-    for job_id in (OURS, THEIRS):
-        lake.job(job_id).commit()
-    data = {"dt=1/old": b"old"}
-    for job_id, _ in entries(lake):
-        if job_id == THEIRS or mode == "replace":
-            data = {}
-        data |= {named("dt=1/u", THEIRS): b"u"} if job_id == THEIRS else {"dt=1/f": b"f"}
-    assert lake.data() == data
 
 
 @each("step", ["commit", "recover"])

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from airflow_s3commit import Job, JobOptions
-from airflow_s3commit.exceptions import JobClosed
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.state import follow, move, read_state
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
-from tests.protocol.lifecycle.test_enter import crash
+from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, named, once
 
 SUCCESS = f"{ROOT}_SUCCESS"
 MANIFEST = f"manifests/{OURS}.json"
@@ -28,19 +26,6 @@ def sealed_lake(**options: Any) -> Lake:
     lake.run_task(job, {"dt=1/a": b"late"}, attempt="2")
     lake.run_stage(job, {"dt=1/a": b"1"})
     job.seal()
-    return lake
-
-
-def lost_lake() -> Lake:
-    """Return a lake with a job that loses an upload after its first file was published."""
-    lake = Lake()
-    job = lake.sealed({"dt=1/a": b"1"}, {"dt=1/b": b"22"}, unique_filenames=False)
-    lake.store.die("complete_upload", "dt=1/b")
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
-    for upload in list(lake.store.list_uploads(BUCKET, f"{ROOT}dt=1/b")):
-        lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
     return lake
 
 
@@ -78,15 +63,15 @@ def test_uploads_that_only_a_record_names_go_before_the_record(
 ) -> None:
     """Wherever the process dies, and however long the staging is, no upload outlives what names it."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.finish._SHORT", short)
-    lake = sealed_lake(unique_filenames=False)
+    lake = sealed_lake(track_pending="s3")
     if at is not None:
-        lake.store.die("abort_upload" if at == 1 else "delete", "dt=1/a" if at == 1 else "job.json")
+        lake.store.die("abort_upload" if at == 1 else "delete", named("dt=1/a") if at == 1 else "job.json")
         with pytest.raises(Crash):
             lake.job().commit()
         lake.store.rest()
         assert at == 1 or lake.pending() == []
     lake.job().commit()
-    assert lake.data() == {"dt=1/a": b"1"}
+    assert lake.data() == OUTPUT
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
@@ -169,23 +154,6 @@ def test_a_state_that_outlived_its_job_s_record_ends_with_the_manifest(kept: boo
     assert lake.data() == OUTPUT
 
 
-@each("verb", ["abort_upload", "delete"])
-def test_the_next_process_cleans_up_a_lost_job(verb: str) -> None:
-    """Its error names the loss each time, its records go, and no marker vouches for what is left of it."""
-    lake = lost_lake()
-    lake.stray("dt=1/late")
-    lake.store.die(verb, "state.json" if verb == "delete" else "")
-    with pytest.raises((Crash, JobClosed)):
-        lake.job().commit()
-    lake.store.rest()
-    for _ in range(2):
-        with pytest.raises(JobClosed, match="is lost"):
-            lake.job().commit()
-    assert lake.data() == {"dt=1/a": b"1"}
-    assert lake.staging() == []
-    assert SUCCESS not in lake.keys("")
-
-
 @each("last", ["a file", "no file", "an aborted stage attempt"])
 def test_an_own_job_leaves_nothing_of_attempts_that_do_not_count(last: str) -> None:
     """Whatever another attempt left in the staging, with or without pending uploads, is gone afterwards."""
@@ -227,14 +195,3 @@ def test_the_staging_of_an_own_job_is_not_listed_if_it_is_known(
     listed = [call.key for call in lake.store.calls if call.verb == "list_objects"]
     assert [key for key in listed if "__magic_job-" in key] == []
     assert (lake.staging(), lake.pending()) == ([], [])
-
-
-def test_an_abort_after_a_lost_job_writes_no_marker() -> None:
-    """A marker of the lost job, or of an older one, would vouch for files that are missing or overwritten."""
-    lake = lost_lake()
-    with pytest.raises(JobClosed, match="is lost"):
-        lake.job().commit()
-    later = lake.sealed({"dt=2/c": b"333"}, job_id=THEIRS)
-    crash(lake, later.commit, "put", "log/00000000000000000003.json")
-    assert lake.job(THEIRS).abort().objects == 1
-    assert SUCCESS not in lake.keys("")

@@ -83,21 +83,20 @@ def destination_without_object(lake: Lake) -> None:
     lake.store.delete(BUCKET, "flights")
 
 
-def new_names(files: dict[str, bytes], unique: bool) -> dict[str, bytes]:
+def new_names(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return the files under their final paths."""
-    return {(named(path) if unique else path): body for path, body in files.items()}
+    return {named(path): body for path, body in files.items()}
 
 
 @each("committer", COMMITTERS)
 @each("at_root", [False, True])
-@each("unique", [True, False])
 @each("planned", [True, False])
-def test_replace(committer: str, at_root: bool, unique: bool, planned: bool) -> None:
+def test_replace(committer: str, at_root: bool, planned: bool) -> None:
     """``replace`` removes what the table says and nothing else, whether the job was planned or not."""
     lake = lake_with(OLD)
     destination_without_object(lake)
     unchanged, new = others(lake), NEW_AT_ROOT if at_root else NEW
-    job = lake.sealed(new, committer=committer, unique_filenames=unique)
+    job = lake.sealed(new, committer=committer)
     if planned:
         plan = job.plan()
         assert plan.objects == len(REPLACED[committer, at_root])
@@ -105,7 +104,7 @@ def test_replace(committer: str, at_root: bool, unique: bool, planned: bool) -> 
     manifest = job.commit()
     kept = {path: body for path, body in OLD.items() if path not in REPLACED[committer, at_root]}
     data = {path: body for path, body in lake.data().items() if path not in NO_DATA}
-    assert data == {**kept, **new_names(new, unique)}
+    assert data == {**kept, **new_names(new)}
     assert others(lake) == unchanged
     assert manifest.replaced.files == len(REPLACED[committer, at_root])
     assert lake.pending() == []
@@ -113,18 +112,17 @@ def test_replace(committer: str, at_root: bool, unique: bool, planned: bool) -> 
 
 @pytest.mark.parametrize("committer", COMMITTERS)
 @pytest.mark.parametrize("at_root", [False, True], ids=["partitions", "root"])
-@pytest.mark.parametrize("unique", [True, False], ids=["unique", "fixed"])
-def test_append(committer: str, at_root: bool, unique: bool) -> None:
-    """``append`` removes nothing; with fixed names it overwrites the keys that it writes."""
+def test_append(committer: str, at_root: bool) -> None:
+    """``append`` removes nothing, and plans nothing."""
     lake = lake_with(OLD)
     destination_without_object(lake)
     unchanged, new = others(lake), NEW_AT_ROOT if at_root else NEW
-    job = lake.sealed(new, committer=committer, conflict_mode="append", unique_filenames=unique)
+    job = lake.sealed(new, committer=committer, conflict_mode="append")
     plan = job.plan()
-    assert plan.objects == (1 if not unique and not at_root else 0)
+    assert plan.objects == 0
     job.commit()
     data = {path: body for path, body in lake.data().items() if path not in NO_DATA}
-    assert data == {**OLD, **new_names(new, unique)}
+    assert data == {**OLD, **new_names(new)}
     assert others(lake) == unchanged
 
 
@@ -146,13 +144,12 @@ FAILS = {
 
 
 @each(("committer", "path"), FAILS)
-@each("unique", [True, False])
-def test_fail(committer: str, path: str, unique: bool) -> None:
+def test_fail(committer: str, path: str) -> None:
     """``fail`` refuses where there is data in its scope, as early as it can, and changes nothing."""
     lake = lake_with({path: b"old"})
     destination_without_object(lake)
     options: dict[str, Any] = {
-        "committer": committer, "conflict_mode": "fail", "unique_filenames": unique,
+        "committer": committer, "conflict_mode": "fail",
     }  # fmt: skip
     before, fails = lake.visible(), FAILS[committer, path]
     if fails == "setup":
@@ -174,7 +171,7 @@ def test_fail(committer: str, path: str, unique: bool) -> None:
         job.plan()
         job.commit()
         data = {key: body for key, body in lake.data().items() if key not in NO_DATA}
-        assert data == {path: b"old", **new_names(NEW, unique)}
+        assert data == {path: b"old", **new_names(NEW)}
 
 
 @pytest.mark.parametrize("committer", COMMITTERS)
@@ -183,7 +180,7 @@ def test_fail_into_nothing(committer: str) -> None:
     lake = lake_with({})
     destination_without_object(lake)
     lake.sealed(NEW, committer=committer, conflict_mode="fail").commit()
-    assert {path for path in lake.data() if path not in NO_DATA} == set(new_names(NEW, True))
+    assert {path for path in lake.data() if path not in NO_DATA} == set(new_names(NEW))
 
 
 @pytest.mark.parametrize("committer", COMMITTERS)
@@ -283,7 +280,7 @@ def test_a_partition_that_changed_is_planned_again(change: str, committer: str) 
         job.commit(plan_etag=plan.etag)
     assert lake.visible() == before
     job.commit()
-    assert lake.data() == new_names(NEW, True)
+    assert lake.data() == new_names(NEW)
 
 
 def test_a_change_elsewhere_does_not_matter() -> None:
@@ -294,7 +291,7 @@ def test_a_change_elsewhere_does_not_matter() -> None:
     job.plan()
     lake.put({"dt=2/b": b"b", "dt=1/_hidden": b"h", "dt=1/deeper/x": b"d"})
     job.commit()
-    assert set(lake.data()) == {"dt=2/a", "dt=2/b", "dt=1/_hidden", "dt=1/deeper/x", *new_names(NEW, True)}
+    assert set(lake.data()) == {"dt=2/a", "dt=2/b", "dt=1/_hidden", "dt=1/deeper/x", *new_names(NEW)}
 
 
 def test_an_object_rewritten_after_the_last_look_is_kept() -> None:
@@ -329,18 +326,18 @@ def planned(lake: Lake) -> PlanRecord:
 
 
 def test_a_plan_lists_what_it_will_replace() -> None:
-    """The plan names each object with its size and ETag, and marks those the job overwrites in place."""
+    """The plan names each object with its size and ETag."""
     lake = Lake()
     lake.put({"dt=1/same.parquet": b"old", "dt=1/z": b"zz"})
-    lake.sealed(NEW, unique_filenames=False).plan()
+    lake.sealed(NEW).plan()
     plan = planned(lake)
     found = {item.key: item for item in planned_objects(lake.context(), plan)}
-    assert {key: (item.size, item.overwritten) for key, item in found.items()} == {
-        f"{ROOT}dt=1/same.parquet": (3, True),
-        f"{ROOT}dt=1/z": (2, False),
+    assert {key: item.size for key, item in found.items()} == {
+        f"{ROOT}dt=1/same.parquet": 3,
+        f"{ROOT}dt=1/z": 2,
     }
     assert found[f"{ROOT}dt=1/z"].etag == lake.store.head(BUCKET, f"{ROOT}dt=1/z").etag
-    assert (plan.objects, plan.bytes, plan.overwritten) == (2, 5, 1)
+    assert (plan.objects, plan.bytes) == (2, 5)
 
 
 def test_a_job_can_be_planned_again() -> None:
@@ -356,7 +353,7 @@ def test_a_job_can_be_planned_again() -> None:
     assert job.plan().objects == 2
     assert planned(lake).digest != digest
     job.commit()
-    assert lake.data() == new_names(NEW, True)
+    assert lake.data() == new_names(NEW)
 
 
 def test_a_plan_with_many_objects_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +370,7 @@ def test_a_plan_with_many_objects_is_split(monkeypatch: pytest.MonkeyPatch) -> N
     seal = load_seal(lake.context(), None).record
     verify_plan(lake.context(), job.record(), seal, plan)
     job.commit()
-    assert lake.data() == new_names(NEW, True)
+    assert lake.data() == new_names(NEW)
 
 
 def test_a_short_plan_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +384,7 @@ def test_a_short_plan_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len([key for key in lake.keys("") if key.endswith(".jsonl")]) == parts
         assert len(list(planned_objects(lake.context(), planned(lake)))) == count
         job.commit()
-        assert lake.data() == new_names(NEW, True)
+        assert lake.data() == new_names(NEW)
 
 
 def test_a_version_that_knows_no_short_plans_refuses_one() -> None:
@@ -444,7 +441,7 @@ def test_a_plan_that_changed_is_refused(part: bool, old: bytes, new: bytes, cut:
     assert lake.visible() == before
     plan = job.plan()
     job.commit(plan_etag=plan.etag)
-    assert lake.data() == {"dt=2/a": b"c", **new_names(NEW, True)}
+    assert lake.data() == {"dt=2/a": b"c", **new_names(NEW)}
 
 
 @pytest.mark.parametrize(
@@ -490,7 +487,7 @@ def test_a_forged_plan_deletes_nothing() -> None:
     record["parts"][0] |= {"etag": forged.etag, "sha256": sha256(lake.get(part)).hexdigest()}
     lake.store.put(BUCKET, summary, json.dumps(record).encode())
     job.commit()
-    assert lake.data() == {"dt=7/innocent": b"i", **new_names(NEW, True)}
+    assert lake.data() == {"dt=7/innocent": b"i", **new_names(NEW)}
 
 
 @pytest.mark.parametrize("part", [False, True], ids=["summary", "part"])
@@ -533,7 +530,7 @@ def test_a_plan_for_another_seal_is_made_anew() -> None:
     seal = lake.store.head(BUCKET, lake.context().layout.seal).etag
     lake.tamper(plan_keys(lake)[0], old=seal.encode(), new=b"0" * 32)
     job.commit()
-    assert lake.data() == new_names(NEW, True)
+    assert lake.data() == new_names(NEW)
 
 
 @pytest.mark.parametrize("threads", [0, 4])

@@ -10,7 +10,6 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     JobFailed,
     NoSuchJob,
-    NotReversible,
     OutcomeUnknown,
 )
 from airflow_s3commit.protocol.job import Job
@@ -155,27 +154,6 @@ def test_an_aborted_job_stays_aborted(lake: Lake) -> None:
     """Recovering a job that was aborted and cleaned up says that it is aborted."""
     lake.job().abort()
     assert lake.job().recover() == AbortReport(uploads=0, objects=0, state="aborted")
-
-
-def test_old_data_that_is_overwritten_cannot_be_rolled_back_without_force() -> None:
-    """With fixed names a begun commit only goes forward; forced, it keeps what is published."""
-    for force in (False, True):
-        lake = Lake()
-        lake.put(OLD)
-        lake.sealed(FILES, unique_filenames=False)
-        job = _half_committed(lake)
-        if force:
-            with pytest.raises(JobClosed, match=r"is lost: .* of 1 of its files"):
-                job.recover(rollback=True, force=True)
-            published = "dt=1/part-0.parquet"
-            kept = {path: body for path, body in OLD.items() if path != "_SUCCESS"}
-            assert lake.data() == {**kept, published: FILES[published]}
-            assert (lake.pending(), lake.staging()) == ([], [])
-        else:
-            with pytest.raises(NotReversible):
-                job.recover(rollback=True)
-            job.recover()
-            assert lake.data() == {**FILES, "dt=3/part-0.parquet": b"old 3/0"}
 
 
 def test_an_upload_that_is_gone_rolls_the_job_back(lake: Lake) -> None:

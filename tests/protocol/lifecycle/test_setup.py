@@ -82,7 +82,7 @@ def test_a_committed_job_set_up_again_is_still_committed() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"conflict_mode": "append"}, {"committer": "directory"}, {"unique_filenames": False},
+        {"conflict_mode": "append"}, {"committer": "directory"},
         {"track_pending": "s3"},
     ],
 )  # fmt: skip

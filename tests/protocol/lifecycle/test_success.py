@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from airflow_s3commit import JobOptions, repair, rollback
-from airflow_s3commit.exceptions import InvalidOption, JobClosed
+from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.lifecycle.success import renew_marker
@@ -19,9 +19,8 @@ from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.store.base import Call, Get, Outcome
 from airflow_s3commit.store.forwarding import ForwardingStore
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, Lake, an_id, named, once
 from tests.protocol.lifecycle.test_enter import crash
-from tests.protocol.lifecycle.test_run import lose_uploads
 from tests.protocol.metadata.test_snapshot import two_generations
 from tests.protocol.sweep.test_history import swept
 
@@ -99,24 +98,6 @@ def test_an_abort_leaves_the_markers() -> None:
     lake.job().abort()
     assert lake.get(f"{ROOT}dt=1/_SUCCESS") == before
     assert markers(lake) == {"dt=1": 1, "dt=2": 1}
-
-
-def test_a_lost_job_takes_the_markers_of_what_it_overwrites() -> None:
-    """A partition that a lost job has overwritten has no marker until the next commit to it."""
-    lake = marked(unique_filenames=False)
-    job = lake.sealed({"dt=1/a": b"new", "dt=3/a": b"3"}, unique_filenames=False)
-    lake.store.die("complete_upload", nth=2)
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
-    assert markers(lake) == {"dt=2": 2}
-    lose_uploads(lake)
-    with pytest.raises(JobClosed, match="is lost"):
-        lake.job().recover()
-    assert markers(lake) == {"dt=2": 2}
-    assert not any(where.startswith("dt=") for where in problems(lake))
-    lake.sealed({"dt=1/c": b"c"}, job_id=THIRD, conflict_mode="append").commit()
-    assert markers(lake) == {"dt=1": 5, "dt=2": 2}
 
 
 def test_a_whole_replace_leaves_no_marker_in_emptied_partitions() -> None:

@@ -31,9 +31,7 @@ from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
-
-MODES = [(True, "task"), (True, "s3"), (False, "task"), (False, "s3")]
+from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, named, once
 
 
 def tracked(lake: Lake, **skip: Any) -> list[str | None]:
@@ -55,23 +53,23 @@ def upload(lake: Lake, key: str) -> str:
 
 
 @each("committer", ["magic", "partitioned"])
-@each("mode", MODES)
+@each("track", ["task", "s3"])
 @each(
     ("verb", "ending", "moment"),
     [
         ("create_upload", "", "before"), ("create_upload", "", "after"), ("upload_part", "", "before"),
         ("upload_part", "", "after"), ("put", ".pendingset", "before"), ("put", ".pendingset", "after"),
-        ("put", ".pending", "before"), ("put", ".pending", "after"), ("put", ".intent", "after"),
+        ("put", ".pending", "before"), ("put", ".pending", "after"),
     ],
 )  # fmt: skip
 def test_a_process_that_dies_forgets_no_upload(
-    mode: tuple[bool, str], verb: str, ending: str, moment: str, committer: str
+    track: str, verb: str, ending: str, moment: str, committer: str
 ) -> None:
     """Wherever a task attempt dies, an abort of its job by another process leaves nothing pending."""
     lake = Lake()
     others = upload(lake, f"{ROOT}a.parquet"), upload(lake, f"{ROOT}{named('b.parquet', THEIRS)}")
     lake.store_clock.advance(10)
-    job = lake.set_up(unique_filenames=mode[0], track_pending=mode[1], committer=committer)
+    job = lake.set_up(track_pending=track, committer=committer)
     lake.store.die(verb, ending, after=moment == "after")
     with suppress(Crash):
         lake.run_task(job, {"a.parquet": b"1", "b.parquet": b"2"})
@@ -83,7 +81,7 @@ def test_a_process_that_dies_forgets_no_upload(
 
 
 def test_uploads_are_found_by_their_key() -> None:
-    """With unique names a listing finds the job's uploads, and only this job's."""
+    """A listing finds the job's uploads, and only this job's."""
     lake = Lake()
     job, theirs = lake.set_up(), lake.set_up(THEIRS)
     lake.run_task(job, {"a": b"1"})
@@ -155,66 +153,13 @@ def test_another_job_s_pendingset_does_not_endanger_its_uploads(state: str) -> N
         assert lake.data() == {named("a", THEIRS): b"theirs"}
 
 
-def test_an_intent_leads_to_its_own_key_only() -> None:
-    """An upload whose id was never recorded is found by the key of its intent."""
-    lake = Lake()
-    job = lake.set_up(unique_filenames=False)
-    earlier = upload(lake, f"{ROOT}a")
-    lake.store_clock.advance(5)
-    lake.store.die("create_upload", after=True)
-    with pytest.raises(Crash):
-        lake.run_task(job, {"a": b"1"})
-    lake.store.rest()
-    upload(lake, f"{ROOT}ab")
-    upload(lake, f"{ROOT}a/b")
-    found = list(untracked_uploads(lake.context()))
-    assert [pending.key for pending in found] == [f"{ROOT}a"]
-    assert earlier not in [pending.upload_id for pending in found]
-
-
-def test_an_intent_with_its_record_leads_nowhere() -> None:
-    """Once the upload's id is recorded, nothing else on that key is taken for this job's."""
-    lake = Lake()
-    lake.run_task(lake.set_up(unique_filenames=False), {"a": b"1"})
-    upload(lake, f"{ROOT}a")
-    assert untracked(lake) == []
-
-
-def test_an_intent_that_another_job_shares_is_left_alone() -> None:
-    """If two jobs intend one key, an upload on it cannot be attributed to this one."""
-    lake = Lake()
-    for job_id in (OURS, THEIRS):
-        lake.set_up(job_id, unique_filenames=False)
-        lake.store.die("create_upload", after=True)
-        with pytest.raises(Crash):
-            lake.run_task(lake.job(job_id), {"a": b"1"})
-        lake.store.rest()
-    assert untracked(lake) == []
-
-
-@pytest.mark.parametrize("body", [b"elsewhere/a", b"flights10/a", b"flights/_hidden/a", b"", b"\xff"])
-def test_a_tampered_intent_reaches_no_other_key(body: bytes) -> None:
-    """An intent whose content is not its own key leads to no upload, and stops no abort."""
-    lake = Lake()
-    job = lake.set_up(unique_filenames=False)
-    lake.store.die("create_upload", after=True)
-    with pytest.raises(Crash):
-        lake.run_task(job, {"a": b"1"})
-    lake.store.rest()
-    (intent,) = [key for key in lake.keys("") if key.endswith(".intent")]
-    lake.store.put(BUCKET, intent, body)
-    others = {upload(lake, key) for key in ("elsewhere/a", "flights10/a", f"{ROOT}_hidden/a")}
-    lake.job().abort()
-    assert others <= {pending.upload_id for pending in lake.store.list_uploads(BUCKET, "")}
-
-
-@pytest.mark.parametrize(("unique", "track"), MODES)
-def test_an_upload_that_cannot_be_recorded_is_not_left_pending(unique: bool, track: str) -> None:
+@pytest.mark.parametrize("track", ["task", "s3"])
+def test_an_upload_that_cannot_be_recorded_is_not_left_pending(track: str) -> None:
     """If the record of a started upload cannot be written, the attempt leaves nothing pending."""
     lake = Lake()
-    job = lake.set_up(unique_filenames=unique, track_pending=track)
+    job = lake.set_up(track_pending=track)
     lake.store.before = once("put", ".pending", Unavailable("slow down"))
-    if unique and track == "task":
+    if track == "task":
         lake.run_task(job, {"a": b"1"})
         return
     with pytest.raises(Unavailable):
@@ -222,15 +167,14 @@ def test_an_upload_that_cannot_be_recorded_is_not_left_pending(unique: bool, tra
     assert lake.pending() == []
 
 
-@pytest.mark.parametrize(("unique", "track"), MODES)
-def test_records_are_kept_where_they_are_needed(unique: bool, track: str) -> None:
-    """Uploads have records of their own with fixed names, or where the job asks for them."""
+@pytest.mark.parametrize("track", ["task", "s3"])
+def test_records_are_kept_where_they_are_needed(track: str) -> None:
+    """Uploads have records of their own where the job asks for them."""
     lake = Lake()
-    lake.run_task(lake.set_up(unique_filenames=unique, track_pending=track), {"a": b"1", "b": b"2"})
+    lake.run_task(lake.set_up(track_pending=track), {"a": b"1", "b": b"2"})
     endings = [key.rpartition(".")[2] for key in lake.staging() if "/tasks/" in key]
     assert endings.count("pendingset") == 1
-    assert endings.count("pending") == (0 if unique and track == "task" else 2)
-    assert endings.count("intent") == (0 if unique else 2)
+    assert endings.count("pending") == (0 if track == "task" else 2)
 
 
 FILES = {f"dt=1/{name}": name.encode() * 2 for name in "abcd"}
@@ -420,11 +364,11 @@ def test_taking_back_leaves_nothing(completed: list[int]) -> None:
 
 def test_taking_back_spares_what_is_not_ours() -> None:
     """An object that another writer put over ours stays."""
-    lake, uploads = pending_lake(unique_filenames=False)
+    lake, uploads = pending_lake()
     complete(lake, uploads)
-    lake.put({"dt=1/b": b"someone else's"})
+    lake.put({named("dt=1/b"): b"someone else's"})
     assert delete_ours(lake.context(), uploads) == 3
-    assert lake.data() == {"dt=1/b": b"someone else's"}
+    assert lake.data() == {named("dt=1/b"): b"someone else's"}
 
 
 def test_uploads_are_aborted_before_their_objects_are_deleted() -> None:
@@ -439,11 +383,11 @@ def test_uploads_are_aborted_before_their_objects_are_deleted() -> None:
 
 def test_an_object_changed_between_look_and_delete_stays() -> None:
     """Only the object that was checked is deleted."""
-    lake, uploads = pending_lake(unique_filenames=False)
+    lake, uploads = pending_lake()
     complete(lake, uploads)
-    lake.store.before = once("delete", "dt=1/a", lambda: lake.put({"dt=1/b": b"changed"}))
+    lake.store.before = once("delete", named("dt=1/a"), lambda: lake.put({named("dt=1/b"): b"changed"}))
     assert delete_ours(lake.context(), uploads) == 3
-    assert lake.data() == {"dt=1/b": b"changed"}
+    assert lake.data() == {named("dt=1/b"): b"changed"}
 
 
 def test_a_look_that_fails_takes_nothing_back() -> None:

@@ -97,17 +97,14 @@ def test_another_job_s_seal_is_refused() -> None:
         ("00001_1.pendingset", b"", b"", 1 << 20),
     ],
 )  # fmt: skip
-@each("unique", [True, False])
-def test_what_changed_after_the_seal_is_refused(
-    record: str, old: bytes, new: bytes, cut: int, unique: bool
-) -> None:
+def test_what_changed_after_the_seal_is_refused(record: str, old: bytes, new: bytes, cut: int) -> None:
     """A seal, stage seal or pendingset that was changed or cut short stops the commit before it begins."""
-    lake, _ = sealed_lake(unique_filenames=unique)
+    lake, _ = sealed_lake()
     (key,) = [key for key in lake.keys("") if key.endswith(record)]
     lake.tamper(key, old=old, new=new, cut=cut)
     refused(lake, InvalidRecord, lake.job().commit)
-    if not unique or f"{OURS}/" in record:
-        # With unique names a plan does not need the keys in the pendingsets.
+    if f"{OURS}/" in record:
+        # A plan does not need the keys in the pendingsets.
         refused(lake, InvalidRecord, lake.job().plan)
     state = lake.job().state()
     assert state is not None

@@ -396,14 +396,13 @@ def test_verify_does_not_take_retained_files_for_foreign_ones() -> None:
 @each(
     ("options", "message"),
     [
-        ({"retain": WEEK, "unique_filenames": False}, "needs unique file names"),
         ({"retain": "7"}, "retain: '7' is not a duration"),
         ({"retain": "1000000w"}, "more than a hundred years"),
         ({"retain": 7}, "retain=7 is not text"),
     ],
 )
-def test_retain_is_refused_where_old_files_cannot_stay(options: dict[str, Any], message: str) -> None:
-    """Jobs that overwrite before their entry cannot retain, and only durations are accepted."""
+def test_retain_is_a_duration(options: dict[str, Any], message: str) -> None:
+    """Only durations are accepted, of a hundred years at most."""
     with pytest.raises(InvalidOption, match=message):
         JobOptions(conflict_mode="replace", **options)
 

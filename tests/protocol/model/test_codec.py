@@ -91,7 +91,7 @@ class TestRoom:
 
     def test_lists(self) -> None:
         """A part of a plan has 10,000 of the longest keys, a manifest's list a million files."""
-        planned = PlannedObject(key=KEY, size=2**60, etag="e" * 40, overwritten=True)
+        planned = PlannedObject(key=KEY, size=2**60, etag="e" * 40)
         entry = FileEntry(
             key=KEY, size=2**60, etag="e" * 40, partition=KEY, upload=OURS, statistics=STATISTICS
         )
@@ -251,9 +251,7 @@ class TestPlain:
 def test_an_oversized_record_is_not_written() -> None:
     """A record that is too large to be read again is refused when it is saved."""
     parts = [PlanPart(number=number, etag="e" * 8_000, objects=1) for number in range(2_200)]
-    record = PlanRecord(
-        job_id="j", plan_id="p", seal_etag="e", parts=parts, objects=0, bytes=0, overwritten=0, digest="d"
-    )
+    record = PlanRecord(job_id="j", plan_id="p", seal_etag="e", parts=parts, objects=0, bytes=0, digest="d")
     with pytest.raises(TooLarge, match="a PlanRecord that is to be saved"):
         encode(record)
 

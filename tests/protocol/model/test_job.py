@@ -9,4 +9,4 @@ def test_options_have_hadoop_s_names() -> None:
     """The options' defaults are the documented ones."""
     options = JobOptions()
     assert (options.committer, options.conflict_mode) == ("partitioned", "fail")
-    assert (options.unique_filenames, options.track_pending, options.staging) == (True, "task", None)
+    assert (options.track_pending, options.staging) == ("task", None)

@@ -311,17 +311,16 @@ def test_a_magic_path_maps_back_to_the_path_it_was_built_from(elements: list[str
     assert final_path(f"sales/2025/{written}") == f"sales/2025/{relative}"
 
 
-def _writer(committer: Committer, *, unique: bool = False) -> tuple[MemoryStore, Job, TaskAttempt]:
+def _writer(committer: Committer) -> tuple[MemoryStore, Job, TaskAttempt]:
     store = MemoryStore(("lake",), min_part_bytes=1)
-    options = JobOptions(committer=committer, conflict_mode="append", unique_filenames=unique)
+    options = JobOptions(committer=committer, conflict_mode="append")
     job = Job.setup(store, "s3://lake/sales/", options=options, job_id=JOB)
     return store, job, job.task_attempt("spark", "1", "00000", "1", threads=0, min_part_bytes=1)
 
 
-@pytest.mark.parametrize(("unique", "name"), [(False, "part-0.parquet"), (True, f"part-0-{JOB}.parquet")])
-def test_a_file_opened_at_a_magic_path_is_committed_to_its_final_path(unique: bool, name: str) -> None:
+def test_a_file_opened_at_a_magic_path_is_committed_to_its_final_path() -> None:
     """With the committer ``magic`` a tool may write to the path that Hadoop would use."""
-    store, job, writer = _writer("magic", unique=unique)
+    store, job, writer = _writer("magic")
     with writer:
         with writer.open(magic_path("day=17/part-0.parquet")) as file:
             file.write(b"rows")
@@ -329,7 +328,7 @@ def test_a_file_opened_at_a_magic_path_is_committed_to_its_final_path(unique: bo
     job.seal_stage("spark", "1", [task])
     job.seal()
     assert list(job.commit().partitions) == ["day=17"]
-    assert store.get("lake", f"sales/day=17/{name}").body == b"rows"
+    assert store.get("lake", f"sales/day=17/part-0-{JOB}.parquet").body == b"rows"
 
 
 @pytest.mark.parametrize("committer", ["directory", "partitioned"])

@@ -77,7 +77,7 @@ def demanding() -> tuple[Lake, Demanding]:
         ({"committer": "file"}, "committer='file' is not 'directory' or 'partitioned' or 'magic'"),
         ({"conflict_mode": "REPLACE"}, "'fail' or 'append' or 'replace'"),
         ({"track_pending": None}, "track_pending=None is not"),
-        ({"unique_filenames": "yes"}, "unique_filenames='yes' is not True or False"),
+        ({"partition_success": "yes"}, "partition_success='yes' is not True or False"),
         ({"track_pending": 3}, "track_pending=3 is not 'task' or 's3'"),
         ({"track_pending": ["task"]}, "track_pending="),
         ({"staging": 7}, "staging=7 is not text or None"),
@@ -203,14 +203,14 @@ def test_a_bucket_that_demands_encryption_takes_every_write_of_a_job(committer: 
     job = lake.sealed({"dt=1/a": b"1"}, {"dt=2/b": b"2"}, **settings)
     lake.job().plan()
     lake.job().commit()
-    again = lake.sealed({"dt=1/c": b"3"}, job_id=THEIRS, unique_filenames=False, **settings)
+    again = lake.sealed({"dt=1/c": b"3"}, job_id=THEIRS, **settings)
     again.plan()
     for shard in lake.job(THEIRS).begin(2):
         lake.job(THEIRS).complete(shard)
     lake.job(THEIRS).finish()
     assert job.manifest() is not None
     kept = [] if committer == "directory" else [named("dt=2/b")]
-    assert sorted(lake.data()) == ["dt=1/c", *kept]
+    assert sorted(lake.data()) == [named("dt=1/c", THEIRS), *kept]
 
 
 def test_a_bucket_that_demands_encryption_takes_every_write_of_an_abort() -> None:

@@ -15,7 +15,6 @@ from airflow_s3commit.exceptions import (
     ForeignRecord,
     InvalidOption,
     InvalidRecord,
-    JobClosed,
     SignatureRefused,
 )
 from airflow_s3commit.protocol.job import Job
@@ -200,10 +199,10 @@ def keyed(lake: Lake, signer: HmacSigner | None = SIGNER) -> Job:
     return job
 
 
-def sealed(lake: Lake, *, unique: bool = True) -> Job:
+def sealed(lake: Lake) -> Job:
     """Return a job that processes with the key set up and sealed, and one without it wrote."""
     lake.put(OLD)
-    options = JobOptions(committer="magic", conflict_mode="replace", unique_filenames=unique)
+    options = JobOptions(committer="magic", conflict_mode="replace")
     Job.setup(
         lake.store, lake.destination, options=options, job_id=OURS, signer=SIGNER,
         clock=lake.clock, new_id=lake.new_id,
@@ -241,7 +240,6 @@ def undone(lake: Lake, *steps: Step) -> None:
 
 #: Other values of fields that have few.
 _CHOICES: dict[str, object] = {
-    "lost": {"count": 1, "keys": []},
     "committer": "directory",
     "conflict_mode": "fail",
     "removes": "nothing",
@@ -328,39 +326,6 @@ def test_an_entry_of_the_log_that_was_changed_decides_nothing() -> None:
         undone(lake, Job.commit, Job.abort, Job.recover)
     lake.store.put(BUCKET, ENTRY, json.dumps(record, separators=(",", ":")).encode())
     assert keyed(lake).commit().generation == 2
-
-
-@pytest.mark.parametrize("kind", ["begin", "lost"])
-def test_a_begin_or_lost_entry_that_was_changed_decides_nothing(kind: str) -> None:
-    """No field of a signed job's own begin or lost entry can be changed."""
-    lake = Lake()
-    sealed(lake, unique=False)
-    key = ENTRY
-    lake.store.die("put", key, after=True)
-    with pytest.raises(Crash):
-        keyed(lake).commit()
-    lake.store.rest()
-    if kind == "lost":
-        for upload in list(lake.store.list_uploads(BUCKET, ROOT)):
-            lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
-        key = f"{HOME}log/00000000000000000003.json"
-        lake.store.die("put", key, after=True)
-        with pytest.raises(Crash):
-            keyed(lake).commit()
-        lake.store.rest()
-    genuine = lake.get(key)
-    record = json.loads(genuine)
-    assert record["kind"] == kind
-    assert record["signature"]
-    for other in changes(record):
-        lake.store.put(BUCKET, key, json.dumps(other, separators=(",", ":")).encode())
-        undone(lake, Job.commit, Job.abort, Job.recover)
-    lake.store.put(BUCKET, key, genuine)
-    if kind == "lost":
-        with pytest.raises(JobClosed, match="lost"):
-            keyed(lake).commit()
-    else:
-        assert keyed(lake).commit().generation == 3
 
 
 @pytest.mark.parametrize("kind", ["commit", "abandon"])

@@ -32,13 +32,11 @@ from airflow_s3commit.protocol.model.job import (
     JobOptions,
     JobRecord,
     JobReference,
-    LostFiles,
     SavedSuccess,
     StateRecord,
 )
 from airflow_s3commit.protocol.model.log import (
     Baseline,
-    Begin,
     CheckpointHead,
     LiveCommit,
     LogEntry,
@@ -167,12 +165,9 @@ RECORDS: dict[str, msgspec.Struct] = {
         parts=[PlanPart(number=0, etag=ETAG, objects=2)],
         objects=2,
         bytes=42,
-        overwritten=1,
         digest="000102030405060708090a0b0c0d0e0f",
     ),
-    "planned-object": PlannedObject(
-        key="flights/dt=2013-01-01/old.parquet", size=21, etag=ETAG, overwritten=True
-    ),
+    "planned-object": PlannedObject(key="flights/dt=2013-01-01/old.parquet", size=21, etag=ETAG),
     "manifest-1": ManifestRecord(
         job_id=JOB,
         destination=HERE,
@@ -434,39 +429,10 @@ RECORDS.update(
     }
 )
 
-LOST = LostFiles(count=2, keys=["flights/dt=1/part-0.parquet", "flights/dt=1/part-1.parquet"])
-
 RECORDS.update(
     {
-        "job-1-begun": msgspec.structs.replace(RECORDS["job-1-retaining"], begun={OTHER: 5}),
         "manifest-1-whole": COMMITTED,
         "aborted-1-whole": ABORTED,
-        "aborted-1-lost": msgspec.structs.replace(ABORTED, reason=None, lost=LOST),
-        "log-entry-1-begin": LogEntry(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            number=7,
-            kind="begin",
-            epoch=3,
-            begin=Begin(
-                partitions=list(PARTITIONS), seal_etag=ETAG, files=3, destroys=2, since=1739800000123
-            ),
-            removes="partitions",
-            plan=PlanName(plan_id="p-1", etag=ETAG),
-            begun={OTHER: 5, JOB: 7},
-            nonce="n-9",
-        ),
-        "log-entry-1-lost": LogEntry(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            number=7,
-            kind="lost",
-            epoch=3,
-            manifest=msgspec.structs.replace(COMMITTED, lost=LOST),
-            nonce="n-9",
-        ),
     }
 )
 
@@ -540,25 +506,18 @@ RECORDS["retained-commit-within"] = msgspec.structs.replace(RECORDS["retained-co
 RECORDS["destination-1"] = destination.RegisteredDestination(
     destination=HERE, aws_conn_id="lake", staging="s3://private/staging/"
 )
-#: As it was before commits could write a marker in each partition, with the field it has since.
 RECORDS["job-1-marking"] = msgspec.structs.replace(
     RECORDS["job-1-retaining"], marking=True, options=JobOptions(partition_success=True)
 )
-UNMARKED = ("job-1-begun", "job-1-retaining")
-
-#: As they were before jobs could begin, or be lost.
-UNBEGUN = ("job-1-retaining", "manifest-1-logged", "aborted-1-context", "aborted-1-context-placed")
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is only written inside other records.
 PARTS = {
     Baseline,
-    Begin,
     Counts,
     DriverTask,
     JobOptions,
     NewestSchemas,
-    LostFiles,
     ObjectOptions,
     PlanName,
     PlanPart,
@@ -685,7 +644,7 @@ def test_records_under_conditions_have_a_nonce(kind: type[msgspec.Struct]) -> No
         ("job-1", {"job_id": ""}),
         ("job-1", {"options": {"committer": "file"}}),
         ("job-1", {"options": {"conflict_mode": "REPLACE"}}),
-        ("job-1", {"options": {"unique_filenames": "yes"}}),
+        ("job-1", {"options": {"partition_success": "yes"}}),
         ("job-1", {"created": -1}),
         ("job-1", {"context": {"n": 1}}),
         ("state-1", {"state": "done"}),
@@ -718,7 +677,7 @@ def test_a_field_out_of_its_range_is_refused_both_ways(name: str, fields: dict[s
 @each(
     ("name", "fields"),
     [
-        ("log-entry-1-commit", {"kind": "begin"}),
+        ("log-entry-1-commit", {"kind": "release"}),
         ("log-entry-1-commit", {"kind": "abandon"}),
         ("log-entry-1-commit", {"manifest": None}),
         ("log-entry-1-commit", {"aborted": {"job_id": JOB, "destination": HERE, "since": 0}}),
@@ -779,13 +738,6 @@ def test_totals_are_small_enough_for_xcom(name: str) -> None:
     record: Any = RECORDS[name]
     assert not any(isinstance(value, list | dict) for value in record.to_dict().values())
     json.dumps(record.to_dict())
-
-
-@pytest.mark.parametrize("mode", ["append", "fail", "replace"])
-@pytest.mark.parametrize("unique", [True, False])
-def test_what_destroys_old_data_before_its_entry_runs_alone(mode: Any, unique: bool) -> None:
-    """Jobs with fixed names run alone; the log orders all others."""
-    assert JobOptions(conflict_mode=mode, unique_filenames=unique).needs_begin is not unique
 
 
 def test_threads_that_begin_together_read_alike() -> None:

@@ -77,7 +77,7 @@ def test_a_dry_run_is_the_default_and_removes_nothing() -> None:
 
 def test_a_living_job_is_never_touched() -> None:
     """Whatever it does, a job with a recent sign of life keeps every upload and record, and commits."""
-    for options in ({}, {"unique_filenames": False}, {"track_pending": "s3"}):
+    for options in ({}, {"track_pending": "s3"}):
         lake = Lake()
         lake.put(OLD)
         job = lake.set_up(**options)
@@ -168,7 +168,7 @@ def test_leftovers_without_a_job_are_removed_when_old() -> None:
     """A setup that stopped, and records of a job that is gone, go with the uploads that they name."""
     lake = Lake()
     _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("half-set-up")))
-    job = lake.set_up(unique_filenames=False)
+    job = lake.set_up()
     lake.run_task(job, FILES)
     for name in ("job.json", "state.json"):
         lake.store.delete(BUCKET, f"{ROOT}__magic_job-{OURS}/{name}")
@@ -210,27 +210,6 @@ def test_unclaimed_uploads_are_aborted_when_old() -> None:
     left = {upload.upload_id: upload.key for upload in lake.store.list_uploads(BUCKET, "")}
     assert sorted(left.values()) == [f"{ROOT}dt=1/young.parquet", "flights10/x"]
     assert beside in left
-
-
-def test_uploads_under_fixed_names_belong_to_every_job_that_intends_them() -> None:
-    """If two jobs write one key, the sweep of the dead one leaves its uploads to the living one."""
-    lake = Lake()
-    options = {"unique_filenames": False, "committer": "magic"}
-    dead = lake.set_up(**options)
-    lake.run_task(dead, FILES)
-    lake.store_clock.advance(2 * DAY)
-    alive = lake.set_up(THEIRS, **options)
-    counted = lake.run_task(alive, FILES)
-    lake.store_clock.advance(1)
-    report = lake.sweep()
-    assert lake.staging(THEIRS) != []
-    alive.seal_stage("spark", "1", [counted])
-    alive.seal()
-    alive.commit()
-    assert lake.data() == FILES
-    assert (report.uploads, report.failures) == (0, [])
-    assert [done.job_id for done in lake.sweep().jobs] == [OURS]
-    assert (lake.data(), lake.pending()) == (FILES, [])
 
 
 def test_jobs_on_directories_above_and_below_keep_their_uploads() -> None:
@@ -440,8 +419,8 @@ class _Graveyard:
         lake = self.lake
         lake.put(OLD)
         lake.run_task(lake.set_up(DEAD, conflict_mode="append"), FILES)
-        lake.set_up(an_id("dead-fixed"), unique_filenames=False, conflict_mode="append")
-        lake.run_task(lake.job(an_id("dead-fixed")), FILES)
+        lake.set_up(an_id("dead-too"), conflict_mode="append")
+        lake.run_task(lake.job(an_id("dead-too")), FILES)
         _stop(lake, "put", f"{ENDED}.json", lake.sealed(FILES, job_id=ENDED).commit)
         _stop(lake, "put", "state.json", lake.sealed(FILES, job_id=ABORTED, conflict_mode="append").abort)
         _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("remains")))
@@ -487,7 +466,7 @@ def test_a_sweep_of_everything_leaves_the_living_alone() -> None:
     yard = _Graveyard()
     report = yard.lake.sweep()
     assert {(done.job_id, done.action) for done in report.jobs} == {
-        (DEAD, "abort"), (an_id("dead-fixed"), "abort"), (ENDED, "finish"), (ABORTED, "abort"),
+        (DEAD, "abort"), (an_id("dead-too"), "abort"), (ENDED, "finish"), (ABORTED, "abort"),
         (an_id("remains"), "discard"),
     }  # fmt: skip
     assert (report.uploads, report.skipped, report.failures) == (2, [], [])

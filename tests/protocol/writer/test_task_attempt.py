@@ -24,7 +24,7 @@ from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.pendingset import PendingSet
 from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, WatchedStore, an_id, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, WatchedStore, named, once
 from tests.protocol.model.test_destination import BAD_PATHS
 
 FILES = {"dt=1/a.parquet": b"11", "dt=2/a.parquet": b"222", "b.parquet": b""}
@@ -43,18 +43,17 @@ def write(attempt: TaskAttempt, path: str, body: bytes = b"x") -> None:
 
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
 @pytest.mark.parametrize("track", ["task", "s3"])
-@pytest.mark.parametrize("unique", [True, False])
-def test_a_commit_writes_one_pendingset(unique: bool, track: str, committer: str) -> None:
+def test_a_commit_writes_one_pendingset(track: str, committer: str) -> None:
     """Every file of the attempt is pending, none is visible, and one pendingset names them all."""
     lake = Lake()
-    job = lake.set_up(unique_filenames=unique, track_pending=track, committer=committer)
+    job = lake.set_up(track_pending=track, committer=committer)
     committed = lake.run_task(job, FILES)
     assert (committed.files, committed.bytes, committed.rows) == (3, 5, 5)
     assert committed.location == f"s3://{BUCKET}/{lake.pendingset_key()}"
     fetched = lake.store.get(BUCKET, lake.pendingset_key())
     assert committed.etag == fetched.info.etag
     pendingset = decode(PendingSet, fetched.body, "x")
-    expected = [ROOT + (named(path) if unique else path) for path in FILES]
+    expected = [ROOT + named(path) for path in FILES]
     assert [upload.destinationKey for upload in pendingset.commits] == expected
     assert sorted(lake.pending()) == sorted(expected)
     assert lake.visible() == {}
@@ -103,7 +102,7 @@ def test_a_path_that_leads_elsewhere_is_refused(path: str, committer: str) -> No
 
 
 def test_a_key_too_long_is_refused() -> None:
-    """The job's id counts, so a path may fit only without it."""
+    """The job's id counts, so a path that fits without it may be too long."""
     lake = Lake()
     path = "x" * (1024 - len(ROOT) - 10)
     with (
@@ -111,8 +110,6 @@ def test_a_key_too_long_is_refused() -> None:
         pytest.raises(InvalidRecord, match="keys end at 1024: "),
     ):
         attempt.open(path)
-    with attempt_of(lake.set_up(an_id("other-job"), unique_filenames=False)) as attempt:
-        write(attempt, path)
     assert lake.pending() == []
 
 
@@ -207,11 +204,10 @@ def test_an_open_file_cannot_be_committed() -> None:
 
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
 @pytest.mark.parametrize("track", ["task", "s3"])
-@pytest.mark.parametrize("unique", [True, False])
-def test_leaving_without_a_commit_leaves_nothing(unique: bool, track: str, committer: str) -> None:
+def test_leaving_without_a_commit_leaves_nothing(track: str, committer: str) -> None:
     """An uncommitted attempt has nothing pending when its block is left, however it is left."""
     lake = Lake()
-    job = lake.set_up(unique_filenames=unique, track_pending=track, committer=committer)
+    job = lake.set_up(track_pending=track, committer=committer)
     with attempt_of(job) as attempt:
         write(attempt, "a")
         attempt.open("b").write(b"open")
@@ -345,12 +341,11 @@ def test_a_job_that_ended_accepts_no_file(end: str) -> None:
 
 @each("committer", ["magic", "partitioned"])
 @each("track", ["task", "s3"])
-@each("unique", [True, False])
 @each("end", ["sealed", "aborted", "committed"])
-def test_a_late_attempt_cannot_commit(end: str, unique: bool, track: str, committer: str) -> None:
+def test_a_late_attempt_cannot_commit(end: str, track: str, committer: str) -> None:
     """An attempt that writes on while its job ends commits nothing and leaves nothing pending."""
     lake = Lake()
-    job = lake.set_up(unique_filenames=unique, track_pending=track, committer=committer)
+    job = lake.set_up(track_pending=track, committer=committer)
     late = attempt_of(lake.job(), "99999")
     file = late.open("late")
     lake.run_stage(job, {"a": b"1"})
@@ -362,15 +357,15 @@ def test_a_late_attempt_cannot_commit(end: str, unique: bool, track: str, commit
         late.commit()
     assert lake.visible() == visible
     left = lake.pending()
-    assert left == ([] if end != "sealed" else [ROOT + (named("a") if unique else "a")])
+    assert left == ([] if end != "sealed" else [ROOT + named("a")])
     if end == "aborted":
         assert lake.left() == []
 
 
-def late_attempt(*, unique: bool) -> tuple[Lake, TaskAttempt]:
+def late_attempt() -> tuple[Lake, TaskAttempt]:
     """Return a lake whose job was committed, and an attempt that had written a file before, and writes on."""
     lake = Lake()
-    job = lake.set_up(unique_filenames=unique, track_pending="s3", committer="magic")
+    job = lake.set_up(track_pending="s3", committer="magic")
     lake.run_stage(job, {"a": b"1"})
     late = attempt_of(lake.job(), "99999")
     write(late, "first")
@@ -379,17 +374,16 @@ def late_attempt(*, unique: bool) -> tuple[Lake, TaskAttempt]:
     return lake, late
 
 
-@each("unique", [True, False])
 @each("commits", [True, False])
 @each("fails", [False, True])
-def test_a_late_attempt_removes_the_records_of_its_uploads(fails: bool, commits: bool, unique: bool) -> None:
+def test_a_late_attempt_removes_the_records_of_its_uploads(fails: bool, commits: bool) -> None:
     """An attempt whose job was committed leaves no record, except while one of its uploads may be pending."""
-    lake, late = late_attempt(unique=unique)
+    lake, late = late_attempt()
     # Written after the commit has removed the staging.
     for path in ("second", "third"):
         write(late, path)
     if fails:
-        third = named("third") if unique else "third"
+        third = named("third")
         lake.store.before = once("abort_upload", third, Unavailable("slow down"))
     with suppress(AlreadyCommitted, Unavailable), late:
         if commits:
@@ -397,16 +391,6 @@ def test_a_late_attempt_removes_the_records_of_its_uploads(fails: bool, commits:
     left = [key for key in lake.keys("") if "/99999_1" in key and not key.endswith(".pendingset")]
     assert bool(left) is fails
     assert len(lake.pending()) == fails
-
-
-def test_an_aborted_attempt_keeps_the_record_of_an_upload_that_may_have_started() -> None:
-    """With fixed names the intent of an upload whose start has no known outcome is not removed."""
-    lake, late = late_attempt(unique=False)
-    lake.store.after = once("create_upload", "second", OutcomeUnknown("lost"))
-    with pytest.raises(OutcomeUnknown), late:
-        write(late, "second")
-    assert [key.rpartition(".")[2] for key in lake.keys("") if "/99999_1" in key] == ["intent"]
-    assert lake.pending() == [ROOT + "second"]
 
 
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
