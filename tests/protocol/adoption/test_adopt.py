@@ -20,6 +20,7 @@ from airflow_s3commit.exceptions import (
     JobFailed,
     JobMismatch,
     NoSuchJob,
+    NotReversible,
     S3CommitError,
 )
 from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
@@ -28,7 +29,9 @@ from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manife
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, ConflictMode, JobOptions, JobReference
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.table_rollback import rollback
 from airflow_s3commit.protocol.write_job import write_job
+from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.store.base import PartEtag
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.s3.store import S3Store
@@ -669,3 +672,40 @@ def test_a_real_store_shows_which_of_hadoops_uploads_are_complete(
     assert dead.keys(MAGIC) == []
     for key in dead.keys(ROOT):
         seaweed_store.delete(BUCKET, key)
+
+
+def written(dead: DeadJob) -> None:
+    """Commit a file of ours beside what was there before the log."""
+    dead.store.put(BUCKET, f"{ROOT}day=1/older", b"older")
+    job = write_job(dead.destination, store=dead.store, conflict_mode="append")
+    with job as writer, writer.open("day=1/ours") as file:
+        file.write(b"ours")
+
+
+def test_a_rollback_removes_no_file_whose_name_lacks_its_job() -> None:
+    """Such a file of an adopted job may be a later one of the same name, so the rollback is refused."""
+    dead = dead_job("staging")
+    written(dead)
+    finish(dead, "staging")
+    with pytest.raises(NotReversible, match=f"does not have the id of job {UUID} in its name"):
+        rollback(dead.store, dead.destination, to=2)
+    assert dead.contents.items() <= dead.visible().items()
+
+
+def test_a_file_of_an_adopted_job_is_not_older_than_the_log() -> None:
+    """What is adopted while a reader lists older files is in no earlier generation, whatever its name."""
+    dead = dead_job("staging")
+    written(dead)
+    listing = dead.store.list_objects
+    adopted: list[ManifestRecord] = []
+
+    def adopting(bucket: str, prefix: str, **arguments: Any) -> Any:
+        if prefix == ROOT and not adopted:
+            dead.store.list_objects = listing
+            adopted.append(finish(dead, "staging"))
+        return listing(bucket, prefix, **arguments)
+
+    dead.store.list_objects = adopting
+    found = find_table(dead.store, Destination.parse(dead.destination), Choice())
+    assert (found.generation, len(found.files)) == (adopted[0].generation, len(dead.contents) + 2)
+    assert len({file.path for file in found.files}) == len(found.files)
