@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         PreconditionFailed,
         Refused,
         S3CommitError,
-        SignatureRefused,
         StoreRejected,
         StoreUnsuitable,
         TooLarge,
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, StateRecord
     from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
     from airflow_s3commit.protocol.model.object_options import ObjectOptions
-    from airflow_s3commit.protocol.model.ownership import HmacSigner, Signer
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, PlanReference, SealReference
     from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
@@ -74,7 +72,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.memory import MemoryStore
     from airflow_s3commit.store.s3.config import S3Config
     from airflow_s3commit.store.s3.glue import GlueTable
-    from airflow_s3commit.store.s3.kms import KmsSigner
     from airflow_s3commit.store.s3.store import S3Store
 
 __all__ = [
@@ -95,7 +92,6 @@ __all__ = [
     "FileEntry",
     "ForeignRecord",
     "GlueTable",
-    "HmacSigner",
     "InvalidDestination",
     "InvalidOption",
     "InvalidPath",
@@ -107,7 +103,6 @@ __all__ = [
     "JobOptions",
     "JobReference",
     "JobWriter",
-    "KmsSigner",
     "ManifestRecord",
     "MemoryStore",
     "NoSuchBucket",
@@ -131,8 +126,6 @@ __all__ = [
     "S3Config",
     "S3Store",
     "SealReference",
-    "SignatureRefused",
-    "Signer",
     "StateRecord",
     "StoreRejected",
     "StoreUnsuitable",
@@ -172,8 +165,7 @@ if not TYPE_CHECKING:
                 "InvalidDestination", "InvalidOption", "InvalidPath", "InvalidRecord", "JobClosed",
                 "JobFailed", "JobMismatch", "NoSuchBucket", "NoSuchJob", "NoSuchKey",
                 "NoSuchUpload", "NotReversible", "OutcomeUnknown", "PreconditionFailed", "Refused",
-                "S3CommitError",
-                "SignatureRefused", "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
+                "S3CommitError", "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
             ),
             "airflow_s3commit.protocol.closed_baseline": ("BaselineReport", "baseline"),
             "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
@@ -192,7 +184,6 @@ if not TYPE_CHECKING:
             ),
             "airflow_s3commit.protocol.model.manifest": ("FileEntry", "ManifestRecord"),
             "airflow_s3commit.protocol.model.object_options": ("ObjectOptions",),
-            "airflow_s3commit.protocol.model.ownership": ("HmacSigner", "Signer"),
             "airflow_s3commit.protocol.model.sealed_job": (
                 "CommittedTask", "Counts", "PlanReference", "SealReference",
             ),
@@ -210,7 +201,6 @@ if not TYPE_CHECKING:
             "airflow_s3commit.store.memory": ("MemoryStore",),
             "airflow_s3commit.store.s3.config": ("S3Config",),
             "airflow_s3commit.store.s3.glue": ("GlueTable",),
-            "airflow_s3commit.store.s3.kms": ("KmsSigner",),
             "airflow_s3commit.store.s3.store": ("S3Store",),
         },
     )  # fmt: skip

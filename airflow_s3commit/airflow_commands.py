@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.cli.store_options import Connection
     from airflow_s3commit.hooks.s3_commit import S3CommitHook
-    from airflow_s3commit.protocol.model.ownership import Signer
     from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["COMMANDS", "get_cli_commands"]
@@ -104,7 +103,6 @@ def run(args: argparse.Namespace) -> NoReturn:
         ("airflow", "s3commit"),
         ("--aws-conn-id", conn_id),
         lambda asked: _open(conn_id, asked),
-        _signer,
         conn_id,
     )
     program.main([args.subcommand, args.destination, *words], prog_name="airflow s3commit", obj=provider)
@@ -153,14 +151,6 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
             f"Airflow has no connection {conn_id!r}: add it, or choose another with --aws-conn-id"
         ) from error
     return hook.store
-
-
-def _signer() -> Signer | None:
-    from airflow_s3commit.hooks.s3_commit import configured_signer  # noqa: PLC0415
-
-    found: list[Signer | None] = []
-    _quietly(lambda: found.append(configured_signer()))
-    return found[0]
 
 
 def _connect(hook: S3CommitHook) -> None:

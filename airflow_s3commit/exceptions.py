@@ -19,7 +19,6 @@
         ├── InvalidRecord       a record is damaged, or was changed after it was written
         │   ├── InvalidPath     a file cannot have this path: S3, or readers, could not deal with it
         │   ├── ForeignRecord   it belongs to another job, or was copied here
-        │   ├── SignatureRefused  it has no valid signature, or this process has no key
         │   └── TooLarge        it is larger than any record of its kind
         ├── NoSuchJob
         ├── JobMismatch         a job with this id has other options
@@ -62,7 +61,6 @@ __all__ = [
     "PreconditionFailed",
     "Refused",
     "S3CommitError",
-    "SignatureRefused",
     "StoreRejected",
     "StoreUnsuitable",
     "TooLarge",
@@ -172,10 +170,6 @@ class TooLarge(InvalidRecord):
 
 class ForeignRecord(InvalidRecord):
     """A record is of another job, or was written for another place and copied here. No step acts on it."""
-
-
-class SignatureRefused(InvalidRecord):
-    """A record has no valid signature by this process's keys; or it is signed, and there is no key."""
 
 
 class NoSuchJob(Refused):

@@ -34,14 +34,6 @@ _OPTIONS: dict[str, dict[str, str | None]] = {
         "example": "14",
         "default": "7",
     },
-    "signing_conn_id": {
-        "description": "The connection with the key that signs the records of jobs: a password of at least "
-        "32 bytes, or an aws connection whose extra kms_key_id names an HMAC key. Empty: nothing is signed.",
-        "version_added": "0.1.0",
-        "type": "string",
-        "example": "s3commit_signing",
-        "default": "",
-    },
     "destinations": {
         "description": "The destinations that the page S3 commits shows: URIs separated by whitespace or"
         " commas, or a JSON list of URIs or of objects with destination, aws_conn_id and staging.",

@@ -23,7 +23,6 @@ __all__ = [
     "REGISTRY",
     "REGISTRY_CONNECTION",
     "SECTION",
-    "SIGNING_CONNECTION",
     "api_base_url",
     "api_secret_key",
     "page_destinations",
@@ -33,9 +32,6 @@ SECTION: Final = "s3commit"
 
 #: The default ``aws`` connection of operators, sensors and notifiers.
 DEFAULT_CONNECTION: Final[str] = conf.get(SECTION, "aws_conn_id", fallback="aws_default")
-
-#: The connection with the key that signs records; None if records are not signed.
-SIGNING_CONNECTION: Final[str | None] = conf.get(SECTION, "signing_conn_id", fallback="") or None
 
 #: Seconds between two searches of a sensor or trigger, by default.
 DEFAULT_POKE_INTERVAL: Final[float] = conf.getfloat(SECTION, "poke_interval", fallback=60.0)

@@ -27,15 +27,15 @@ PACKAGE = ROOT / "airflow_s3commit"
 FACES = {
     "airflow_s3commit": """
         AbortReport AuditReport AuditRules BaselineReport CommittedTask Counts Destination FileEntry
-        GlueTable HmacSigner Job JobOptions JobReference JobWriter KmsSigner ManifestRecord
+        GlueTable Job JobOptions JobReference JobWriter ManifestRecord
         MemoryStore ObjectOptions ObjectStore OutputFile PlanReference Progress
         RegistrationReport RepairReport RetryPolicy RollbackReport S3Config S3Store SealReference
-        Signer StateRecord SweepReport TableReport TaskAttempt VerifyReport __version__ audit
+        StateRecord SweepReport TableReport TaskAttempt VerifyReport __version__ audit
         baseline dataset history latest_manifest manifest_files read_manifest
         register_destination register_partitions repair rollback search_manifest sweep verify
         verify_manifest write_job write_table
     """,
-    "airflow_s3commit.hooks": "S3CommitHook StoreAddress configured_signer",
+    "airflow_s3commit.hooks": "S3CommitHook StoreAddress",
     "airflow_s3commit.notifications": "AbortUploadsNotifier",
     "airflow_s3commit.operators": """
         S3CommitAbortOperator S3CommitAuditOperator S3CommitBeginOperator S3CommitCollectOperator

@@ -30,7 +30,6 @@ from airflow_s3commit.protocol.model.destination import (
 )
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, check_attempt_id, check_id
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
@@ -109,11 +108,11 @@ class DescribedArgument(click.Argument):
 
 @dataclass
 class Opened:
-    """The store and the signer of a run of a command, each opened when it is first needed.
+    """The store of a run of a command, opened when it is first needed.
 
     Attributes:
         connection: The connection to the store.
-        provider: Opens the store and finds the signing keys.
+        provider: Opens the store.
 
     """
 
@@ -126,18 +125,13 @@ class Opened:
         store = self.provider.open(self.connection)
         return with_headers(store, self.connection.object_options.of_records)
 
-    @cached_property
-    def signer(self) -> Signer | None:
-        """Signs and verifies the records of jobs; None if they are not signed."""
-        return self.provider.signer()
-
 
 @dataclass
 class Session:
     """One run of a command, on one destination.
 
     Attributes:
-        opened: The store and the signer, which sessions on several destinations share.
+        opened: The store, which sessions on several destinations share.
         output: Writes results and messages.
         destination: The destination.
         job_id: The job; None if the command takes none.
@@ -174,11 +168,6 @@ class Session:
     def store(self) -> ObjectStore:
         """The store, opened when it is first needed."""
         return self.opened.store
-
-    @property
-    def signer(self) -> Signer | None:
-        """Signs and verifies the records of jobs; None if they are not signed."""
-        return self.opened.signer
 
     @property
     def layout(self) -> Layout:
@@ -229,7 +218,7 @@ class Session:
         reference = JobReference(
             job_id=layout.job_id, destination=layout.destination.uri, staging=layout.staging.uri
         )
-        return Job.at(self.store, reference, signer=self.signer)
+        return Job.at(self.store, reference)
 
 
 Body = Callable[..., ExitCode]

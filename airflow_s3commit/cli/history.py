@@ -53,9 +53,7 @@ def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCo
     --retain keeps what leaves the table. Refused if another job commits meanwhile.
     """
     with session.output.working("comparing the generations"):
-        plan = roll_back(
-            session.store, session.destination, to=to, retain=retain, dry_run=True, signer=session.signer
-        )
+        plan = roll_back(session.store, session.destination, to=to, retain=retain, dry_run=True)
     if dry_run or not plan.partitions:
         return session.output.result(plan.to_dict(), *([DRY_RUN] if dry_run else []), _rollback_facts(plan))
     if not session.output.as_json:
@@ -74,7 +72,6 @@ def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCo
             to=to,
             retain=retain,
             newest=plan.newest,
-            signer=session.signer,
         )
     words = f"rolled back to generation {to}; the table is at generation {report.generation} now"
     return session.output.result(report.to_dict(), Line(words, "green"))
@@ -119,9 +116,7 @@ def repair(session: Session, *, apply: bool) -> ExitCode:
     data is touched. Exit code 1 if problems are left.
     """
     with session.output.working("reading the log") as step:
-        report = rebuild(
-            session.store, session.destination, dry_run=not apply, signer=session.signer, step=step
-        )
+        report = rebuild(session.store, session.destination, dry_run=not apply, step=step)
     return session.output.result(report.to_dict(), *_repair_views(report), ok=report.is_sound)
 
 
@@ -167,9 +162,7 @@ def baseline(session: Session, *, apply: bool) -> ExitCode:
     jobs are left out, and named. Run it while no other program writes to the table.
     """
     with session.output.working("listing files") as step:
-        report = close_baseline(
-            session.store, session.destination, dry_run=not apply, signer=session.signer, step=step
-        )
+        report = close_baseline(session.store, session.destination, dry_run=not apply, step=step)
     return session.output.result(report.to_dict(), *_baseline_views(report))
 
 

@@ -98,7 +98,6 @@ def setup(
         ),
         job_id=new_id,
         name=name,
-        signer=session.signer,
     )
     if session.output.as_json:
         return session.output.result({"result": "open", **job.reference.to_dict()})

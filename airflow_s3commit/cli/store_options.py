@@ -6,7 +6,6 @@ found as boto3 finds them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,17 +14,13 @@ from typing import Any
 import click
 import msgspec
 
-from airflow_s3commit.exceptions import InvalidOption, S3CommitError, StoreUnsuitable
+from airflow_s3commit.exceptions import S3CommitError, StoreUnsuitable
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.protocol.model.ownership import HmacSigner, Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.tables.options import FLAGS
-
-#: The environment variable with the keys for signing records.
-SIGNING_KEY = "S3COMMIT_SIGNING_KEY"
 
 #: Default number of seconds for which to retry a request.
 DEFAULT_PATIENCE = 30.0
@@ -103,13 +98,12 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class StoreProvider:
-    """Provides commands with their store and signer; the context object of the program.
+    """Provides commands with their store; the context object of the program.
 
     Attributes:
         program: The words that start the program, for the command lines in next steps.
         arguments: The options at the end of these command lines, to connect to the same store.
         open: Opens the store of a connection.
-        signer: Returns the signer of jobs' records; None if they are not signed.
         aws_conn_id: Airflow's connection of the store; None without Airflow.
 
     """
@@ -117,13 +111,12 @@ class StoreProvider:
     program: tuple[str, ...]
     arguments: tuple[str, ...]
     open: Callable[[Connection], ObjectStore]
-    signer: Callable[[], Signer | None]
     aws_conn_id: str | None = None
 
 
 def own_provider() -> StoreProvider:
     """Return the provider of ``s3commit``, which uses the options and the environment."""
-    return StoreProvider(("s3commit",), (), open_store, environment_signer)
+    return StoreProvider(("s3commit",), (), open_store)
 
 
 def open_store(connection: Connection) -> ObjectStore:
@@ -135,22 +128,6 @@ def open_store(connection: Connection) -> ObjectStore:
 
     """
     return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
-
-
-def environment_signer() -> Signer | None:
-    """Return the signer with the keys in ``S3COMMIT_SIGNING_KEY``; None without the variable.
-
-    Raises:
-        InvalidOption: A key has less than 32 bytes.
-
-    """
-    text = os.environ.get(SIGNING_KEY)
-    if text is None:
-        return None
-    try:
-        return HmacSigner.of_text(text)
-    except InvalidOption as error:
-        raise InvalidOption(f"{SIGNING_KEY}: {error}") from None
 
 
 def options() -> list[click.Option]:

@@ -203,7 +203,7 @@ def _applied(session: Session, plan: SweepPlan) -> SweepReport:
     reports = []
     with session.output.working("sweeping", len(pieces)) as step:
         for piece in pieces:
-            reports.append(apply_sweep(session.store, piece, signer=session.signer))
+            reports.append(apply_sweep(session.store, piece))
             step(len(reports))
     return SweepReport(
         plan=plan,

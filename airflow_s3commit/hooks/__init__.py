@@ -6,20 +6,19 @@ from airflow_s3commit._names import lazy
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
-    from airflow_s3commit.hooks.s3_commit import S3CommitHook, configured_signer
+    from airflow_s3commit.hooks.s3_commit import S3CommitHook
     from airflow_s3commit.store.credentials import StoreAddress
 
 __all__ = [
     "S3CommitHook",
     "StoreAddress",
-    "configured_signer",
 ]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "airflow_s3commit.hooks.s3_commit": ("S3CommitHook", "configured_signer"),
+            "airflow_s3commit.hooks.s3_commit": ("S3CommitHook",),
             "airflow_s3commit.store.credentials": ("StoreAddress",),
         },
     )

@@ -1,4 +1,4 @@
-"""The hook that turns an Airflow connection into a store, jobs, a signer, and an address for a Spark conf."""
+"""The hook that turns an Airflow connection into a store, jobs, and an address for a Spark conf."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from airflow_s3commit.exceptions import AccessDenied, InvalidOption, StoreUnsuitable
-from airflow_s3commit.settings import DEFAULT_CONNECTION, SIGNING_CONNECTION
+from airflow_s3commit.exceptions import AccessDenied, StoreUnsuitable
+from airflow_s3commit.settings import DEFAULT_CONNECTION
 from airflow_s3commit.store.credentials import StoreAddress, check_keys, is_aws_host, plain_endpoint
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobReference
-    from airflow_s3commit.protocol.model.ownership import Signer
     from airflow_s3commit.store.base import ObjectStore
 
 
@@ -107,24 +106,15 @@ class S3CommitHook(BaseHook):
         return S3Store(self.aws.conn, retry=policy, origin=self._source)
 
     def job(self, reference: Mapping[str, str] | JobReference) -> Job:
-        """Return the job of a reference, with the installation's signer. Makes no request to the store.
+        """Return the job of a reference. Makes no request to the store.
 
         :param reference: The output of `S3CommitSetupOperator`.
-        :raises InvalidOption: The signing connection has no usable key.
         """
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
 
         named = reference if isinstance(reference, JobReference) else JobReference.from_dict(reference)
-        return Job.at(self.store, named, signer=self.signer)
-
-    @cached_property
-    def signer(self) -> Signer | None:
-        """The signer of jobs' records; None if the installation has no signing connection.
-
-        :raises InvalidOption: The connection has no key, or one of less than 32 bytes.
-        """
-        return configured_signer()
+        return Job.at(self.store, named)
 
     @cached_property
     def address(self) -> StoreAddress:
@@ -256,35 +246,3 @@ def _path_style(hook: S3Hook) -> bool | None:
     configured = hook.conn_config.extra_config.get("config_kwargs") or {}
     style = (configured.get("s3") or {}).get("addressing_style")
     return None if style in {None, "auto"} else style == "path"
-
-
-def configured_signer() -> Signer | None:
-    """Return the signer of jobs' records; None if ``[s3commit] signing_conn_id`` is not set.
-
-    The connection's password has the keys. Or the connection has the type ``aws``, and its extra
-    ``kms_key_id`` names a KMS key.
-
-    :raises InvalidOption: The connection has no key, or one of less than 32 bytes.
-    """
-    from airflow_s3commit.protocol.model.ownership import HmacSigner  # noqa: PLC0415 - keeps DAG parsing light
-
-    if SIGNING_CONNECTION is None:
-        return None
-    connection = BaseHook.get_connection(SIGNING_CONNECTION)
-    key_id = connection.extra_dejson.get("kms_key_id")
-    if key_id:
-        return _kms_signer(SIGNING_CONNECTION, str(key_id))
-    try:
-        return HmacSigner.of_text(connection.password or "")
-    except InvalidOption as error:
-        raise InvalidOption(f"the password of the connection {SIGNING_CONNECTION!r}: {error}") from None
-
-
-def _kms_signer(conn_id: str, key_id: str) -> Signer:
-    from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook  # noqa: PLC0415
-
-    from airflow_s3commit.store.s3.config import made_by_boto3  # noqa: PLC0415
-    from airflow_s3commit.store.s3.kms import KmsSigner  # noqa: PLC0415
-
-    hook = AwsBaseHook(aws_conn_id=conn_id, client_type="kms")
-    return KmsSigner(made_by_boto3(lambda: hook.conn, f"the connection {conn_id!r}"), key_id)

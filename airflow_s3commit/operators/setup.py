@@ -174,7 +174,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             options=options,
             job_id=reference.job_id,
             context=facts,
-            signer=self.hook.signer,
             assume="new",
         )
 

@@ -121,10 +121,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         from airflow_s3commit.protocol.inspect.jobs import list_jobs  # noqa: PLC0415 - keeps DAG parsing light
         from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep  # noqa: PLC0415
 
-        if dry:
-            report = SweepReport(plan=plan, dry_run=True)
-        else:
-            report = apply_sweep(store, plan, signer=self.hook.signer)
+        report = SweepReport(plan=plan, dry_run=True) if dry else apply_sweep(store, plan)
         count_sweep(report)
         root = Destination.parse(plan.staging_root) if plan.staging_root else None
         # Most destinations have no job in progress, and the plan knows it.

@@ -14,7 +14,6 @@ from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._format import several
 from airflow_s3commit.exceptions import DidNotHappen, InvalidDestination, OutcomeUnknown, S3CommitError
-from airflow_s3commit.hooks.s3_commit import configured_signer
 from airflow_s3commit.plugin.history import HistoryView, read_history
 from airflow_s3commit.plugin.stores import (
     Budget,
@@ -34,7 +33,6 @@ from airflow_s3commit.protocol.metadata.registry import Registered, read_registr
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobReference
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
 from airflow_s3commit.store.base import ObjectStore
 
@@ -134,8 +132,6 @@ def end_job(
     summary: JobSummary,
     step: Step,
     reason: str,
-    *,
-    signer: Signer | None = None,
 ) -> str:
     """End a job, and return a message about the result. Repeatable.
 
@@ -145,7 +141,6 @@ def end_job(
         summary: The job; it has a staging.
         step: The step to run.
         reason: The reason, for the record of an abort.
-        signer: Signs and verifies the records of jobs; None if they are not signed.
 
     Raises:
         S3CommitError: The step was refused or failed, as in `airflow_s3commit.protocol.job.Job.abort` and
@@ -154,7 +149,7 @@ def end_job(
     """
     assert summary.staging is not None
     reference = JobReference(job_id=summary.job_id, destination=place.uri, staging=summary.staging)
-    job = Job.at(store, reference, signer=signer)
+    job = Job.at(store, reference)
     ended: ManifestRecord | AbortReport
     match step:
         case "commit":
@@ -341,7 +336,7 @@ class DestinationService:
         def work(_: Budget) -> str:
             try:
                 store = self._open_to_end(place.aws_conn_id)
-                return end_job(store, place, summary, step, reason, signer=configured_signer())
+                return end_job(store, place, summary, step, reason)
             except S3CommitError:
                 raise
             except Exception as error:

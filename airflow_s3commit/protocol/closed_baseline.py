@@ -43,7 +43,6 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import ObjectStore
@@ -87,7 +86,6 @@ def baseline(
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     threads: int = 16,
-    signer: Signer | None = None,
     step: Callable[[int], None] = lambda _: None,
 ) -> BaselineReport:
     """List the files of a table that are older than its log, and enter the list in the log as a commit.
@@ -104,7 +102,6 @@ def baseline(
         clock: Source of time for records.
         new_id: Source of ids for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
-        signer: The key of signed jobs.
         step: Called with the number of files that were listed.
 
     Raises:
@@ -115,9 +112,7 @@ def baseline(
 
     """
     place = Destination.of(destination)
-    context = context_of(
-        store, place, clock=clock or SystemClock(), new_id=new_id, threads=threads, signer=signer
-    )
+    context = context_of(store, place, clock=clock or SystemClock(), new_id=new_id, threads=threads)
     log = Log(context)
     report = BaselineReport(destination=place.uri, dry_run=dry_run)
     if not dry_run:

@@ -23,7 +23,6 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.model.sealed_job import PlanReference, SealReference
 from airflow_s3commit.store.base import ObjectStore
 
@@ -41,7 +40,7 @@ class Job(JobOutput):
 
     Besides the errors that a method lists, any method raises `NoSuchJob` for a job that was never set up, or
     was aborted and cleaned up; `InvalidRecord` for a record that is damaged, another job's, or was copied
-    here; `SignatureRefused` where it needs the signer of a signed job; and the errors of the store.
+    here; and the errors of the store.
 
     Args:
         context: The job.
@@ -60,7 +59,6 @@ class Job(JobOutput):
         context: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
-        signer: Signer | None = None,
         assume: Assumption = "nothing",
     ) -> Job:
         """Set up a job: check the bucket, then write the job's record and its first state.
@@ -76,8 +74,6 @@ class Job(JobOutput):
             context: Facts of the orchestrator to keep with the job, such as DAG and run.
             clock: Source of time.
             new_id: Source of ids.
-            signer: Signs the records that a commit depends on. Then every process that commits or aborts the
-                job needs the key; processes that only write its output do not.
             assume: What setup may assume, to save requests. By default ``nothing``: it first looks for an
                 earlier job with this id. ``new``: one is unlikely, so it looks after it has written.
                 ``own``: the same, and this process alone seals and commits the job, with output of this
@@ -104,7 +100,6 @@ class Job(JobOutput):
                 layout,
                 clock=clock or SystemClock(),
                 new_id=new_id,
-                signer=signer,
                 own_id=layout.job_id if assume in ("own", "next") else None,
             )
         )

@@ -24,7 +24,6 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobRecord, JobReference, StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
 from airflow_s3commit.protocol.writer.files import UPLOAD_THREADS, AttemptFiles
@@ -54,7 +53,6 @@ class JobOutput:
         *,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
-        signer: Signer | None = None,
     ) -> Self:
         """Open an existing job. Sends no request; the first method call does.
 
@@ -63,7 +61,6 @@ class JobOutput:
             reference: The job, as `reference` returned it.
             clock: Source of time.
             new_id: Source of ids.
-            signer: The signer that the job was set up with; only needed to commit or abort.
 
         Raises:
             InvalidDestination: The reference holds no S3 URI.
@@ -73,7 +70,7 @@ class JobOutput:
         layout = Layout(
             Destination.parse(reference.destination), Destination.parse(reference.staging), reference.job_id
         )
-        return cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, signer=signer))
+        return cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id))
 
     @property
     def reference(self) -> JobReference:
@@ -139,7 +136,7 @@ class JobOutput:
             nonce=self._context.new_id(),
         )
         options = self.record().options
-        context = self._live(acting=False)
+        context = self._live()
         files = AttemptFiles(
             context,
             options,
@@ -174,8 +171,8 @@ class JobOutput:
 
         """
         if tasks is None:
-            return collect_stage(self._live(acting=False), stage, stage_attempt)
-        return seal_stage(self._live(acting=False), stage, stage_attempt, tasks)
+            return collect_stage(self._live(), stage, stage_attempt)
+        return seal_stage(self._live(), stage, stage_attempt, tasks)
 
     def stage_seal(self, stage: str, stage_attempt: str) -> SealReference | None:
         """Return the seal of a stage attempt; None if it is not sealed.
@@ -205,7 +202,7 @@ class JobOutput:
             S3CommitError: An upload could not be aborted; call it again.
 
         """
-        return abort_stage(self._live_or_ended(acting=False), stage, stage_attempt)
+        return abort_stage(self._live_or_ended(), stage, stage_attempt)
 
     def abort_attempt(self, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
         """Abort the recorded uploads of a task attempt whose process is gone; return how many.
@@ -225,14 +222,14 @@ class JobOutput:
             S3CommitError: An upload could not be aborted; call it again.
 
         """
-        return abort_attempt(self._live_or_ended(acting=False), stage, stage_attempt, task, attempt)
+        return abort_attempt(self._live_or_ended(), stage, stage_attempt, task, attempt)
 
-    def _live(self, *, acting: bool = True) -> JobContext:
+    def _live(self) -> JobContext:
         """Return the context of a job that has its record; see `JobContext.as_recorded`."""
         self._record = self._record or job_in_state(self._context)
-        return self._context.as_recorded(self.record(), acting=acting)
+        return self._context.as_recorded(self.record())
 
-    def _live_or_ended(self, *, damaged_too: bool = False, acting: bool = True) -> JobContext:
+    def _live_or_ended(self, *, damaged_too: bool = False) -> JobContext:
         """Return the context of a job whose record may have been cleaned up, or may even be damaged."""
 
         def without_record(error: InvalidRecord) -> None:
@@ -245,4 +242,4 @@ class JobOutput:
             self._record = job_in_state(self._context) or unless_damaged(
                 lambda: find_job(self._context), without_record
             )
-        return self._context if self._record is None else self._live(acting=acting)
+        return self._context if self._record is None else self._live()

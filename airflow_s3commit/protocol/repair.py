@@ -33,7 +33,6 @@ from airflow_s3commit.protocol.model.layout import (
     entry_number,
     manifests_prefix,
 )
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import ObjectStore
 
@@ -79,7 +78,6 @@ def repair(
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     threads: int = 16,
-    signer: Signer | None = None,
     step: Callable[[int], None] = lambda _: None,
 ) -> RepairReport:
     """Rebuild the records of a destination that follow from others, and report those that do not.
@@ -96,7 +94,6 @@ def repair(
         clock: Source of time for records.
         new_id: Source of nonces for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
-        signer: The key of signed jobs.
         step: Called with the number of entries that were read.
 
     Raises:
@@ -104,9 +101,9 @@ def repair(
 
     """
     place = Destination.of(destination)
-    check = LogCheck(store, place, signer=signer, step=step).read()
+    check = LogCheck(store, place, step=step).read()
     check.compare_lists(())
-    settings = {"clock": clock or SystemClock(), "new_id": new_id, "threads": threads, "signer": signer}
+    settings = {"clock": clock or SystemClock(), "new_id": new_id, "threads": threads}
     run = _Repair(check, settings)
     report = RepairReport(
         destination=place.uri,
@@ -208,7 +205,7 @@ class _Repair:
 
     def _rebuild_checkpoint(self, key: str, number: int) -> None:
         snapshot = TableSnapshot(self._home.uri)
-        for entry, _ in read_entries(self._store, self._home, 0):
+        for entry in read_entries(self._store, self._home, 0):
             snapshot.apply(entry)
             if entry.number == number:
                 break

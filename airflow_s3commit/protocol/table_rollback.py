@@ -37,7 +37,7 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, FileEntry, ManifestRecord
-from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA, Signer
+from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
@@ -93,7 +93,6 @@ def rollback(
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     threads: int = 16,
-    signer: Signer | None = None,
 ) -> RollbackReport:
     """Make a table what it was at an older generation, by a new commit. Copies nothing.
 
@@ -113,7 +112,6 @@ def rollback(
         clock: Source of time for records.
         new_id: Source of ids for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
-        signer: The key of signed jobs.
 
     Raises:
         NoSuchKey: There is no such generation, or a list of files is gone.
@@ -128,9 +126,7 @@ def rollback(
     """
     place = Destination.of(destination)
     seconds = JobOptions(retain=retain).retain_seconds
-    context = context_of(
-        store, place, clock=clock or SystemClock(), new_id=new_id, threads=threads, signer=signer
-    )
+    context = context_of(store, place, clock=clock or SystemClock(), new_id=new_id, threads=threads)
     log = Log(context)
     if not dry_run:
         look_at_destination(context)

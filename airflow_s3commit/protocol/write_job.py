@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.lifecycle.run import Progress
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import ConflictMode
-    from airflow_s3commit.protocol.model.ownership import Signer
     from airflow_s3commit.protocol.writer.files import LocalFile
     from airflow_s3commit.protocol.writer.multipart import OutputFile
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
@@ -98,7 +97,6 @@ def write_job(
     job_options: JobOptions | None = None,
     name: str | None = None,
     context: Mapping[str, str] | None = None,
-    signer: Signer | None = None,
     progress: Callable[[Progress], None] | None = None,
     clock: Clock | None = None,
 ) -> Iterator[JobWriter]:
@@ -118,7 +116,6 @@ def write_job(
         job_options: Further options of the job.
         name: A display name for the job.
         context: Facts to keep with the job.
-        signer: Signs the records of the job.
         progress: Called after each completed upload.
         clock: Source of time.
 
@@ -143,7 +140,6 @@ def write_job(
         name=name,
         context=context,
         clock=clock,
-        signer=signer,
         assume="own",
     )
     with undoing(lambda: job.abort(reason="the write failed"), *_of_abort(job)):
@@ -167,7 +163,6 @@ def write_table(
     job_options: JobOptions | None = None,
     name: str | None = None,
     context: Mapping[str, str] | None = None,
-    signer: Signer | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> ManifestRecord:
     """Write a table to a destination and commit it: all of its files become visible, or none. Needs pyarrow.
@@ -186,7 +181,6 @@ def write_table(
         job_options: Further options of the job.
         name: A display name for the job.
         context: Facts to keep with the job.
-        signer: Signs the records of the job.
         progress: Called after each completed upload.
 
     Returns:
@@ -205,7 +199,6 @@ def write_table(
         job_options=job_options,
         name=name,
         context=context,
-        signer=signer,
         progress=progress,
     ) as writer:
         writer.write_table(data, partition_by=partition_by, format=format, options=options)

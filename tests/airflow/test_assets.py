@@ -31,6 +31,7 @@ def manifest(partitions: dict[str, int]) -> ManifestRecord:
     return ManifestRecord(
         job_id="11111111-1111-4111-8111-111111111111",
         destination="s3://lake/flights/",
+        staging="s3://lake/flights/__magic_job-1/",
         committer="partitioned",
         conflict_mode="append",
         committed=1,

@@ -30,17 +30,16 @@ def test_every_option_is_read() -> None:
         "from airflow_s3commit.operators.commit import S3CommitJobOperator\n"
         "from airflow_s3commit.operators.sweep import S3CommitSweepOperator\n"
         "from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor\n"
-        "from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION, SIGNING_CONNECTION\n"
+        "from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION\n"
         "print(S3CommitJobOperator(task_id='c', job={}).aws_conn_id, S3CommitHook().aws_conn_id,\n"
         "      S3SuccessManifestSensor(task_id='s', destination='s3://b/', run_id='r').poke_interval,\n"
         "      S3CommitSweepOperator(task_id='w', destination='s3://b/').older_than.days,\n"
-        "      SIGNING_CONNECTION, REGISTRY, REGISTRY_CONNECTION)"
+        "      REGISTRY, REGISTRY_CONNECTION)"
     )
     options = {
         "AWS_CONN_ID": "lake",
         "POKE_INTERVAL": "7.5",
         "SWEEP_AGE_DAYS": "14",
-        "SIGNING_CONN_ID": "keys",
         "REGISTRY": "s3://ops/all/",
         "REGISTRY_CONN_ID": "ops",
     }
@@ -48,7 +47,7 @@ def test_every_option_is_read() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     )
-    assert done.stdout.split() == ["lake", "lake", "7.5", "14", "keys", "s3://ops/all/", "ops"]
+    assert done.stdout.split() == ["lake", "lake", "7.5", "14", "s3://ops/all/", "ops"]
     known = get_provider_info()["config"]["s3commit"]["options"]
     assert {name.lower() for name in options} == known.keys() - {"destinations"}
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import HmacSigner, Job, JobOptions
 from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
@@ -275,24 +274,3 @@ def test_progress_is_shown_on_a_terminal_only(lake: Lake, run: RunProgram) -> No
     assert run("commit", lake.destination, an_id("second")).stderr == ""
     lake.sealed(FILES, job_id=an_id("third"), conflict_mode="append")
     assert run("commit", lake.destination, an_id("third"), "--json", FORCE_COLOR="1").stderr == ""
-
-
-def test_a_signed_job_is_ended_with_the_key_of_the_environment(lake: Lake, run: RunProgram) -> None:
-    """Without it, or with another or a short one, commands refuse, change nothing and show no key."""
-    key = "never-to-be-seen-" * 3
-    Job.setup(
-        lake.store, lake.destination, job_id=OURS, signer=HmacSigner.of_text(key),
-        options=JobOptions(committer="magic"), clock=lake.clock, new_id=lake.new_id,
-    )  # fmt: skip
-    lake.run_stage(lake.job(), FILES)
-    before = lake.everything()
-    for wrong in ({}, {"S3COMMIT_SIGNING_KEY": "other" * 9}, {"S3COMMIT_SIGNING_KEY": "never-to-be-seen"}):
-        refused = run("abort", lake.destination, OURS, "--yes", "--debug", **wrong)
-        assert refused.exit_code == 3
-        assert "sign" in refused.stderr
-        assert "never-to-be-seen" not in refused.output + refused.stderr
-        assert lake.everything() == before
-    done = run("abort", lake.destination, OURS, "--yes", "--debug", S3COMMIT_SIGNING_KEY=key)
-    assert done.exit_code == 0
-    assert lake.pending() == []
-    assert "never-to-be-seen" not in done.output + done.stderr

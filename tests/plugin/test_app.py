@@ -227,7 +227,8 @@ def test_a_job_without_a_dag_takes_the_right_to_all_of_them(
 ) -> None:
     """A job from outside Airflow, or whose abort names no DAG, is only shown to readers of all DAGs."""
     nameless = "7f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a11"
-    body = json.dumps({"version": 1, "job_id": nameless, "since": 0, "reason": None})
+    place = {"destination": FLIGHTS, "staging": f"{FLIGHTS}__magic_job-{nameless}/"}
+    body = json.dumps({"version": 1, "job_id": nameless, "since": 0, "reason": None} | place)
     store.put("lake", f"flights/_s3commit/aborted/{nameless}.json", body.encode())
     for job_id, at in ((scene.homeless, ORDERS), (nameless, FLIGHTS)):
         assert signed_in(client, "owner").get(job_url(job_id, at)).status_code == 404

@@ -15,7 +15,7 @@ import msgspec
 from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, JobReference, MemoryStore, sweep
 from airflow_s3commit.protocol.lifecycle import manifest
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.sweep.apply import SweepReport
@@ -322,5 +322,5 @@ class Lake:
         written = self.store.put(BUCKET, key, body)
         return CommittedTask(
             stage="spark", stage_attempt="1", task=task, attempt="1", location=f"s3://{BUCKET}/{key}",
-            etag=written.etag, files=files, bytes=files, rows=files,
+            etag=written.etag, files=files, bytes=files, rows=files, sha256=sha256(body),
         )  # fmt: skip

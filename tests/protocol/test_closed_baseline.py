@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import BaselineReport, HmacSigner, baseline, rollback, write_job
+from airflow_s3commit import BaselineReport, baseline, rollback, write_job
 from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidRecord
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
@@ -197,17 +197,6 @@ def test_a_copy_with_retained_files_is_refused(aborts: bool) -> None:
         copy.set_up(an_id("aborted at the copy")).abort()
     with pytest.raises(InvalidRecord, match="only the files of its newest generation"):
         baseline(copy.store, copy.destination, dry_run=False, clock=copy.clock, threads=0)
-
-
-def test_a_signed_table_gets_a_signed_list() -> None:
-    """Its entry and manifest are signed with the key."""
-    lake = Lake()
-    lake.put(OLD)
-    signer = HmacSigner(b"k" * 32)
-    closed(lake, signer=signer)
-    report = verify(lake.store, FLIGHTS, threads=0, signer=signer)
-    assert isinstance(report, TableReport)
-    assert report.sound
 
 
 def test_listed_files_have_the_number_of_their_baseline() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import HmacSigner, RollbackReport, baseline, rollback
+from airflow_s3commit import RollbackReport, baseline, rollback
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     InvalidOption,
@@ -15,7 +15,6 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.inspect.history import history
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
-from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest, read_success
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from tests.cases import each
@@ -249,16 +248,6 @@ def test_invalid_arguments_are_refused() -> None:
         rolled_back(lake, to=9)
     with pytest.raises(InvalidOption, match="retain"):
         rolled_back(lake, retain="a week")
-
-
-def test_a_signer_signs_entry_and_manifest() -> None:
-    """Readers of signed jobs trust a rollback by the same key."""
-    lake, signer = two_generations(), HmacSigner(b"k" * 32)
-    report = rolled_back(lake, signer=signer)
-    assert report.generation is not None
-    entry = read_entry(lake.store, FLIGHTS, report.generation)
-    assert entry.signature is not None
-    assert read_manifest(lake.store, FLIGHTS, entry.job_id, signer=signer).rolled_back_to == 1
 
 
 def test_a_rollback_that_changes_nothing_leaves_the_markers_of_partitions() -> None:

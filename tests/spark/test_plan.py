@@ -156,6 +156,7 @@ def task(rows: int | None) -> CommittedTask:
         files=0,
         bytes=0,
         rows=rows,
+        sha256="d",
     )
 
 

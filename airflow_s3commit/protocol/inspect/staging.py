@@ -156,9 +156,7 @@ def job_facts(context: JobContext) -> JobFacts:
     job, state, problem = None, None, None
     ended: State | None = None
     try:
-        stored = records.find(
-            context.store, context.staging_bucket, context.layout.job, JobRecord, signer=context.signer
-        )
+        stored = records.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
         if stored is not None:
             job = stored.record
             is_written_here = (job.job_id, job.staging) == (context.job_id, context.layout.staging.uri)

@@ -20,7 +20,6 @@ from airflow_s3commit.exceptions import (
     ForeignRecord,
     InvalidRecord,
     NoSuchKey,
-    SignatureRefused,
     TooLarge,
 )
 from airflow_s3commit.protocol.inspect.staging import JobFacts, folders_below, job_facts
@@ -41,7 +40,6 @@ from airflow_s3commit.protocol.model.layout import (
 )
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord, SuccessData
-from airflow_s3commit.protocol.model.ownership import Signer, check_signature
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
@@ -98,7 +96,6 @@ class LogCheck:
         store: The store of the destination.
         destination: The destination.
         generation: The generation that the table is checked at; None for the newest.
-        signer: Checks the signatures of commits; None if jobs are not signed.
         step: Called with the number of entries that were read.
 
     Attributes:
@@ -116,7 +113,6 @@ class LogCheck:
     store: ObjectStore
     destination: Destination
     generation: int | None = None
-    signer: Signer | None = None
     step: Callable[[int], None] = lambda _: None
     table: TableSnapshot | None = None
     newest: TableSnapshot | None = None
@@ -146,7 +142,7 @@ class LogCheck:
         fold: TableSnapshot | None = TableSnapshot(self.destination.uri)
         for batch in in_batches(each_entry(self.store, self.destination), _AT_ONCE):
             good: list[LogEntry] = []
-            for number, entry, body in batch:
+            for number, entry in batch:
                 self.head = number
                 if isinstance(entry, InvalidRecord):
                     self._add(entry_key(self.destination, number), str(entry), _NO_ENTRY, harmless=False)
@@ -154,7 +150,7 @@ class LogCheck:
                     continue
                 if self._is_whole(entry):
                     good.append(entry)
-                self._take(entry, body)
+                self._take(entry)
                 if fold is not None:
                     fold.apply(entry)
                     self._compare_checkpoint(fold, checkpoints)
@@ -177,7 +173,7 @@ class LogCheck:
     def catch_up(self) -> None:
         """Read the entries that were created meanwhile."""
         for entry in next_entries(self.store, self.destination, self.head):
-            self._take(entry, b"")
+            self._take(entry)
 
     def is_later(self, partition: str) -> bool:
         """Return whether a commit after the generation changed a partition."""
@@ -209,7 +205,7 @@ class LogCheck:
         """Add a finding about the list of files of a commit."""
         self._add(key_with_list(self.destination, commit), problem, NO_LIST, harmless=False)
 
-    def _take(self, entry: LogEntry, body: bytes) -> None:
+    def _take(self, entry: LogEntry) -> None:
         self.head = entry.number
         if entry.destination != self.destination.uri:
             # Copied here: the history before it is of another place.
@@ -231,8 +227,6 @@ class LogCheck:
             if self.generation is not None and entry.number > self.generation:
                 self.later |= entry.manifest.partitions.keys()
                 self.later_everything |= entry.removes == "everything"
-            if self.signer is not None and body:
-                self._check_signature(self.signer, entry, body)
             self._mark(entry, entry.manifest)
         if entry.manifest is not None or entry.aborted is not None:
             self.ended[entry.job_id] = (entry.number, entry.kind)
@@ -262,15 +256,6 @@ class LogCheck:
                 self._marked[partition] = entry.number
             elif entry.removes == "partitions" and partition in self._marked:
                 self._marked[partition] = 0
-
-    def _check_signature(self, signer: Signer, entry: LogEntry, body: bytes) -> None:
-        key = entry_key(self.destination, entry.number)
-        try:
-            check_signature(signer, entry, body, join_uri(self.destination.bucket, key))
-        except SignatureRefused as error:
-            self._add(
-                key, str(error), "find out who wrote it; nothing in it can be relied on", harmless=False
-            )
 
     def _checkpointed(self, generation: int | None) -> TableSnapshot | None:
         """Return a table from its newest checkpoint, where entries before that are damaged."""

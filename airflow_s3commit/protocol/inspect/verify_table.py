@@ -39,7 +39,6 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches
@@ -133,7 +132,6 @@ def verify(
     *,
     job_id: str,
     threads: int = 16,
-    signer: Signer | None = None,
 ) -> VerifyReport: ...
 
 
@@ -145,7 +143,6 @@ def verify(
     generation: int | None = None,
     job_id: None = None,
     threads: int = 16,
-    signer: Signer | None = None,
 ) -> TableReport | VerifyReport: ...
 
 
@@ -156,7 +153,6 @@ def verify(
     generation: int | None = None,
     job_id: str | None = None,
     threads: int = 16,
-    signer: Signer | None = None,
 ) -> TableReport | VerifyReport:
     """Compare a table, or the files that one job committed, with the objects at the destination. Reads only.
 
@@ -166,7 +162,6 @@ def verify(
         generation: Check the table as it was after this commit; by default at the newest.
         job_id: Check what this job committed, in place of the table.
         threads: Number of partitions to list at once for one job; 0 lists in the caller's thread.
-        signer: Verifies signatures; None if jobs are not signed.
 
     Returns:
         The report on the table. With ``job_id``, and where no version with a log has committed, the report on
@@ -177,7 +172,6 @@ def verify(
             list of files is missing.
         ForeignRecord: ``_SUCCESS`` was written by another committer, or the manifest was copied here.
         InvalidRecord: ``_SUCCESS``, the job's manifest or its list of files is damaged.
-        SignatureRefused: The job's manifest is not signed with the signer's key.
         ValueError: Both ``generation`` and ``job_id`` are given.
 
     """
@@ -185,8 +179,8 @@ def verify(
     if generation is not None and job_id is not None:
         raise ValueError("verify one job, or the table at a generation")
     if job_id is None and (generation is not None or has_log(store, place)):
-        return verify_table(LogCheck(store, place, generation, signer).read())
-    return verify_manifest(store, manifest_of(store, place, job_id, signer=signer), threads=threads)
+        return verify_table(LogCheck(store, place, generation).read())
+    return verify_manifest(store, manifest_of(store, place, job_id), threads=threads)
 
 
 def has_log(store: ObjectStore, destination: Destination) -> bool:

@@ -216,7 +216,7 @@ def _refuse_if_in_log(context: JobContext) -> None:
     if exists(context.store, context.bucket, context.layout.manifest_files):
         commits = (
             (entry.number, entry.job_id)
-            for entry, _ in read_entries(context.store, home, 0)
+            for entry in read_entries(context.store, home, 0)
             if entry.destination == home.uri and entry.kind == "commit"
         )
     else:

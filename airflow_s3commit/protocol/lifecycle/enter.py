@@ -42,7 +42,6 @@ from airflow_s3commit.protocol.model.job import (
 )
 from airflow_s3commit.protocol.model.log import LogEntry, PlanName
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.ownership import sign
 from airflow_s3commit.protocol.model.sealed_job import PlanRecord, SealRecord
 
 logger = logging.getLogger(__name__)
@@ -204,7 +203,7 @@ def _commit_entry(
 ) -> LogEntry:
     """Return a job's ``commit``."""
     context = run.context
-    manifest = sign(msgspec.structs.replace(draft, generation=number), context.signer)
+    manifest = msgspec.structs.replace(draft, generation=number)
     return LogEntry(
         **context.layout.place,
         number=number,

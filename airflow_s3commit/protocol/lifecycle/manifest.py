@@ -27,7 +27,6 @@ from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
-from airflow_s3commit.protocol.model.ownership import sign
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import Counts, PlanRecord, SealRecord
 from airflow_s3commit.store.base import MIN_PART_BYTES
@@ -112,7 +111,7 @@ def table_entry(
         number=number,
         kind="commit",
         epoch=number,
-        manifest=sign(manifest, context.signer),
+        manifest=manifest,
         nonce=context.new_id(),
     )
 

@@ -53,7 +53,6 @@ from airflow_s3commit.protocol.model.codec import DIGEST_BYTES, encode, sha256, 
 from airflow_s3commit.protocol.model.destination import is_data, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import partition_of
-from airflow_s3commit.protocol.model.ownership import sign
 from airflow_s3commit.protocol.model.sealed_job import (
     WITHIN,
     PlannedObject,
@@ -150,7 +149,6 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
             bytes=digest.bytes,
             digest=digest.value,
         )
-        record = sign(record, context.signer)
         written = context.store.put(context.staging_bucket, context.layout.plan(plan_id), encode(record))
     if job.options.retain_seconds and digest.first_unretained:
         logger.warning(

@@ -136,9 +136,8 @@ def seal_job(
             context.staging_bucket,
             context.layout.seal,
             record,
-            signer=context.signer,
         )
-        if [*map(_pinned, stored.record.stages)] != [*map(_pinned, record.stages)]:
+        if stored.record.stages != record.stages:
             raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
         context.known.keep(context.layout.seal, stored)
         if closes or current.record.state != "open":
@@ -261,7 +260,7 @@ def _read_output(
 ) -> tuple[dict[str, Counts], list[str]]:
     """Return the totals of each partition, and the schemas of the files."""
     draft = StageSealRecord(
-        job_id=context.job_id,
+        **context.layout.place,
         stage=stage,
         stage_attempt=stage_attempt,
         tasks=tasks,
@@ -415,11 +414,6 @@ def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | No
                 " jobs"
             )
     return "partitions"
-
-
-def _pinned(stage: SealedStage) -> tuple[str, str, str, StageSealRecord | msgspec.UnsetType]:
-    # Seals of older versions name no SHA-256.
-    return stage.stage, stage.stage_attempt, stage.etag, stage.within
 
 
 def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> None:

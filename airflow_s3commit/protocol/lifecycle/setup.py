@@ -157,7 +157,7 @@ def _create_job(context: JobContext, record: JobRecord) -> Stored[JobRecord]:
     """Create the job's record, or return the one that is there."""
     bucket, key = context.staging_bucket, context.layout.job
     try:
-        stored = records.create(context.store, bucket, key, record, signer=context.signer)
+        stored = records.create(context.store, bucket, key, record)
     except StoreRejected as error:
         if error.code != "NotImplemented":
             raise

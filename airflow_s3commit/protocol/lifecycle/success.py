@@ -183,8 +183,6 @@ def listed_keys(context: JobContext, manifest: ManifestRecord) -> list[str]:
 
 def _is_under_way(context: JobContext, manifest: ManifestRecord) -> bool:
     """Return whether a committed job still has its record, which goes after its marker is written."""
-    if manifest.staging is None:
-        return False
     staging = Destination.parse(manifest.staging)
     record = Layout(context.layout.destination, staging, manifest.job_id).job
     return exists(context.store, staging.bucket, record)

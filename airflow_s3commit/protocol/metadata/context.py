@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import S3CommitError, SignatureRefused
+from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.metadata.records import Known
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
@@ -44,8 +43,6 @@ class JobContext:
         owner: Host and process, for people who read records.
         record: The job's own record, once read and verified; None before, and after its clean-up.
         threads: Concurrent listings; 0 lists in the caller's thread.
-        signer: Signs and checks the records that a commit depends on; None for unsigned jobs and in Spark's
-            processes.
         known: The job's records that this process wrote or read.
         own_id: Id of a job that this process set up, and that only writers of this package write to, which
             this process starts.
@@ -59,7 +56,6 @@ class JobContext:
     owner: str = field(default_factory=_this_process)
     record: JobRecord | None = None
     threads: int = 16
-    signer: Signer | None = None
     known: Known = field(default_factory=Known, compare=False)
     own_id: str | None = None
 
@@ -88,30 +84,15 @@ class JobContext:
         """Whether this process set up the job and started its writers; not so of jobs that it settles."""
         return self.own_id == self.job_id
 
-    @property
-    def is_signed(self) -> bool:
-        """Whether every record must be named by a digest, up to a signed record."""
-        return self.signer is not None or (self.record is not None and self.record.signature is not None)
-
-    def as_recorded(self, record: JobRecord, *, acting: bool = True) -> JobContext:
+    def as_recorded(self, record: JobRecord) -> JobContext:
         """Return the context with the settings of the job's own record.
 
         It writes records with the headers of the job's options.
 
         Args:
             record: The job's own record.
-            acting: Whether the step may commit or abort the job; False for steps that write its output.
-
-        Raises:
-            SignatureRefused: The record is signed, the step is acting, and there is no signer.
 
         """
-        if acting and record.signature is not None and self.signer is None:
-            raise SignatureRefused(
-                f"{self.name} is signed, and this process holds no signing key: name a connection as"
-                " [s3commit] signing_conn_id in Airflow's configuration, set S3COMMIT_SIGNING_KEY for"
-                " s3commit, or give the job a signer"
-            )
         store = with_headers(self.store, record.options.object_options.of_records)
         return replace(self, store=store, record=record)
 

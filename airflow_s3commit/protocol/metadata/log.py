@@ -23,7 +23,6 @@ from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import check_id, entry_key, entry_number, log_prefix
 from airflow_s3commit.protocol.model.log import EntryKind, LogEntry
-from airflow_s3commit.protocol.model.ownership import check_signature, sign
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
@@ -74,7 +73,6 @@ class Log:
 
         Raises:
             InvalidRecord: An entry is damaged or missing.
-            SignatureRefused: The job's entry is not signed with the context's key.
 
         """
         if not self.is_read:
@@ -86,14 +84,13 @@ class Log:
 
         Raises:
             InvalidRecord: An entry is damaged or missing.
-            SignatureRefused: The job's entry is not signed with the context's key.
 
         """
         context, destination = self._context, self._context.layout.destination
         if not self._is_begun:
             self.position, self._is_begun = max(find_head(context.store, destination) - 1, 0), True
-        for entry, body in read_entries(context.store, destination, self.position):
-            self._take(entry, body)
+        for entry in read_entries(context.store, destination, self.position):
+            self._know(entry)
         self.is_read, self._is_assumed = True, False
         return self.position
 
@@ -104,7 +101,6 @@ class Log:
 
         Raises:
             InvalidRecord: An entry is damaged.
-            SignatureRefused: The job's entry is not signed with the context's key.
 
         """
         with suppress(NoSuchKey):
@@ -142,7 +138,7 @@ class Log:
         """Try to create an entry at the next number, and return whether it is there.
 
         Writes the manifest or abort record of the newest entry first. If another entry came first, it is read
-        now: decide anew. Signs the entry where jobs are signed.
+        now: decide anew.
 
         Args:
             entry: A baseline, a release, or the end of any job.
@@ -160,7 +156,6 @@ class Log:
             retaining=self.retaining or entry.retaining or entry.retain > 0,
             marking=self.marking or entry.marking,
         )
-        entry = sign(entry, context.signer)
         stored = records.create(context.store, destination.bucket, key, entry)
         if stored.record.nonce == entry.nonce:
             self._know(entry)
@@ -215,15 +210,7 @@ class Log:
         context, destination = self._context, self._context.layout.destination
         key = entry_key(destination, number)
         body = context.store.get(destination.bucket, key, limit=largest(LogEntry)).body
-        self._take(_decode_entry(destination, key, body, number), body)
-
-    def _take(self, entry: LogEntry, body: bytes) -> None:
-        context, destination = self._context, self._context.layout.destination
-        is_own = (entry.job_id, entry.destination) == (context.job_id, destination.uri)
-        if context.signer is not None and is_own and entry.kind in _ENDINGS:
-            where = join_uri(destination.bucket, entry_key(destination, entry.number))
-            check_signature(context.signer, entry, body, where)
-        self._know(entry)
+        self._know(_decode_entry(destination, key, body, number))
 
     def _know(self, entry: LogEntry) -> None:
         self.position = entry.number
@@ -246,10 +233,8 @@ class Log:
             self._commits[entry.number] = frozenset(entry.manifest.partitions)
 
 
-def read_entries(
-    store: ObjectStore, destination: Destination, after: int
-) -> Iterator[tuple[LogEntry, bytes]]:
-    """Yield the entries after a number in their order, each with its JSON. Reads several at once.
+def read_entries(store: ObjectStore, destination: Destination, after: int) -> Iterator[LogEntry]:
+    """Yield the entries after a number in their order. Reads several at once.
 
     Raises:
         InvalidRecord: An entry is damaged or missing.
@@ -274,13 +259,13 @@ def read_entries(
             if isinstance(outcome, InvalidRecord):
                 raise outcome
             after += 1
-            yield _decode_entry(destination, key, outcome.body, after), outcome.body
+            yield _decode_entry(destination, key, outcome.body, after)
 
 
 def each_entry(
     store: ObjectStore, destination: Destination
-) -> Iterator[tuple[int, LogEntry | InvalidRecord, bytes]]:
-    """Yield every entry with its number and JSON, or what is wrong with it; reads several at once.
+) -> Iterator[tuple[int, LogEntry | InvalidRecord]]:
+    """Yield every entry with its number, or what is wrong with it; reads several at once.
 
     Consecutive entries that are missing are one error, with the number of the last of them.
     """
@@ -297,17 +282,17 @@ def each_entry(
                 first, last = (
                     join_uri(bucket, entry_key(destination, one)) for one in (after + 1, number - 1)
                 )
-                yield number - 1, InvalidRecord(f"the entries {first} to {last} are missing"), b""
+                yield number - 1, InvalidRecord(f"the entries {first} to {last} are missing")
             after = number
             if isinstance(outcome, InvalidRecord):
-                yield number, outcome, b""
+                yield number, outcome
                 continue
             try:
                 entry = _decode_entry(destination, key, outcome.body, number)
             except InvalidRecord as error:
-                yield number, error, outcome.body
+                yield number, error
             else:
-                yield number, entry, outcome.body
+                yield number, entry
 
 
 def next_entries(store: ObjectStore, destination: Destination, after: int) -> Iterator[LogEntry]:
@@ -323,7 +308,7 @@ def next_entries(store: ObjectStore, destination: Destination, after: int) -> It
     except NoSuchKey:
         return
     yield _decode_entry(destination, key, body, after + 1)
-    yield from (entry for entry, _ in read_entries(store, destination, after + 1))
+    yield from read_entries(store, destination, after + 1)
 
 
 def read_entry(store: ObjectStore, destination: Destination, number: int) -> LogEntry:

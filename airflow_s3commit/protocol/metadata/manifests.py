@@ -28,7 +28,6 @@ from airflow_s3commit.protocol.model.codec import (
     Text,
     decode,
     decode_lines,
-    encode,
     largest,
     sha256,
 )
@@ -36,7 +35,7 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, Layout, entry_key, manifests_prefix
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord, SuccessData
-from airflow_s3commit.protocol.model.ownership import Signer, check_ending, check_signature
+from airflow_s3commit.protocol.model.ownership import check_ending
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 
@@ -70,27 +69,23 @@ def read_success(store: ObjectStore, destination: Destination) -> SuccessData:
     return decode(SuccessData, body, where)
 
 
-def read_manifest(
-    store: ObjectStore, destination: str | Destination, job_id: str, *, signer: Signer | None = None
-) -> ManifestRecord:
+def read_manifest(store: ObjectStore, destination: str | Destination, job_id: str) -> ManifestRecord:
     """Read the manifest of one job.
 
     Args:
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
         job_id: The job.
-        signer: Checks the manifest's signature.
 
     Raises:
         NoSuchKey: The job has not committed to this destination.
         ForeignRecord: It is another job's, or was copied here with its dataset.
-        SignatureRefused: It is not signed with the signer's key.
         InvalidRecord: The object is no manifest.
 
     """
     place = Destination.of(destination)
     key = Layout.of(place, job_id).manifest
-    record = records.load(store, place.bucket, key, ManifestRecord, signer=signer).record
+    record = records.load(store, place.bucket, key, ManifestRecord).record
     check_ending(record, place, job_id, join_uri(place.bucket, key))
     return record
 
@@ -98,58 +93,35 @@ def read_manifest(
 def find_manifest(context: JobContext) -> ManifestRecord | None:
     """Return the manifest that proves the job committed, or None. Raises as `read_manifest` does."""
     try:
-        return read_manifest(context.store, context.layout.destination, context.job_id, signer=context.signer)
+        return read_manifest(context.store, context.layout.destination, context.job_id)
     except NoSuchKey:
         return None
 
 
-def manifest_of(
-    store: ObjectStore, destination: Destination, job_id: str | None, *, signer: Signer | None = None
-) -> ManifestRecord:
+def manifest_of(store: ObjectStore, destination: Destination, job_id: str | None) -> ManifestRecord:
     """Read the manifest of a job, by default of the last one that committed.
 
     Raises as `read_manifest` and `latest_manifest` do.
     """
     if job_id is None:
-        return latest_manifest(store, destination, signer=signer)
-    return read_manifest(store, destination, job_id, signer=signer)
+        return latest_manifest(store, destination)
+    return read_manifest(store, destination, job_id)
 
 
-def latest_manifest(
-    store: ObjectStore, destination: str | Destination, *, signer: Signer | None = None
-) -> ManifestRecord:
+def latest_manifest(store: ObjectStore, destination: str | Destination) -> ManifestRecord:
     """Read the manifest of the last job that committed. Works while another commit is running.
 
     Args:
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
-        signer: Checks the manifest's signature.
 
     Raises:
         NoSuchKey: No job has committed to this destination, or its log is gone.
         ForeignRecord: ``_SUCCESS`` was written by another committer, or was copied here with the dataset.
-        SignatureRefused: The manifest is not signed with the signer's key.
         InvalidRecord: ``_SUCCESS``, or an entry of the log that must be read, is damaged.
 
     """
-    place = Destination.of(destination)
-    manifest = _latest(store, place)
-    if signer is not None:
-        where = join_uri(place.bucket, Layout.of(place, manifest.job_id).manifest)
-        check_signature(signer, manifest, encode(manifest), where)
-    return manifest
-
-
-def latest_job(store: ObjectStore, destination: Destination) -> str:
-    """Return the id of the last job that committed to a destination.
-
-    Raises as `latest_manifest` does.
-    """
-    return _latest(store, destination).job_id
-
-
-def _latest(store: ObjectStore, destination: Destination) -> ManifestRecord:
-    """Return the manifest in the newest commit of the log."""
+    destination = Destination.of(destination)
     success: SuccessData | None = None
     # It is missing while a commit is running, and before the first one.
     with suppress(NoSuchKey):
@@ -179,6 +151,14 @@ def _latest(store: ObjectStore, destination: Destination) -> ManifestRecord:
         f" {destination.uri}_s3commit/ from versions of its objects or a backup: without it nothing shows"
         " which files belong to the table. Or write the table again, to another destination"
     )
+
+
+def latest_job(store: ObjectStore, destination: Destination) -> str:
+    """Return the id of the last job that committed to a destination.
+
+    Raises as `latest_manifest` does.
+    """
+    return latest_manifest(store, destination).job_id
 
 
 def manifests_at(store: ObjectStore, destination: Destination) -> list[tuple[float, str]]:

@@ -17,7 +17,6 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.model.codec import MIB, decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.ownership import Signer, check_signature, sign
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 
@@ -94,37 +93,29 @@ class Known:
         return stored if stored is not None and isinstance(stored.record, kind) else None
 
 
-def load(
-    store: ObjectStore, bucket: str, key: str, kind: type[R], *, signer: Signer | None = None
-) -> Stored[R]:
-    """Read a record, and check its signature where a signer is given.
+def load(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R]:
+    """Read a record.
 
     Raises:
         NoSuchKey: It is not there.
         InvalidRecord: The object is no such record.
-        SignatureRefused: It is not signed with the signer's key.
 
     """
     fetched = store.get(bucket, key, limit=largest(kind))
     record = decode(kind, fetched.body, join_uri(bucket, key))
-    if signer is not None:
-        check_signature(signer, record, fetched.body, join_uri(bucket, key))
     digest = sha256(fetched.body)
     return Stored(record, fetched.info.etag, fetched.info.modified, fetched.date, digest)
 
 
-def find(
-    store: ObjectStore, bucket: str, key: str, kind: type[R], *, signer: Signer | None = None
-) -> Stored[R] | None:
+def find(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R] | None:
     """Read a record as `load` does, or return None where there is none.
 
     Raises:
         InvalidRecord: The object is no such record.
-        SignatureRefused: It is not signed with the signer's key.
 
     """
     try:
-        return load(store, bucket, key, kind, signer=signer)
+        return load(store, bucket, key, kind)
     except NoSuchKey:
         return None
 
@@ -204,8 +195,6 @@ def create(
     bucket: str,
     key: str,
     record: R,
-    *,
-    signer: Signer | None = None,
 ) -> Stored[R]:
     """Create a record if absent; return the stored one (ours, or an earlier writer's).
 
@@ -216,21 +205,18 @@ def create(
         bucket: The bucket.
         key: The key.
         record: The record; it has a nonce.
-        signer: Signs the record, and checks an earlier writer's.
 
     Raises:
-        SignatureRefused: The earlier record is not signed with the signer's key.
         OutcomeUnknown: The response was lost, and reading back did not settle it.
 
     """
-    record = sign(record, signer)
     body = encode(record)
     try:
         written = store.put(bucket, key, body, if_none_match=True)
     except PreconditionFailed:
-        return load(store, bucket, key, type(record), signer=signer)
+        return load(store, bucket, key, type(record))
     except OutcomeUnknown:
-        existing = find(store, bucket, key, type(record), signer=signer)
+        existing = find(store, bucket, key, type(record))
         if existing is None:
             raise
         return existing

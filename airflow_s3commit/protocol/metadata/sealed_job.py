@@ -83,7 +83,7 @@ def load_seal(context: JobContext, etag: str | None) -> Stored[SealRecord]:
     where = context.staging_uri(key)
     try:
         stored = context.known.get(key, SealRecord) or records.load(
-            context.store, context.staging_bucket, key, SealRecord, signer=context.signer
+            context.store, context.staging_bucket, key, SealRecord
         )
     except NoSuchKey:
         raise InvalidRecord(f"{where} is missing: seal the job first") from None
@@ -108,28 +108,24 @@ def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRec
             continue
         stored = load_stage_seal(context, stage.stage, stage.stage_attempt, stage.etag)
         where = context.staging_uri(context.layout.stage_seal(stage.stage, stage.stage_attempt))
-        check_digest(context, stored.sha256, stage.sha256, where)
+        check_digest(stored.sha256, stage.sha256, where)
         seals.append(stored.record)
     return seals
 
 
-def check_digest(context: JobContext, digest: str, expected: str | None, where: str) -> None:
+def check_digest(digest: str, expected: str | None, where: str) -> None:
     """Compare the SHA-256 of an object with the one in the record that names it.
 
     Args:
-        context: The job.
         digest: SHA-256 of the object.
-        expected: SHA-256 in the record; None in records of older versions.
+        expected: SHA-256 in the record.
         where: URI of the object.
 
     Raises:
-        InvalidRecord: They differ; or the job is signed, and the record has none.
+        InvalidRecord: They differ.
 
     """
-    if expected is None:
-        if context.is_signed:
-            raise InvalidRecord(f"{where} is output of a signed job, and nothing names its SHA-256")
-    elif digest != expected:
+    if digest != expected:
         raise InvalidRecord(f"{where} was changed after it was written: its SHA-256 is not {expected}")
 
 
@@ -263,7 +259,7 @@ def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outc
         raise InvalidRecord(
             f"{where} was changed after it was written: ETag {outcome.info.etag}, sealed as {task.etag}"
         )
-    check_digest(context, sha256(outcome.body), task.sha256, where)
+    check_digest(sha256(outcome.body), task.sha256, where)
     pendingset = decode(PendingSet, outcome.body, where)
     extra = TaskExtra(
         stage=stage.stage, stage_attempt=stage.stage_attempt, task=task.task, attempt=task.attempt, nonce="-"
@@ -312,9 +308,7 @@ def is_stage_sealed(context: JobContext, stage: str, stage_attempt: str) -> bool
 
 def _within_seal(context: JobContext) -> dict[tuple[str, str], StageSealRecord]:
     """Return the seals of stage attempts that lie within the job's seal."""
-    seal = records.find(
-        context.store, context.staging_bucket, context.layout.seal, SealRecord, signer=context.signer
-    )
+    seal = records.find(context.store, context.staging_bucket, context.layout.seal, SealRecord)
     named = seal.record.stages if seal is not None else []
     return {(one.stage, one.stage_attempt): one.within for one in named if one.within is not UNSET}
 
@@ -434,7 +428,7 @@ def load_plan(context: JobContext, plan_id: str, etag: str, seal_etag: str) -> S
         if context.record is not None and not context.record.options.only_adds:
             raise InvalidRecord(f"{context.name}: its state names no plan, and the job may replace files")
         return Stored(nothing_planned(context, seal_etag), NO_PLAN, 0.0, 0.0)
-    stored = records.find(context.store, context.staging_bucket, key, PlanRecord, signer=context.signer)
+    stored = records.find(context.store, context.staging_bucket, key, PlanRecord)
     if stored is None:
         raise InvalidRecord(f"{where} is missing; plan again")
     check_place(stored.record, context.layout, where)
@@ -462,5 +456,5 @@ def planned_objects(context: JobContext, plan: PlanRecord) -> Iterator[PlannedOb
         if fetched.info.etag != part.etag:
             raise InvalidRecord(f"{context.staging_uri(key)} was changed after it was written; plan again")
         digest = sha256(fetched.body)
-        check_digest(context, digest, part.sha256, context.staging_uri(key))
+        check_digest(digest, part.sha256, context.staging_uri(key))
         yield from decode_lines(PlannedObject, BytesIO(fetched.body), context.staging_uri(key))

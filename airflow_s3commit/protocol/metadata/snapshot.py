@@ -111,12 +111,12 @@ def _newest_checkpoint(
         except (InvalidRecord, NoSuchKey) as error:
             logger.warning("skipping a checkpoint: %s", error)
             continue
-        entries = (entry for entry, _ in read_entries(store, destination, number - 1))
+        entries = read_entries(store, destination, number - 1)
         last = next(entries, None)
         if last is not None and last.nonce == snapshot.nonce:
             return snapshot, entries
         logger.warning("skipping a checkpoint: %s is not of this log", where)
-    return TableSnapshot(destination.uri), (entry for entry, _ in read_entries(store, destination, 0))
+    return TableSnapshot(destination.uri), read_entries(store, destination, 0)
 
 
 def write_checkpoint(

@@ -50,10 +50,10 @@ def first_state(context: JobContext, job: JobRecord | None = None) -> StateRecor
 
     Args:
         context: The job.
-        job: Its record. The state holds it if it is short, and not signed: a state is not.
+        job: Its record. The state holds it if it is short.
 
     """
-    if job is not None and (job.signature is not None or len(encode(job)) > _JOB_BYTES):
+    if job is not None and len(encode(job)) > _JOB_BYTES:
         job = None
     return StateRecord(
         **context.layout.place,
@@ -273,9 +273,7 @@ def find_job(context: JobContext) -> JobRecord | None:
         InvalidRecord: It is damaged, another job's or destination's, or was copied here.
 
     """
-    stored = records.find(
-        context.store, context.staging_bucket, context.layout.job, JobRecord, signer=context.signer
-    )
+    stored = records.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
     if stored is None:
         return None
     check_place(stored.record, context.layout, context.staging_uri(context.layout.job))
@@ -291,8 +289,6 @@ def job_in_state(context: JobContext) -> JobRecord | None:
         ForeignRecord: The record in the state is of another job or destination.
 
     """
-    if context.signer is not None:
-        return None
     try:
         stored = read_state(context)
     except InvalidRecord:

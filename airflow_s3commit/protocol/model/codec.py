@@ -294,14 +294,14 @@ class JobOwned(Versioned, frozen=True, kw_only=True):
     Attributes:
         version: Always 1.
         job_id: The job.
-        destination: URI of the job's destination; None in records of older versions.
-        staging: URI of the job's staging; None likewise.
+        destination: URI of the job's destination.
+        staging: URI of the job's staging.
 
     """
 
     job_id: Text
-    destination: Line | None = None
-    staging: Line | None = None
+    destination: Text
+    staging: Text
 
 
 def bytes_digest(content: bytes) -> bytes:

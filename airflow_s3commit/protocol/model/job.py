@@ -167,12 +167,9 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         retaining: Whether a commit of the history had retained replaced files, at setup.
         marking: Whether commits of the history write a ``_SUCCESS`` in each partition, at setup.
         nonce: Unique to each write.
-        signature: Where jobs are signed.
 
     """
 
-    destination: Text
-    staging: Text
     options: JobOptions
     context: dict[Line, Prose] = field(default_factory=dict)
     adopted: bool = False
@@ -182,7 +179,6 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     retaining: bool = False
     marking: bool = False
     nonce: Text
-    signature: Text | None = None
 
 
 class SavedSuccess(Struct, frozen=True, kw_only=True):
@@ -198,8 +194,8 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
     Attributes:
         version: Always 1.
         job_id: The job.
-        destination: URI of its destination; None in states of older versions.
-        staging: URI of its staging; likewise.
+        destination: URI of its destination.
+        staging: URI of its staging.
         state: Its state.
         owner: Host and process of the last change, for people.
         attempt: Number of changes.
@@ -213,7 +209,7 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
         generation: Number of the commit's entry in the log, from ``committed`` on.
         saved_success: The ``_SUCCESS`` that was there when the commit began.
         reason: Why the job was aborted.
-        job: The job's record, so that a step reads both at once; None if it is signed or large.
+        job: The job's record, so that a step reads both at once; None if it is large.
 
     """
 
@@ -242,8 +238,8 @@ class AbortedRecord(JobOwned, frozen=True, kw_only=True):
     Attributes:
         version: Always 1.
         job_id: The job.
-        destination: URI of its destination; None in records of older versions.
-        staging: URI of its staging; likewise.
+        destination: URI of its destination.
+        staging: URI of its staging.
         since: Time of the abort, in milliseconds since the epoch by the aborting machine's clock, for people.
         reason: Why, if given.
         context: Context of the job's record; empty if that could not be read.

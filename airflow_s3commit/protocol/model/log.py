@@ -125,14 +125,12 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
         baseline: What a baseline says.
         release: What a release says.
         nonce: Unique to each write.
-        signature: By the committer's key, where jobs are signed.
 
     Raises:
         ValueError: The kind and the fields do not fit, or another job's manifest is in it.
 
     """
 
-    destination: Text
     number: Generation
     kind: EntryKind
     epoch: Generation = 0
@@ -148,7 +146,6 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     baseline: Baseline | None = None
     release: Release | None = None
     nonce: Text
-    signature: Text | None = None
 
     def __post_init__(self) -> None:
         """Check that the fields fit the kind."""

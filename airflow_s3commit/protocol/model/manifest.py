@@ -87,11 +87,9 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         tasks: How many task attempts count; None in manifests that no job wrote.
         rolled_back_to: Of a rollback of the table, the generation; 0 for a job.
         nonce: Unique to each write.
-        signature: By the committer's key, where jobs are signed.
 
     """
 
-    destination: Text
     committer: Committer
     conflict_mode: ConflictMode
     committed: Milliseconds
@@ -108,7 +106,6 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     tasks: Count | None = None
     rolled_back_to: Generation = 0
     nonce: Text
-    signature: Text | None = None
 
     def __post_init__(self) -> None:
         """Let go of the bytes that a list within was decoded from."""

@@ -83,7 +83,7 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
         files: Number of files.
         bytes: Their total size.
         rows: Their total rows; None if a writer did not count them.
-        sha256: SHA-256 of the pendingset, in hexadecimal; None from older versions.
+        sha256: SHA-256 of the pendingset, in hexadecimal.
 
     """
 
@@ -96,7 +96,7 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
     files: Count
     bytes: Count
     rows: Count | None = None
-    sha256: Text | None = None
+    sha256: Text
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> CommittedTask:
@@ -119,7 +119,7 @@ class SealedTask(Struct, frozen=True, kw_only=True):
     attempt: Text
     etag: Text
     counts: Counts
-    sha256: Text | None = None
+    sha256: Text
 
 
 class StageSealRecord(JobOwned, frozen=True, kw_only=True):
@@ -204,7 +204,7 @@ class SealedStage(Struct, frozen=True, kw_only=True):
         etag: ETag of its seal; ``none`` if that is no object.
         tasks: How many task attempts count.
         counts: Totals of their output.
-        sha256: SHA-256 of its seal in hexadecimal; None in records of older versions.
+        sha256: SHA-256 of its seal in hexadecimal.
         within: The seal itself, if one process writes and commits the job and the seal is short.
 
     """
@@ -214,7 +214,7 @@ class SealedStage(Struct, frozen=True, kw_only=True):
     etag: Text
     tasks: Count
     counts: Counts
-    sha256: Text | None = None
+    sha256: Text
     # Left out where it is not set: seals look as they did.
     within: StageSealRecord | UnsetType = UNSET
 
@@ -234,7 +234,6 @@ class SealRecord(JobOwned, frozen=True, kw_only=True):
     schemas: Schemas = msgspec.field(default_factory=list)
     created: Milliseconds
     nonce: Text
-    signature: Text | None = None
 
 
 class SealReference(Struct, frozen=True, kw_only=True):
@@ -300,7 +299,7 @@ class PlanPart(Struct, frozen=True, kw_only=True):
         number: Its number.
         etag: ETag of its object; ``none`` if it has none.
         objects: How many objects it lists.
-        sha256: SHA-256 of its object in hexadecimal; None without one, or in plans of older versions.
+        sha256: SHA-256 of its object in hexadecimal; None without one.
         within: The list itself, if it is short; None if it is an object.
 
     """
@@ -318,8 +317,8 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
     Attributes:
         version: Always 1.
         job_id: The job.
-        destination: URI of its destination; None in plans of older versions.
-        staging: URI of its staging; likewise.
+        destination: URI of its destination.
+        staging: URI of its staging.
         plan_id: Names the directory of its parts, and is its writer's nonce.
         seal_etag: The seal it was made for.
         base: Number of the newest entry of the log when it was made; 0 without one.
@@ -327,7 +326,6 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
         objects: How many objects are planned.
         bytes: Their bytes.
         digest: Sum of a hash of each planned object's key, size and ETag: equal for equal sets in any order.
-        signature: By the planner's key, where jobs are signed.
 
     """
 
@@ -338,7 +336,6 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
     objects: Count
     bytes: Count
     digest: Text
-    signature: Text | None = None
 
 
 class PlanReference(Plain, Struct, frozen=True, kw_only=True):

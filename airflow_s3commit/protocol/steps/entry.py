@@ -55,8 +55,6 @@ class OpenJob(JobOwned, frozen=True, kw_only=True):
 
     """
 
-    destination: Text
-    staging: Text
     options: JobOptions
     context: dict[Line, Prose] = field(default_factory=dict)
     base: Position = Position()

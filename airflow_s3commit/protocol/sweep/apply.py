@@ -43,7 +43,6 @@ from airflow_s3commit.protocol.metadata.state import first_state, move
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
 from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, check_id
-from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.sweep.history import plan_lists
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
@@ -129,7 +128,6 @@ def sweep(
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     threads: int = 16,
-    signer: Signer | None = None,
 ) -> SweepReport:
     """Remove what dead jobs left at a destination: pending uploads, records, lists of files.
 
@@ -149,7 +147,6 @@ def sweep(
         clock: Source of time for records.
         new_id: Source of nonces for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
-        signer: The key of signed jobs. A job whose record it did not sign is not ended.
 
     Raises:
         ValueError: ``older_than`` is negative.
@@ -161,7 +158,7 @@ def sweep(
     plan = plan_sweep(store, place, older_than=older_than, staging_root=root, threads=threads)
     if dry_run:
         return SweepReport(plan=plan, dry_run=True)
-    return apply_sweep(store, plan, clock=clock, new_id=new_id, threads=threads, signer=signer)
+    return apply_sweep(store, plan, clock=clock, new_id=new_id, threads=threads)
 
 
 def apply_sweep(
@@ -171,7 +168,6 @@ def apply_sweep(
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     threads: int = 16,
-    signer: Signer | None = None,
 ) -> SweepReport:
     """Remove the items of a plan that have not changed since. Repeatable with the same plan.
 
@@ -183,12 +179,11 @@ def apply_sweep(
         clock: Source of time for records.
         new_id: Source of nonces for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
-        signer: The key of signed jobs. A job whose record it did not sign is not ended.
 
     """
     root = Destination.parse(plan.staging_root) if plan.staging_root is not None else None
     scope = SweepScope(store, Destination.parse(plan.destination), root, threads)
-    run = _Sweep(scope, plan, clock or SystemClock(), new_id, signer)
+    run = _Sweep(scope, plan, clock or SystemClock(), new_id)
     for job in plan.jobs:
         run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
     for batch in in_batches(plan.uploads, _BATCH):
@@ -221,7 +216,6 @@ class _Sweep:
     plan: SweepPlan
     clock: Clock
     new_id: Callable[[], str]
-    signer: Signer | None = None
     jobs: list[SweptJob] = field(default_factory=list)
     uploads: int = 0
     bytes: int = 0
@@ -293,7 +287,6 @@ class _Sweep:
             clock=self.clock,
             new_id=self.new_id,
             threads=self.scope.threads,
-            signer=self.signer,
         )
         self.replaced = release_files(context, [one.generation for one in replaced])
 
@@ -327,7 +320,6 @@ class _Sweep:
             clock=self.clock,
             new_id=self.new_id,
             threads=self.scope.threads,
-            signer=self.signer,
         )
 
     def _removed(self, key: str, etag: str) -> bool:

@@ -167,7 +167,7 @@ class _Named:
     @classmethod
     def of(cls, store: ObjectStore, home: Destination) -> _Named:
         found = cls()
-        for entry, _ in read_entries(store, home, 0):
+        for entry in read_entries(store, home, 0):
             manifest = entry.manifest
             if manifest is not None and manifest.within is UNSET:
                 found.lists.add(Layout.of(home, entry.job_id).manifest_files)

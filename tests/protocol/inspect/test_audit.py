@@ -37,9 +37,9 @@ def seal(
 def before(rows: int | None) -> ManifestRecord:
     """Return the manifest of the commit before."""
     return ManifestRecord(
-        job_id="earlier", destination="s3://lake/flights/", committer="partitioned", conflict_mode="fail",
-        committed=1, counts=Counts(files=1, rows=rows), partitions={}, replaced=Counts(), files="s3://lake/f",
-        files_sha256="0", nonce="n",
+        job_id="earlier", destination="s3://lake/flights/", staging="s3://lake/flights/__magic_job-earlier/",
+        committer="partitioned", conflict_mode="fail", committed=1, counts=Counts(files=1, rows=rows),
+        partitions={}, replaced=Counts(), files="s3://lake/f", files_sha256="0", nonce="n",
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit import HmacSigner, TableReport, verify
+from airflow_s3commit import TableReport, verify
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.inspect import verify_table as module
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
@@ -294,16 +294,6 @@ def test_the_log_of_a_copy_is_not_a_history() -> None:
     committed(lake, "first", FILES)
     report = report_on(lake)
     assert (report.sound, report.files, report.log) == (True, 3, [])
-
-
-def test_signatures_are_checked_where_there_is_a_signer() -> None:
-    """An entry without a valid signature is a finding."""
-    lake = Lake()
-    committed(lake, "first", FILES)
-    report = verify(lake.store, lake.destination, signer=HmacSigner(b"k" * 32))
-    assert isinstance(report, TableReport)
-    assert ["sign" in finding.problem for finding in report.log] == [True]
-    assert not report.sound
 
 
 def test_a_commit_while_partition_markers_are_compared_is_not_damage() -> None:

@@ -25,7 +25,6 @@ from airflow_s3commit.protocol.job import Assumption, Job
 from airflow_s3commit.protocol.metadata.state import find_job, load_job, read_state
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.job import Committer, JobOptions
-from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import FaultyStore, MemoryStore, StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
@@ -356,7 +355,7 @@ def test_a_damaged_job_record_stops_every_step(cut: int) -> None:
 
 
 def forget_job_in_state(lake: Lake) -> None:
-    """Leave the state of a job as that of a signed or a large one is: without the job's record."""
+    """Leave the state of a job as that of a large one is: without the job's record."""
     stored = read_state(lake.context())
     assert stored is not None
     older = msgspec.structs.replace(stored.record, job=None)
@@ -377,7 +376,7 @@ def test_a_running_job_is_known_by_its_state() -> None:
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
-def test_a_state_of_an_older_version_leaves_the_record_to_its_own_object() -> None:
+def test_a_state_may_leave_the_record_to_its_own_object() -> None:
     """Every step works on a state that does not hold the job's record."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
@@ -390,20 +389,19 @@ def test_a_state_of_an_older_version_leaves_the_record_to_its_own_object() -> No
     assert lake.data() == {named("dt=1/a"): b"1"}
 
 
-def test_a_state_only_holds_a_short_unsigned_record() -> None:
-    """A record that is signed, or would make each change of the state large, is read from its own object."""
+def test_a_state_only_holds_a_short_record() -> None:
+    """A record that would make each change of the state large is read from its own object."""
     held = {}
     kinds: dict[str, dict[str, Any]] = {
         "short": {},
         "large": {"context": {"note": "x" * 20_000}},
-        "signed": {"signer": HmacSigner(b"k" * 32)},
     }
     for name, arguments in kinds.items():
         job = Job.setup(MemoryStore((BUCKET,)), f"s3://{BUCKET}/t/", **arguments)
         state = job.state()
         assert state is not None
         held[name] = state.job == job.record()
-    assert held == {"short": True, "large": False, "signed": False}
+    assert held == {"short": True, "large": False}
 
 
 def test_a_record_of_another_job_in_a_state_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, OutcomeUnknown, Unavailable
@@ -24,7 +25,16 @@ def store() -> WatchedStore:
 
 def record(nonce: str, owner: str = "me") -> StateRecord:
     """Return a record of some writer."""
-    return StateRecord(job_id="j", state="open", owner=owner, attempt=0, since=1, nonce=nonce)
+    return StateRecord(
+        job_id="j",
+        destination="s3://b/",
+        staging="s3://b/s/",
+        state="open",
+        owner=owner,
+        attempt=0,
+        since=1,
+        nonce=nonce,
+    )
 
 
 def put(store: WatchedStore, nonce: str) -> str:
@@ -174,7 +184,7 @@ def test_other_errors_go_through(act: str) -> None:
 
 def test_an_unreadable_record_is_not_written(store: WatchedStore) -> None:
     """An invalid record never reaches the store."""
-    bad = StateRecord(job_id="", state="open", owner="o", attempt=-1, since=1, nonce="n")
+    bad = msgspec.structs.replace(record("n"), job_id="", attempt=-1)
     with pytest.raises(InvalidRecord):
         records.create(store, BUCKET, KEY, bad)
     etag = put(store, "0")

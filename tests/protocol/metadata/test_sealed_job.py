@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     load_stage_seals,
     verify_pendingsets,
 )
-from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.model.sealed_job import SealRecord
 from tests.cases import each
@@ -137,6 +139,31 @@ def test_a_second_pendingset_of_a_task_does_not_count() -> None:
     lake.store.put(BUCKET, lake.pendingset_key(attempt="2"), body.replace(b"dt=1/a", b"dt=7/a"))
     lake.job().commit()
     assert sorted(lake.data()) == sorted(f"{path}-{OURS}" for path in ("dt=1/a", "dt=2/b"))
+
+
+def test_output_replaced_together_with_what_names_it_is_refused() -> None:
+    """A forged pendingset and a stage seal that names it do not match the job's seal."""
+    lake, _ = sealed_lake()
+    key = lake.pendingset_key()
+    lake.tamper(key, old=b'"created":', new=b'"text":"x","created":')
+    stage = lake.context().layout.stage_seal("spark", "1")
+    seal = json.loads(lake.get(stage))
+    seal["tasks"][0] |= {"etag": lake.store.head(BUCKET, key).etag, "sha256": sha256(lake.get(key))}
+    lake.store.put(BUCKET, stage, json.dumps(seal).encode())
+    refused(lake, InvalidRecord, lake.job().commit, "was changed after it was written")
+
+
+@pytest.mark.parametrize("record", ["spark-1/sealed.json", "00000_1.pendingset"])
+def test_the_digest_alone_catches_a_forged_etag(record: str) -> None:
+    """Other bytes with the ETag that a seal names are refused by their SHA-256."""
+    lake, _ = sealed_lake()
+    (key,) = [key for key in lake.keys("") if key.endswith(record)]
+    objects = lake.store.inner._buckets[BUCKET].objects
+    objects[key] = replace(objects[key], body=lake.get(key) + b" ")
+    before = lake.data()
+    with pytest.raises(InvalidRecord, match="its SHA-256 is not"):
+        lake.job().commit()
+    assert lake.data() == before
 
 
 def test_only_the_expected_seal_is_read() -> None:

@@ -80,7 +80,9 @@ class TestRoom:
         counts = Counts(files=10**6, bytes=10**18, rows=10**12)
         partition = weight(counts) + len(KEY) + 4
         with_columns = partition + weight(msgspec.structs.replace(counts, columns=STATISTICS))
-        task = weight(SealedTask(task="0" * 20, attempt="1" * 20, etag="e" * 32, counts=counts))
+        task = weight(
+            SealedTask(task="0" * 20, attempt="1" * 20, etag="e" * 32, counts=counts, sha256="d" * 64)
+        )
         assert 100_000 * partition + 1_000 * with_columns < codec.LARGEST["ManifestRecord"]
         assert 100_000 * partition + 1_000 * with_columns < codec.LARGEST["SealRecord"]
         assert 100_000 * partition + 10**6 * task < codec.LARGEST["StageSealRecord"]
@@ -242,6 +244,7 @@ class TestPlain:
             etag="e",
             files=1,
             bytes=1,
+            sha256="d",
         )
         with pytest.raises(InvalidRecord) as refusal:
             from_plain(CommittedTask, task.to_dict() | changes, "a committed task")
@@ -251,7 +254,17 @@ class TestPlain:
 def test_an_oversized_record_is_not_written() -> None:
     """A record that is too large to be read again is refused when it is saved."""
     parts = [PlanPart(number=number, etag="e" * 8_000, objects=1) for number in range(2_200)]
-    record = PlanRecord(job_id="j", plan_id="p", seal_etag="e", parts=parts, objects=0, bytes=0, digest="d")
+    record = PlanRecord(
+        job_id="j",
+        destination="s3://b/",
+        staging="s3://b/s/",
+        plan_id="p",
+        seal_etag="e",
+        parts=parts,
+        objects=0,
+        bytes=0,
+        digest="d",
+    )
     with pytest.raises(TooLarge, match="a PlanRecord that is to be saved"):
         encode(record)
 

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_s3commit import Job, JobOptions
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, SignatureRefused
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.lifecycle.manifest import WITHIN_BYTES
 from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.manifests import (
@@ -25,7 +24,6 @@ from airflow_s3commit.protocol.metadata.manifests import (
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, apart, named, once
 from tests.protocol.model.test_records import golden
@@ -432,20 +430,3 @@ def test_a_list_within_does_not_hold_what_it_was_decoded_from() -> None:
     manifest = decode(ManifestRecord, body, "x")
     assert manifest.within is not msgspec.UNSET
     assert sys.getrefcount(body) == before
-
-
-def test_the_manifest_of_a_signed_job_is_signed_with_its_list() -> None:
-    """The signature covers the bytes of the list, in the entry and in the object."""
-    signer = HmacSigner(b"k" * 32)
-    lake = Lake()
-    options = JobOptions(committer="magic")
-    job = Job.setup(lake.store, lake.destination, options=options, job_id=OURS, signer=signer)
-    lake.run_stage(job, NEW)
-    job.seal()
-    manifest = job.commit()
-    assert manifest.listed is not None
-    assert read_manifest(lake.store, HERE, OURS, signer=signer) == manifest
-    assert latest_manifest(lake.store, HERE, signer=signer) == manifest
-    lake.tamper(f"{HOME}manifests/{OURS}.json", old=b'"size":2', new=b'"size":3')
-    with pytest.raises(SignatureRefused):
-        read_manifest(lake.store, HERE, OURS, signer=signer)

@@ -25,7 +25,7 @@ from airflow_s3commit.protocol.model import (
     sealed_job,
     snapshot,
 )
-from airflow_s3commit.protocol.model.codec import decode, encode, sha256
+from airflow_s3commit.protocol.model.codec import JobOwned, decode, encode, sha256
 from airflow_s3commit.protocol.model.job import (
     AbortedRecord,
     AbortReport,
@@ -82,32 +82,137 @@ PARTITIONS = {
     "dt=2013-01-02": Counts(files=1, bytes=200, rows=20),
 }
 
+PLACE: Any = {"job_id": JOB, "destination": HERE, "staging": STAGING}
+SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+JOB_RECORD = JobRecord(
+    **PLACE,
+    options=JobOptions(committer="directory", conflict_mode="replace", staging="s3://private/staging/"),
+    context={"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"},
+    created=1739800000123,
+    log=6,
+    epoch=3,
+    nonce="n-1",
+)
+STATE = StateRecord(
+    **PLACE,
+    state="open",
+    owner="worker-0:17",
+    attempt=0,
+    since=1739800000123,
+    nonce="n-2",
+    job=JOB_RECORD,
+)
+STAGE_SEAL = StageSealRecord(
+    **PLACE,
+    stage="spark",
+    stage_attempt="1",
+    tasks=[
+        SealedTask(task="00000", attempt="4", etag=ETAG, counts=COUNTS, sha256=SHA256),
+        SealedTask(
+            task="00001", attempt="5", etag=ETAG, counts=Counts(files=0, bytes=0, rows=None), sha256=SHA256
+        ),
+    ],
+    counts=COUNTS,
+    partitions=PARTITIONS,
+    removes="partitions",
+    schemas=["AA=="],
+    created=1739800000123,
+    nonce="n-4",
+)
+SEAL = SealRecord(
+    **PLACE,
+    stages=[SealedStage(stage="spark", stage_attempt="1", etag=ETAG, tasks=2, counts=COUNTS, sha256=SHA256)],
+    counts=COUNTS,
+    partitions=PARTITIONS,
+    removes="partitions",
+    schemas=["AA==", "AQ=="],
+    created=1739800000123,
+    nonce="n-5",
+)
+PLANNED = PlannedObject(key="flights/dt=2013-01-01/old.parquet", size=21, etag=ETAG)
+PLAN = PlanRecord(
+    **PLACE,
+    plan_id="p-1",
+    seal_etag=ETAG,
+    base=6,
+    parts=[PlanPart(number=0, etag=ETAG, objects=2, sha256=SHA256)],
+    objects=2,
+    bytes=42,
+    digest="000102030405060708090a0b0c0d0e0f",
+)
+FILE = FileEntry(
+    key=f"flights/dt=2013-01-01/part-00000-{JOB}.parquet",
+    size=100,
+    etag=f"{ETAG}-1",
+    rows=10,
+    partition="dt=2013-01-01",
+    upload="u-1",
+    statistics={
+        "delay": ColumnStatistics(values=9, nulls=1, least=-1, greatest=1.5),
+        "tail": ColumnStatistics(least="Ä"),
+    },
+)
+MANIFEST = ManifestRecord(
+    **PLACE,
+    committer="partitioned",
+    conflict_mode="replace",
+    committed=1739800123456,
+    counts=COUNTS,
+    partitions=PARTITIONS,
+    replaced=Counts(files=2, bytes=42, rows=None),
+    files=f"{HERE}_s3commit/manifests/{JOB}.jsonl",
+    files_sha256=SHA256,
+    schemas=["AA==", "AQ=="],
+    context={"dag_id": "nightly_flights_refresh"},
+    metrics={"complete_ms": 12},
+    generation=7,
+    tasks=2,
+    nonce="n-6",
+)
+ABORTED = AbortedRecord(
+    **PLACE,
+    since=1739800000123,
+    reason="checks failed",
+    context={"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"},
+)
+LIVE = LiveCommit(number=30, job_id=JOB, files_sha256=SHA256, partitions=list(PARTITIONS), schemas=[1])
+RETAINED = RetainedCommit(
+    number=3,
+    job_id=JOB,
+    files_sha256=SHA256,
+    partitions=list(PARTITIONS),
+    removed=7,
+    retain=604_800,
+    released=9,
+)
+
+
+def within(manifest: ManifestRecord) -> ManifestRecord:
+    """Return a manifest with its list of files in it, as a short one is."""
+    line = msgspec.json.encode(FILE)
+    return msgspec.structs.replace(
+        manifest,
+        files=f"{HERE}_s3commit/manifests/{JOB}.json",
+        files_sha256=sha256(line + b"\n"),
+        within=[msgspec.Raw(line)],
+    )
+
+
+def ending(kind: Any, **fields: Any) -> LogEntry:
+    """Return an entry of the log."""
+    return LogEntry(**{**PLACE, "number": 7, "kind": kind, "nonce": "n-9", **fields})
+
+
 #: The record in every golden file, by the file's name.
 RECORDS: dict[str, msgspec.Struct] = {
-    "job-1": JobRecord(
-        job_id=JOB,
-        destination=HERE,
-        staging=STAGING,
-        options=JobOptions(committer="directory", conflict_mode="replace", staging="s3://private/staging/"),
-        context={"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"},
-        created=1739800000123,
-        nonce="n-1",
+    "job-1": JOB_RECORD,
+    "job-1-defaults": JobRecord(**PLACE, options=JobOptions(), created=0, nonce="n-1"),
+    "job-1-pendingset-format": msgspec.structs.replace(
+        JOB_RECORD, options=JobOptions(pendingset_format="hadoop-3.3")
     ),
-    "job-1-defaults": JobRecord(
-        job_id=JOB, destination=HERE, staging=STAGING, options=JobOptions(), created=0, nonce="n-1"
-    ),
-    "job-1-pendingset-format": JobRecord(
-        job_id=JOB,
-        destination=HERE,
-        staging=STAGING,
-        options=JobOptions(pendingset_format="hadoop-3.3"),
-        created=1739800000123,
-        nonce="n-1",
-    ),
-    "job-1-object-options": JobRecord(
-        job_id=JOB,
-        destination=HERE,
-        staging=STAGING,
+    "job-1-object-options": msgspec.structs.replace(
+        JOB_RECORD,
         options=JobOptions(
             object_options=ObjectOptions(
                 storage_class="STANDARD_IA",
@@ -118,92 +223,78 @@ RECORDS: dict[str, msgspec.Struct] = {
                 headers={"cache-control": "max-age=60"},
             )
         ),
-        created=1739800000123,
-        nonce="n-1",
     ),
-    "state-1": StateRecord(
-        job_id=JOB, state="open", owner="worker-0:17", attempt=0, since=1739800000123, nonce="n-2"
+    "job-1-retaining": msgspec.structs.replace(JOB_RECORD, retaining=True, options=JobOptions(retain="7d")),
+    "job-1-marking": msgspec.structs.replace(
+        JOB_RECORD, marking=True, options=JobOptions(partition_success=True)
     ),
-    "state-1-committing": StateRecord(
-        job_id=JOB,
+    "state-1": STATE,
+    "state-1-committing": msgspec.structs.replace(
+        STATE,
         state="committing",
-        owner="worker-0:17",
         attempt=2,
-        since=1739800000123,
         nonce="n-3",
         seal_etag=ETAG,
         plan_etag=ETAG,
-        begun=True,
+        plan_id="p-1",
         saved_success=SavedSuccess(etag=ETAG, body=b'{"name":"x"}\n\x00\xff'),
         reason="lifecycle rule",
     ),
-    "stage-seal-1": StageSealRecord(
+    "state-1-committed": msgspec.structs.replace(
+        STATE,
+        state="committed",
+        attempt=3,
+        nonce="n-8",
+        seal_etag=ETAG,
+        plan_etag=ETAG,
+        plan_id="p-1",
+        generation=7,
+        job=None,
+    ),
+    "stage-seal-1": STAGE_SEAL,
+    "seal-1": SEAL,
+    # The seal of an own job holds that of its stage.
+    "seal-1-within": msgspec.structs.replace(
+        SEAL,
+        stages=[
+            SealedStage(
+                stage="spark",
+                stage_attempt="1",
+                etag="none",
+                tasks=2,
+                counts=COUNTS,
+                sha256=SHA256,
+                within=STAGE_SEAL,
+            )
+        ],
+    ),
+    "driver-seal-1": DriverSealRecord(
         job_id=JOB,
         stage="spark",
         stage_attempt="1",
+        application="application_1739800000123_0001",
+        application_attempt="1",
+        spark="4.0.2",
+        write=1,
+        directory="dt=2013-01-01",
+        dynamic=False,
+        replaced=["dt=2013-01-01"],
         tasks=[
-            SealedTask(task="00000", attempt="4", etag=ETAG, counts=COUNTS),
-            SealedTask(task="00001", attempt="5", etag=ETAG, counts=Counts(files=0, bytes=0, rows=None)),
+            DriverTask(task="0123456789ab-00000", attempt="4", sha256=SHA256, files=2, bytes=300, rows=30)
         ],
-        counts=COUNTS,
-        partitions=PARTITIONS,
-        created=1739800000123,
-        nonce="n-4",
     ),
-    "seal-1": SealRecord(
-        job_id=JOB,
-        stages=[SealedStage(stage="spark", stage_attempt="1", etag=ETAG, tasks=2, counts=COUNTS)],
-        counts=COUNTS,
-        partitions=PARTITIONS,
-        created=1739800000123,
-        nonce="n-5",
+    "planned-object": PLANNED,
+    "planned-object-retaining": msgspec.structs.replace(PLANNED, retained=True),
+    "plan-1": PLAN,
+    "plan-1-within": msgspec.structs.replace(
+        PLAN, parts=[PlanPart(number=0, etag="none", objects=1, within=[PLANNED])], objects=1, bytes=21
     ),
-    "plan-1": PlanRecord(
-        job_id=JOB,
-        plan_id="p-1",
-        seal_etag=ETAG,
-        parts=[PlanPart(number=0, etag=ETAG, objects=2)],
-        objects=2,
-        bytes=42,
-        digest="000102030405060708090a0b0c0d0e0f",
-    ),
-    "planned-object": PlannedObject(key="flights/dt=2013-01-01/old.parquet", size=21, etag=ETAG),
-    "manifest-1": ManifestRecord(
-        job_id=JOB,
-        destination=HERE,
-        committer="partitioned",
-        conflict_mode="replace",
-        committed=1739800123456,
-        counts=COUNTS,
-        partitions=PARTITIONS,
-        replaced=Counts(files=2, bytes=42, rows=None),
-        files=f"{HERE}_s3commit/manifests/{JOB}.jsonl",
-        files_sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-        context={"dag_id": "nightly_flights_refresh"},
-        metrics={"complete_ms": 12},
-        nonce="n-6",
-    ),
-    "shard-1": ShardRecord(job_id=JOB, shard=3, seal_etag=ETAG, counts=COUNTS),
-    "aborted-1": AbortedRecord(job_id=JOB, since=1739800000123, reason="checks failed"),
-    "aborted-1-context": AbortedRecord(
-        job_id=JOB,
-        since=1739800000123,
-        reason="checks failed",
-        context={"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"},
-    ),
-    "file-entry": FileEntry(
-        key=f"flights/dt=2013-01-01/part-00000-{JOB}.parquet",
-        size=100,
-        etag=f"{ETAG}-1",
-        rows=10,
-        partition="dt=2013-01-01",
-        upload="u-1",
-        statistics={
-            "delay": ColumnStatistics(values=9, nulls=1, least=-1, greatest=1.5),
-            "tail": ColumnStatistics(least="Ä"),
-        },
-    ),
-    "job-reference": JobReference(job_id=JOB, destination=HERE, staging=STAGING),
+    "shard-1": ShardRecord(**PLACE, shard=3, seal_etag=ETAG, counts=COUNTS),
+    "file-entry": FILE,
+    "manifest-1": MANIFEST,
+    "manifest-1-within": within(MANIFEST),
+    "aborted-1": ABORTED,
+    "job-reference": JobReference(**PLACE),
     "committed-task": CommittedTask(
         stage="spark",
         stage_attempt="1",
@@ -214,6 +305,7 @@ RECORDS: dict[str, msgspec.Struct] = {
         files=2,
         bytes=300,
         rows=30,
+        sha256=SHA256,
     ),
     "seal-reference": SealReference(
         location=f"{STAGING}sealed.json", etag=ETAG, tasks=2, counts=COUNTS, partitions=PARTITIONS
@@ -222,293 +314,43 @@ RECORDS: dict[str, msgspec.Struct] = {
         location=f"{STAGING}plan/summary.json", etag=ETAG, partitions=2, objects=2, bytes=42
     ),
     "abort-report": AbortReport(uploads=3, objects=1, state="aborted"),
+    "log-entry-1-commit": ending(
+        "commit", manifest=MANIFEST, removes="partitions", plan=PlanName(plan_id="p-1", etag=ETAG)
+    ),
+    "log-entry-1-within": ending("commit", manifest=within(MANIFEST)),
+    "log-entry-1-rollback": ending(
+        "commit",
+        manifest=msgspec.structs.replace(MANIFEST, rolled_back_to=3),
+        removes="partitions",
+        retain=604_800,
+        retaining=True,
+        restores=[LiveCommit(number=3, job_id=JOB, files_sha256=SHA256, partitions=["dt=1"])],
+    ),
+    "log-entry-1-closing": ending("commit", manifest=MANIFEST, closing=True),
+    "log-entry-1-abandon": ending("abandon", epoch=3, aborted=ABORTED),
+    "log-entry-1-baseline": ending(
+        "baseline", epoch=7, baseline=Baseline(reason="data", since=1739800000123)
+    ),
+    "log-entry-1-release": ending(
+        "release", retaining=True, release=Release(commits=[4, 5], finished=3, since=1739800000123)
+    ),
+    "checkpoint-head-1": CheckpointHead(
+        destination=HERE,
+        number=31,
+        entry_nonce="n-9",
+        generation=30,
+        commits=1,
+        schemas=["AA==", "AQ=="],
+        newest=NewestSchemas(job_id=JOB, schemas=[0]),
+    ),
+    "live-commit": LIVE,
+    "live-commit-within": msgspec.structs.replace(LIVE, within=True),
+    "retained-commit": RETAINED,
+    "retained-commit-within": msgspec.structs.replace(RETAINED, within=True),
+    "destination-1": destination.RegisteredDestination(
+        destination=HERE, aws_conn_id="lake", staging="s3://private/staging/"
+    ),
 }
-
-#: As they were before they named their place.
-UNPLACED = (
-    "state-1", "state-1-committing", "aborted-1-context", "stage-seal-1", "seal-1", "shard-1",
-    "plan-1", "manifest-1",
-)  # fmt: skip
-
-RECORDS.update(
-    {
-        f"{name}-placed": msgspec.structs.replace(RECORDS[name], destination=HERE, staging=STAGING)
-        for name in UNPLACED
-    }
-)
-
-#: As they were before they could be signed, or named what they count by its SHA-256.
-UNSIGNED = ("seal-1-placed", "plan-1-placed", "manifest-1-placed")
-WITHOUT_SHA256 = ("stage-seal-1-placed", "committed-task")
-
-SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-
-
-def with_sha256(record: Any, field: str) -> Any:
-    """Return a record whose parts in a field have a SHA-256."""
-    parts = [msgspec.structs.replace(part, sha256=SHA256) for part in getattr(record, field)]
-    return msgspec.structs.replace(record, **{field: parts})
-
-
-RECORDS.update(
-    {
-        "job-1-signed": msgspec.structs.replace(RECORDS["job-1"], signature=SHA256),
-        "seal-1-signed": msgspec.structs.replace(
-            with_sha256(RECORDS["seal-1-placed"], "stages"), signature=SHA256
-        ),
-        "plan-1-signed": msgspec.structs.replace(
-            with_sha256(RECORDS["plan-1-placed"], "parts"), signature=SHA256
-        ),
-        "manifest-1-signed": msgspec.structs.replace(RECORDS["manifest-1-placed"], signature=SHA256),
-        "stage-seal-1-sha256": with_sha256(RECORDS["stage-seal-1-placed"], "tasks"),
-        "committed-task-sha256": msgspec.structs.replace(RECORDS["committed-task"], sha256=SHA256),
-    }
-)
-
-#: As they were before destinations had a log, with the fields they have since.
-UNLOGGED: dict[str, dict[str, Any]] = {
-    "job-1-signed": {"log": 6},
-    "state-1-placed": {},
-    "state-1-committing-placed": {"plan_id": "p-1"},
-    "plan-1-signed": {"base": 6},
-    "manifest-1-signed": {"generation": 7, "tasks": 2},
-}
-
-RECORDS.update(
-    {
-        f"{name.rpartition('-')[0]}-logged": msgspec.structs.replace(RECORDS[name], **fields)
-        for name, fields in UNLOGGED.items()
-    }
-)
-
-COMMITTED: Any = RECORDS["manifest-1-logged"]
-ABORTED: Any = RECORDS["aborted-1-context-placed"]
-
-RECORDS.update(
-    {
-        "state-1-committed": StateRecord(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            state="committed",
-            owner="worker-0:17",
-            attempt=1,
-            since=1739800000123,
-            nonce="n-8",
-            seal_etag=ETAG,
-            plan_etag=ETAG,
-            plan_id="p-1",
-            generation=7,
-            begun=True,
-        ),
-        "stage-seal-1-removes": msgspec.structs.replace(RECORDS["stage-seal-1-sha256"], removes="partitions"),
-        "seal-1-removes": msgspec.structs.replace(RECORDS["seal-1-signed"], removes="partitions"),
-        "log-entry-1-commit": LogEntry(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            number=7,
-            kind="commit",
-            manifest=COMMITTED,
-            removes="partitions",
-            plan=PlanName(plan_id="p-1", etag=ETAG),
-            nonce="n-9",
-            signature=SHA256,
-        ),
-        "log-entry-1-abandon": LogEntry(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            number=7,
-            kind="abandon",
-            epoch=3,
-            aborted=ABORTED,
-            nonce="n-9",
-        ),
-        "checkpoint-head-1": CheckpointHead(
-            destination=HERE,
-            number=31,
-            entry_nonce="n-9",
-            generation=30,
-            commits=1,
-            schemas=["AA==", "AQ=="],
-            newest=NewestSchemas(job_id=JOB, schemas=[0]),
-        ),
-        "live-commit": LiveCommit(
-            number=30, job_id=JOB, files_sha256=SHA256, partitions=list(PARTITIONS), schemas=[1]
-        ),
-        "driver-seal-1": DriverSealRecord(
-            job_id=JOB,
-            stage="spark",
-            stage_attempt="1",
-            application="application_1739800000123_0001",
-            application_attempt="1",
-            spark="4.0.2",
-            write=1,
-            directory="dt=2013-01-01",
-            dynamic=False,
-            replaced=["dt=2013-01-01"],
-            tasks=[
-                DriverTask(task="0123456789ab-00000", attempt="4", sha256=SHA256, files=2, bytes=300, rows=30)
-            ],
-        ),
-        "log-entry-1-baseline": LogEntry(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            number=7,
-            kind="baseline",
-            epoch=7,
-            baseline=Baseline(reason="data", since=1739800000123),
-            nonce="n-9",
-        ),
-    }
-)
-
-#: As they were before jobs could retain what they replace, with the fields they have since.
-UNRETAINED: dict[str, dict[str, Any]] = {
-    "job-1-logged": {"retaining": True, "options": JobOptions(retain="7d")},
-    "planned-object": {"retained": True},
-    "manifest-1-logged": {"rolled_back_to": 3},
-}
-
-RECORDS.update(
-    {
-        f"{name.removesuffix('-logged')}-retaining": msgspec.structs.replace(RECORDS[name], **fields)
-        for name, fields in UNRETAINED.items()
-    }
-)
-
-RECORDS.update(
-    {
-        "log-entry-1-release": LogEntry(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            number=9,
-            kind="release",
-            epoch=3,
-            retaining=True,
-            release=Release(commits=[7, 8], finished=6, since=1739800000123),
-            nonce="n-9",
-        ),
-        "log-entry-1-rollback": LogEntry(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            number=8,
-            kind="commit",
-            epoch=3,
-            manifest=msgspec.structs.replace(COMMITTED, generation=8, rolled_back_to=3),
-            removes="partitions",
-            retain=604_800,
-            retaining=True,
-            restores=[LiveCommit(number=3, job_id=JOB, files_sha256=SHA256, partitions=["dt=1"])],
-            nonce="n-9",
-        ),
-        "log-entry-1-closing": LogEntry(
-            job_id=JOB,
-            destination=HERE,
-            staging=STAGING,
-            number=9,
-            kind="commit",
-            epoch=3,
-            manifest=msgspec.structs.replace(COMMITTED, generation=9),
-            closing=True,
-            nonce="n-9",
-        ),
-        "retained-commit": RetainedCommit(
-            number=3,
-            job_id=JOB,
-            files_sha256=SHA256,
-            partitions=list(PARTITIONS),
-            removed=7,
-            retain=604_800,
-            released=9,
-        ),
-    }
-)
-
-RECORDS.update(
-    {
-        "manifest-1-whole": COMMITTED,
-        "aborted-1-whole": ABORTED,
-    }
-)
-
-#: As they were before they had the schemas of files, with the fields they have since.
-UNDESCRIBED: dict[str, dict[str, Any]] = {
-    "stage-seal-1-removes": {"schemas": ["AA=="]},
-    "seal-1-removes": {"schemas": ["AA==", "AQ=="]},
-    "manifest-1-retaining": {"schemas": ["AA==", "AQ=="]},
-}
-
-RECORDS.update(
-    {
-        f"{name.rpartition('-')[0]}-described": msgspec.structs.replace(RECORDS[name], **fields)
-        for name, fields in UNDESCRIBED.items()
-    }
-)
-
-#: As they were before a short list of planned objects lay within its plan.
-APART = ("plan-1-logged",)
-
-#: As they were before a state held its job's record.
-UNHELD = ("state-1-logged", "state-1-committing-logged", "state-1-committed")
-
-RECORDS["state-1-held"] = msgspec.structs.replace(RECORDS["state-1-logged"], job=RECORDS["job-1-retaining"])
-RECORDS["state-1-committing-unheld"] = RECORDS["state-1-committing-logged"]
-
-RECORDS["plan-1-whole"] = RECORDS["plan-1-logged"]
-RECORDS["plan-1-within"] = msgspec.structs.replace(
-    RECORDS["plan-1-logged"],
-    parts=[PlanPart(number=0, etag="none", objects=1, within=[RECORDS["planned-object-retaining"]])],
-    objects=1,
-    bytes=21,
-)
-
-#: The seal of an own job holds that of its stage.
-RECORDS["seal-1-within"] = msgspec.structs.replace(
-    RECORDS["seal-1-described"],
-    stages=[
-        SealedStage(
-            stage="spark",
-            stage_attempt="1",
-            etag="none",
-            tasks=2,
-            counts=COUNTS,
-            sha256=SHA256,
-            within=RECORDS["stage-seal-1-described"],
-        )
-    ],
-)
-
-#: A short list of files lies within its manifest, so within the entry.
-RECORDS["manifest-1-within"] = msgspec.structs.replace(
-    COMMITTED,
-    files=f"{HERE}_s3commit/manifests/{JOB}.json",
-    files_sha256=sha256(msgspec.json.encode(RECORDS["file-entry"]) + b"\n"),
-    within=[msgspec.Raw(msgspec.json.encode(RECORDS["file-entry"]))],
-)
-RECORDS["log-entry-1-within"] = LogEntry(
-    job_id=JOB,
-    destination=HERE,
-    staging=STAGING,
-    number=7,
-    kind="commit",
-    epoch=3,
-    manifest=RECORDS["manifest-1-within"],
-    nonce="n-9",
-)
-RECORDS["live-commit-within"] = msgspec.structs.replace(RECORDS["live-commit"], within=True)
-RECORDS["retained-commit-within"] = msgspec.structs.replace(RECORDS["retained-commit"], within=True)
-
-RECORDS["destination-1"] = destination.RegisteredDestination(
-    destination=HERE, aws_conn_id="lake", staging="s3://private/staging/"
-)
-RECORDS["job-1-marking"] = msgspec.structs.replace(
-    RECORDS["job-1-retaining"], marking=True, options=JobOptions(partition_success=True)
-)
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is only written inside other records.
@@ -638,6 +480,26 @@ def test_records_under_conditions_have_a_nonce(kind: type[msgspec.Struct]) -> No
             decode(kind, body, name)
 
 
+@each("name", [name for name, record in RECORDS.items() if isinstance(record, JobOwned)])
+@each("field", ["job_id", "destination", "staging"])
+def test_a_record_names_its_job_and_place(name: str, field: str) -> None:
+    """A record that does not say for which job and place it was written is refused."""
+    for body in (without(name, field), changed(name, **{field: None})):
+        with pytest.raises(InvalidRecord):
+            decode(type(RECORDS[name]), body, name)
+
+
+@each(
+    ("name", "field"),
+    [("stage-seal-1", "tasks"), ("seal-1", "stages"), ("driver-seal-1", "tasks")],
+)
+def test_a_seal_names_what_counts_by_its_digest(name: str, field: str) -> None:
+    """A seal without the SHA-256 of a pendingset or of a stage's seal is refused."""
+    parts = [{**part, "sha256": None} for part in json.loads(golden(name))[field]]
+    with pytest.raises(InvalidRecord):
+        decode(type(RECORDS[name]), changed(name, **{field: parts}), name)
+
+
 @each(
     ("name", "fields"),
     [
@@ -725,7 +587,7 @@ def test_a_reference_survives_plain_values(kind: Any) -> None:
     plain = json.loads(json.dumps(record.to_dict()))
     assert kind.from_dict({**plain, "more": 1}) == record
     for field in plain:
-        if field not in ("rows", "sha256"):
+        if field != "rows":
             with pytest.raises(InvalidRecord):
                 kind.from_dict({name: value for name, value in plain.items() if name != field})
             with pytest.raises(InvalidRecord):
@@ -758,7 +620,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 assert len(done) == 24
 """
-    names = ("seal-1-placed", "stage-seal-1-placed", "manifest-1-placed")
+    names = ("seal-1", "stage-seal-1", "manifest-1")
     paths = [str(GOLDEN / f"{name}.json") for name in names]
     for _ in range(5):
         subprocess.run([sys.executable, "-c", program, *paths], check=True)

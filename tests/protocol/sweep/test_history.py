@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import HmacSigner, baseline, rollback
+from airflow_s3commit import baseline, rollback
 from airflow_s3commit.exceptions import DestinationChanged
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.log import read_entry
@@ -151,14 +151,6 @@ def test_a_damaged_log_keeps_retained_files() -> None:
     report = swept(lake)
     assert "the log cannot be read" in report.plan.left[-1].reason
     assert OLD in lake.data()
-
-
-def test_a_release_is_signed_where_jobs_are() -> None:
-    """The entry of a release carries a signature of the sweep's key."""
-    lake = two_generations()
-    lake.store_clock.advance(8 * DAY)
-    swept(lake, signer=HmacSigner(b"k" * 32))
-    assert read_entry(lake.store, FLIGHTS, 3).signature is not None
 
 
 def roll_back(lake: Lake) -> None:
