@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.steps.clean import abort_pending, clean
 from airflow_s3commit.protocol.steps.entry import Entry, OpenJob
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.log import Log, ending, read_entry, write_receipt
-from airflow_s3commit.protocol.steps.seal import find_seal
+from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import begin_log, find_end, find_job
 from airflow_s3commit.protocol.steps.table import Source
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete

@@ -38,7 +38,7 @@ from airflow_s3commit.protocol.steps.files import unowned_objects, write_list
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending
-from airflow_s3commit.protocol.steps.seal import load_seal, sealed_uploads
+from airflow_s3commit.protocol.steps.sealed import load_seal, sealed_uploads
 from airflow_s3commit.protocol.steps.setup import find_end, find_job, refuse_ended
 from airflow_s3commit.protocol.steps.table import Table
 

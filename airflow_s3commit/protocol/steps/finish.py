@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.steps.files import files_in, files_of
 from airflow_s3commit.protocol.steps.fold import what_left
 from airflow_s3commit.protocol.steps.log import write_receipt
 from airflow_s3commit.protocol.steps.marker import write_success
-from airflow_s3commit.protocol.steps.seal import find_seal
+from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.table import Source
 from airflow_s3commit.store.base import ObjectToDelete
 

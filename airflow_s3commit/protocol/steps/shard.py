@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
-from airflow_s3commit.protocol.steps.seal import load_seal, sealed_uploads
+from airflow_s3commit.protocol.steps.sealed import load_seal, sealed_uploads
 from airflow_s3commit.protocol.steps.setup import load_job
 
 

@@ -13,6 +13,7 @@ from greenlet import getcurrent, greenlet
 from airflow_s3commit import Destination, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import is_hidden
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of, unique_name
@@ -120,9 +121,17 @@ class Lake:
         """Return all that comes between a job's setup and its commit."""
 
         def act(store: Any) -> None:
-            task = self.attempt(job_id)(store)
+            self.attempt(job_id)(store)
+            self.seal(job_id)(store)
+
+        return act
+
+    def seal(self, job_id: str) -> Actor:
+        """Return the seal of a job and its stage, with the attempts that are committed."""
+
+        def act(store: Any) -> None:
             context = self.context(job_id, store)
-            seal_stage(context, "spark", "1", [task])  # type: ignore[list-item]
+            seal_stage(context, "spark", "1", committed_attempts(context, "spark", "1"))
             seal(context, [("spark", "1")])
 
         return act

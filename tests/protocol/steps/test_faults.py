@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from airflow_s3commit.protocol.model.places import seal_key
 from airflow_s3commit.protocol.steps import abort, commit, finish, marker, rollback, seal, sweep, task
 from airflow_s3commit.protocol.steps.abort import abort_pending, clean, delete_objects, write_receipt
 from tests.protocol.steps.test_history import play_pair as play_history
-from tests.protocol.steps.test_schedules import play_pair, play_spent_id
+from tests.protocol.steps.test_schedules import play_late_sealer, play_pair, play_spent_id
 
 REPLACE = ("replace", "replace")
 
@@ -25,6 +26,13 @@ def _task_does_not_look(patch: pytest.MonkeyPatch) -> None:
 
 def _sealer_does_not_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(seal, "find_end", _nothing)
+
+
+def _sealer_takes_its_seal_back(patch: pytest.MonkeyPatch) -> None:
+    def delete(context: Any, _: Any) -> None:
+        context.store.delete(context.bucket, seal_key(context.layout.destination, context.job_id))
+
+    patch.setattr(seal, "_end_again", delete)
 
 
 def _undo_before_the_entry(patch: pytest.MonkeyPatch) -> None:
@@ -88,6 +96,7 @@ def _sweep_undoes_without_an_entry(patch: pytest.MonkeyPatch) -> None:
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = [
     (_task_does_not_look, lambda: play_pair("abort and a late attempt", REPLACE)),
     (_sealer_does_not_look, lambda: play_pair("abort and a whole job", REPLACE)),
+    (_sealer_takes_its_seal_back, play_late_sealer),
     (_undo_before_the_entry, lambda: play_pair("commit and abort", REPLACE)),
     (_receipt_after_the_listing, lambda: play_pair("abort and a late attempt", REPLACE)),
     (_deletes_before_the_entry, lambda: play_pair("commit and abort", REPLACE)),

@@ -239,6 +239,29 @@ def _count(actor_of: Callable[[Lake], Actor], mode: str, *, published: bool = Fa
     return calls_of(lake, actor_of(lake))
 
 
+def play_late_sealer() -> None:
+    """Suspend a sealer after its write, commit up to any call, abort up to any call, then go on."""
+
+    def world() -> tuple[Lake, list[Actor]]:
+        lake = Lake()
+        lake.set_up(A, "append")(lake.store)
+        lake.attempt(A)(lake.store)
+        return lake, [lake.seal(A), lake.commit(A), lake.abort(A)]
+
+    lake, actors = world()
+    written = calls_of(lake, actors[0]) - 1
+    for committed, aborted in product(range(4, 9), range(30)):
+        lake, actors = world()
+        watched, _ = play(lake, actors, [(0, written), (1, committed), (2, aborted)])
+        watched.check_left()
+        end_all(lake, watched, A)
+
+
+def test_a_sealer_that_slept_hides_no_object() -> None:
+    """A sealer that finds its job ended leaves its seal to whoever undoes a commit that went by it."""
+    play_late_sealer()
+
+
 def test_a_full_disk_ends_a_commit_before_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the list of files cannot be kept, the error says that nothing happened, and what to do."""
     lake = _sealed("append")

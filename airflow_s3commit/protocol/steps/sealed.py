@@ -1,0 +1,73 @@
+"""Read a job's seal, and the uploads that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.layout import owner_of
+from airflow_s3commit.protocol.model.ownership import check_place
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.model.places import seal_key
+from airflow_s3commit.protocol.model.sealed_job import SealRecord
+
+
+def find_seal(context: JobContext) -> Stored[SealRecord] | None:
+    """Read the job's seal; None if it is not sealed.
+
+    Raises:
+        InvalidRecord: It is damaged, or of another job or place.
+
+    """
+    key = seal_key(context.layout.destination, context.job_id)
+    stored = records.find(context.store, context.bucket, key, SealRecord)
+    if stored is not None:
+        check_place(stored.record, context.layout, join_uri(context.bucket, key))
+    return stored
+
+
+def sealed_uploads(
+    context: JobContext, record: SealRecord, selected: Callable[[int], bool] = lambda _: True
+) -> Iterator[PendingUpload]:
+    """Yield the sealed uploads in the seals' order, each checked to be the job's own.
+
+    Args:
+        context: The job.
+        record: Its seal.
+        selected: Returns whether to read the task attempt with a number, in the seals' order.
+
+    Raises:
+        InvalidRecord: A record was changed, or a file lies outside the destination or does not have the job's
+            id in its name: to complete it could overwrite another job's file.
+
+    """
+    for _, _, pendingset in each_pendingset(context, load_stage_seals(context, record), selected):
+        for upload in pendingset.commits:
+            if owner_of(upload.destinationKey) != context.job_id:
+                raise InvalidRecord(
+                    f"{context.name}: the sealed file {upload.destinationKey} does not have the job's id in"
+                    " its name"
+                )
+            yield upload
+
+
+def load_seal(context: JobContext, sha256: str | None = None) -> SealRecord:
+    """Read the job's seal, and compare its SHA-256 with the one that the caller was given, if any.
+
+    Raises:
+        JobClosed: The job is not sealed.
+        InvalidRecord: The seal is damaged, another job's, or not the one that the caller expects.
+
+    """
+    stored = find_seal(context)
+    if stored is None:
+        raise JobClosed(f"{context.name} is not sealed: seal it first, or abort it")
+    if sha256 is not None and stored.sha256 != sha256:
+        where = join_uri(context.bucket, seal_key(context.layout.destination, context.job_id))
+        raise InvalidRecord(f"{where} is not the seal that was handed over: its SHA-256 is {stored.sha256}")
+    return stored.record
