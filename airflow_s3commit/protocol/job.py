@@ -7,30 +7,28 @@ methods of the processes that write are inherited from `JobOutput`; those here s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
 
 from airflow_s3commit._clock import Clock, SystemClock
+from airflow_s3commit.exceptions import JobClosed, NoSuchJob
 from airflow_s3commit.protocol.job_output import JobOutput
-from airflow_s3commit.protocol.lifecycle.abort import abort_job, abort_late
-from airflow_s3commit.protocol.lifecycle.commit import begin_shards, commit_job, complete_shard, finish_shards
-from airflow_s3commit.protocol.lifecycle.plan import plan_job
-from airflow_s3commit.protocol.lifecycle.recover import recover_job
-from airflow_s3commit.protocol.lifecycle.run import Progress
-from airflow_s3commit.protocol.lifecycle.seal import seal_job
-from airflow_s3commit.protocol.lifecycle.setup import Look, set_up_job
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.sealed_job import PlanReference, SealReference
+from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.model.sealed_job import SealReference
+from airflow_s3commit.protocol.steps.abort import abort, undo
+from airflow_s3commit.protocol.steps.commit import commit
+from airflow_s3commit.protocol.steps.preview import Preview, preview
+from airflow_s3commit.protocol.steps.progress import Progress
+from airflow_s3commit.protocol.steps.seal import seal
+from airflow_s3commit.protocol.steps.setup import never_set_up, set_up
+from airflow_s3commit.protocol.steps.shard import complete_part
+from airflow_s3commit.protocol.steps.state import is_publishing, look_up_end
 from airflow_s3commit.store.base import ObjectStore
 
 #: The entry of a job's context that holds its display name.
 NAME = "name"
-
-#: What a caller of `Job.setup` may assume.
-Assumption: TypeAlias = Literal["nothing", "new", "own", "next"]
 
 
 class Job(JobOutput):
@@ -38,9 +36,9 @@ class Job(JobOutput):
 
     Create one with `setup`, or open an existing one with `at`.
 
-    Besides the errors that a method lists, any method raises `NoSuchJob` for a job that was never set up, or
-    was aborted and cleaned up; `InvalidRecord` for a record that is damaged, another job's, or was copied
-    here; and the errors of the store.
+    Besides the errors that a method lists, any method raises `NoSuchJob` for a job that was never set up;
+    `AlreadyCommitted` or `JobClosed` for one that has ended; `InvalidRecord` for a record that is damaged,
+    another job's, or was copied here; and the errors of the store.
 
     Args:
         context: The job.
@@ -59,11 +57,10 @@ class Job(JobOutput):
         context: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
-        assume: Assumption = "nothing",
     ) -> Job:
-        """Set up a job: check the bucket, then write the job's record and its first state.
+        """Set up a job: look at the bucket, then write the job's record. Begins the log if there is none.
 
-        Repeatable by any process: with the same id and options it returns the same job, in whatever state.
+        Repeatable by any process: with the same id and options it returns the same job, open or sealed.
 
         Args:
             store: The store of the destination and the staging.
@@ -74,230 +71,169 @@ class Job(JobOutput):
             context: Facts of the orchestrator to keep with the job, such as DAG and run.
             clock: Source of time.
             new_id: Source of ids.
-            assume: What setup may assume, to save requests. By default ``nothing``: it first looks for an
-                earlier job with this id. ``new``: one is unlikely, so it looks after it has written.
-                ``own``: the same, and this process alone seals and commits the job, with output of this
-                package's writers that it starts. ``next``: the same, and no job with this id has ended before
-                the entry that this process created last in the log: it looks only if that is no longer the
-                newest one.
 
         Raises:
             InvalidDestination: The destination is no S3 URI, or is an object.
             InvalidRecord: The id is no UUID.
+            InvalidOption: The table has what the options exclude.
             JobMismatch: A job with this id exists with other options.
+            AlreadyCommitted: A job with this id is committed.
             JobClosed: A job with this id was aborted; its id cannot be used again.
             DestinationNotEmpty: Committer ``directory`` with conflict mode ``fail``, and there is data.
             AccessDenied: The credentials may not do what a commit needs.
-            StoreUnsuitable: The store ignores conditional writes.
+            StoreUnsuitable: The store does not do what a job relies on.
 
         """
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
-        job = cls(
-            JobContext(
-                store,
-                layout,
-                clock=clock or SystemClock(),
-                new_id=new_id,
-                own_id=layout.job_id if assume in ("own", "next") else None,
-            )
-        )
+        plain = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id)
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
-        looks: dict[Assumption, Look] = {"nothing": "first", "new": "after", "own": "after", "next": "moved"}
-        look = looks[assume] if job_id is not None else "never"
-        job._record = set_up_job(job._context, options, facts, look=look)
-        return job
+        return cls(plain.as_recorded(set_up(plain, options, facts)))
 
     def seal(
         self,
         stages: Sequence[tuple[str, str]] | None = None,
         *,
-        etags: Mapping[tuple[str, str], str] | None = None,
+        digests: Mapping[tuple[str, str], str] | None = None,
     ) -> SealReference:
         """Record which stage attempts count, and close the job to further output.
 
-        Before: the job is ``open`` and its stages are sealed. After: it is ``sealed``. Repeatable by any
-        process: the same stages give the same seal.
+        Before: the stages are sealed. Repeatable by any process: the same stages give the same seal.
 
         Args:
             stages: Pairs of stage and stage attempt; an empty list commits no files. None takes every sealed
                 stage attempt, and requires one.
-            etags: Expected ETags of the stages' seals; any other seal is refused.
+            digests: Expected SHA-256 of the stages' seals; any other seal is refused.
 
         Raises:
             DuplicateOutput: Two attempts of one stage are sealed, or two stages write one key.
-            JobClosed: The job is not open, has no sealed stage, or is sealed with other stages.
-            AlreadyCommitted: The job is committed.
+            JobClosed: The job has no sealed stage, or is sealed with other stages.
 
         """
-        return seal_job(self._live(), stages, etags=etags)
+        return seal(self._recorded(), stages, digests=digests)
 
-    def plan(self) -> PlanReference:
-        """List the objects that the commit will replace, and store that list as the job's plan.
+    def preview(self) -> Preview:
+        """Return what the commit would take from the table now. Changes nothing.
 
-        Before: the job is ``sealed``. Optional: `commit` makes a plan if there is none. Repeatable by any
-        process; the newest plan counts.
+        Before: the job is sealed. Optional; pass its ``generation`` to `commit` to be refused if the table
+        has changed since.
 
         Raises:
-            JobClosed: The job is not sealed, or its commit has begun.
-            AlreadyCommitted: The job is committed.
+            JobClosed: The job is not sealed.
             DestinationNotEmpty: Conflict mode ``fail``, and there is data.
 
         """
-        return plan_job(self._live())
+        return preview(self._recorded())
 
     def commit(
         self,
         *,
-        seal_etag: str | None = None,
-        plan_etag: str | None = None,
         stages: Sequence[tuple[str, str]] | None = None,
-        progress: Callable[[Progress], None] | None = None,
-    ) -> ManifestRecord:
+        seal_sha256: str | None = None,
+        generation: int | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> Manifest:
         """Make the sealed output visible, and return the manifest.
 
-        Before: the job is ``sealed``; without a plan it is planned first. After: it is committed, what it
-        replaces is deleted, ``_SUCCESS`` is written, and no upload of the job is pending. Repeatable by any
-        process: it resumes an interrupted commit, and returns the manifest of a finished one.
+        Before: the job is sealed. After: it is committed, what it replaces is deleted, ``_SUCCESS`` is
+        written, and no upload of the job is pending. Repeatable by any process: it finishes an interrupted
+        commit, and returns the manifest of a finished one.
 
         Args:
-            seal_etag: Expected ETag of the seal; any other seal is refused.
-            plan_etag: Expected ETag of the plan; any other plan is refused.
             stages: Seal the job first, as `seal` does, with these pairs of stage and stage attempt.
+            seal_sha256: Expected SHA-256 of the seal; any other seal is refused.
+            generation: The generation that a preview was made at; the commit is refused if a later one
+                touched the same partitions.
             progress: Called after each completed upload.
 
         Raises:
-            DestinationChanged: The partitions of the named plan changed before the commit began: plan again.
-                Or other jobs kept adding files to them: the job is rolled back.
-            DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed; if another
-                job committed while this one was publishing, this one is rolled back.
-            InvalidRecord: A record was changed after it was written; what was published is rolled back.
-            JobFailed: An upload is gone; the commit is rolled back.
+            DestinationChanged: A commit after ``generation`` touched the partitions: preview it again.
+            DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed; or, if
+                another job committed while this one was publishing, this one is aborted.
+            InvalidRecord: A record was changed after it was written; a job that had begun to publish is
+                aborted.
+            JobFailed: An upload is gone; the job is aborted.
             JobClosed: The job is not sealed, or is aborted.
-            OutcomeUnknown: A response was lost: commit again. Or the job could neither be finished nor be
-                rolled back completely: recover it.
+            OutcomeUnknown: A response was lost, or a request failed after the commit: commit again.
 
         """
-        context = self._live_or_ended() if stages is None else self._live()
-        return commit_job(context, seal_etag=seal_etag, plan_etag=plan_etag, stages=stages, progress=progress)
+        if stages is not None:
+            self.seal(stages)
+        entry = commit(self._recorded(), seen=generation, seal_sha256=seal_sha256, progress=progress)
+        return Manifest.of(entry)
 
-    def begin(self, shards: int, *, seal_etag: str | None = None, plan_etag: str | None = None) -> list[int]:
-        """Begin a commit that several workers share, each completing a shard of the uploads.
+    def complete_part(
+        self,
+        part: int,
+        parts: int,
+        *,
+        seal_sha256: str | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> int:
+        """Complete a part of the sealed uploads, so that several processes share the work of one commit.
 
-        Before: the job is ``sealed``. After: it is ``committing``. Call `complete` for each number, then
-        `finish`. Repeatable by any process: it returns the shards of the first call.
+        Before: the job is sealed. After: the objects of that part exist; they may be visible before the job
+        is committed. `commit` completes whatever is not complete, so it does not matter which parts ran.
+        Repeatable by any process, also concurrently.
 
         Args:
-            shards: How many shards, from 1 to 4,096.
-            seal_etag: Expected ETag of the seal; any other seal is refused.
-            plan_etag: Expected ETag of the plan; any other plan is refused.
+            part: Number of the part, from 0.
+            parts: How many there are.
+            seal_sha256: Expected SHA-256 of the seal; any other seal is refused.
+            progress: Called after each completed upload.
 
         Returns:
-            The numbers of the shards; empty if the job is committed.
+            How many files the part has.
 
         Raises:
-            ValueError: More than 4,096 shards.
-            S3CommitError: As for `commit`.
+            InvalidOption: There is no such part.
+            JobClosed: The job is not sealed, or is aborted.
+            JobFailed: An upload is gone. The commit will abort the job.
 
         """
-        return begin_shards(self._live_or_ended(), shards, seal_etag=seal_etag, plan_etag=plan_etag)
+        return complete_part(self._recorded(), part, parts, seal_sha256=seal_sha256, progress=progress)
 
-    def complete(self, shard: int, *, progress: Callable[[Progress], None] | None = None) -> None:
-        """Complete the uploads of one shard.
-
-        Before: `begin` returned this number. After: its objects exist, and a record says so; they may be
-        visible before the job is committed. Repeatable by any process, also concurrently.
-
-        Args:
-            shard: Number of the shard.
-            progress: Called after each completed upload.
-
-        Raises:
-            JobClosed: The job is not committing, or has no such shard.
-            S3CommitError: As for `commit`; a roll-back takes back the whole job.
-
-        """
-        complete_shard(self._live_or_ended(), shard, progress=progress)
-
-    def finish(self) -> ManifestRecord:
-        """Finish a commit after all of its shards are complete, and return the manifest.
-
-        Before: `complete` has returned for every shard. After: the job is committed and cleaned up, as after
-        `commit`. Repeatable by any process.
-
-        Raises:
-            JobClosed: A shard is not complete; the message names it.
-            S3CommitError: As for `commit`.
-
-        """
-        return finish_shards(self._live_or_ended())
-
-    def abort(self, *, force: bool = False, reason: str | None = None) -> AbortReport:
+    def abort(self, *, reason: str | None = None) -> AbortReport:
         """Abort the job's uploads, and take back what its commit has published; return how many of each.
 
-        Before: any state but committed. After: nothing of the job is visible or pending, and ``_SUCCESS`` is
-        as it was before its commit. Repeatable by any process.
+        Before: the job is not committed. After: nothing of the job is visible or pending, and its id is
+        spent. Damaged records do not prevent it. Repeatable by any process.
 
         Args:
-            force: Abort although the job's records are damaged.
             reason: Why, for the record.
 
         Raises:
             AlreadyCommitted: The job is committed.
-            JobClosed: The job is Hadoop's, and Hadoop has published some of its output: adopt it.
-            InvalidRecord: A record was copied here, or is damaged and ``force`` is False.
+            ForeignRecord: The job's record was copied here.
             OutcomeUnknown: A response was lost; abort again.
 
         """
-        context = self._live_or_ended(damaged_too=force)
-        return abort_job(context, force=force, reason=reason)
+        return abort(self._context, reason or "")
 
-    def abort_late(self) -> int:
-        """Abort uploads that task attempts left after their job was cleaned up; return how many.
+    def recover(self, *, progress: Callable[[Progress], object] | None = None) -> Manifest | AbortReport:
+        """Finish a commit or an abort that was interrupted, as `commit` or `abort` would.
 
-        Such an attempt does not count: another attempt of its task does. Repeatable by any process.
-
-        Raises:
-            JobClosed: The job is not committed, or its commit has not finished.
-            S3CommitError: An upload could not be aborted; call it again.
-
-        """
-        return abort_late(self._live_or_ended())
-
-    def recover(
-        self,
-        *,
-        rollback: bool = False,
-        keep_replaced: bool = False,
-        reason: str | None = None,
-        progress: Callable[[Progress], None] | None = None,
-    ) -> ManifestRecord | AbortReport:
-        """Finish a commit or an abort that was interrupted.
-
-        A commit that has begun is finished, or with ``rollback`` undone; an abort is finished. A damaged
-        state is rebuilt from the job's other records first. Repeatable by any process.
+        A sealed job some of whose files are objects already is committed. Repeatable by any process.
 
         Args:
-            rollback: Undo a commit that has begun.
-            keep_replaced: Finish a commit whose plan is damaged, without deleting what it replaces.
-            reason: Why the job is rolled back, for the record.
             progress: Called after each completed upload.
 
         Returns:
             The manifest if the job is committed, or the report of its abort.
 
         Raises:
-            JobClosed: No commit was begun: the job is ``open`` or ``sealed``. Commit or abort it.
+            JobClosed: Neither was begun: the job is open or sealed. Commit or abort it.
             NoSuchJob: The job was never set up.
-            AlreadyCommitted: ``rollback`` of a committed job.
-            S3CommitError: As for `commit` or `abort`.
+            S3CommitError: As for `commit`.
 
         """
-        return recover_job(
-            self._live_or_ended(),
-            rollback=rollback,
-            keep_replaced=keep_replaced,
-            reason=reason,
-            progress=progress,
-        )
+        context = self._recorded()
+        end = look_up_end(context, context.record)
+        if end is not None and end.kind == "abandon":
+            return undo(context, end)
+        if end is None and context.record is None:
+            raise NoSuchJob(never_set_up(context))
+        if end is None and not is_publishing(context):
+            raise JobClosed(f"{context.name} has neither begun to commit nor to abort: commit or abort it")
+        return self.commit(progress=progress)

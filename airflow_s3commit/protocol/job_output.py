@@ -1,36 +1,29 @@
-"""The output of a job: what its task attempts write, and which of them count.
-
-No step here needs a signing key: any process with the `JobReference` can write to a job.
-"""
+"""The output of a job: what its task attempts write, and which of them count."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Self
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.lifecycle.abort import abort_attempt, abort_stage
-from airflow_s3commit.protocol.lifecycle.collect import collect_stage
-from airflow_s3commit.protocol.lifecycle.seal import seal_stage
+from airflow_s3commit.protocol.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.records import unless_damaged
 from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
-from airflow_s3commit.protocol.metadata.state import find_job, job_in_state, load_job, read_state
 from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobRecord, JobReference, StateRecord
+from airflow_s3commit.protocol.model.job import JobRecord, JobReference, JobState
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
+from airflow_s3commit.protocol.steps.collect import collect_stage
+from airflow_s3commit.protocol.steps.setup import load_job, recorded
+from airflow_s3commit.protocol.steps.stage import seal_stage
+from airflow_s3commit.protocol.steps.state import find_state
+from airflow_s3commit.protocol.steps.task import abort_attempt, abort_stage
 from airflow_s3commit.protocol.writer.files import UPLOAD_THREADS, AttemptFiles
 from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
-
-logger = logging.getLogger(__name__)
 
 
 class JobOutput:
@@ -43,7 +36,6 @@ class JobOutput:
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._record: JobRecord | None = None
 
     @classmethod
     def at(
@@ -79,17 +71,15 @@ class JobOutput:
 
     def record(self) -> JobRecord:
         """Return the job's own record: options, context, creation time. Read once, then cached."""
-        if self._record is None:
-            self._record = load_job(self._context)
-        return self._record
+        record = self._recorded().record
+        return record if record is not None else load_job(self._context)
 
-    def state(self) -> StateRecord | None:
-        """Return the job's current state; None if it was never set up, or ended and was cleaned up."""
-        stored = read_state(self._context)
-        return stored.record if stored is not None else None
+    def state(self) -> JobState | None:
+        """Return how far the job is; None if it was never set up."""
+        return find_state(self._context)
 
-    def manifest(self) -> ManifestRecord | None:
-        """Return the job's manifest, the proof of its commit; None if it has not committed."""
+    def manifest(self) -> Manifest | None:
+        """Return what the job has committed; None if it has not."""
         return find_manifest(self._context)
 
     def task_attempt(
@@ -136,7 +126,7 @@ class JobOutput:
             nonce=self._context.new_id(),
         )
         options = self.record().options
-        context = self._live()
+        context = self._context
         files = AttemptFiles(
             context,
             options,
@@ -171,8 +161,8 @@ class JobOutput:
 
         """
         if tasks is None:
-            return collect_stage(self._live(), stage, stage_attempt)
-        return seal_stage(self._live(), stage, stage_attempt, tasks)
+            return collect_stage(self._recorded(), stage, stage_attempt)
+        return seal_stage(self._recorded(), stage, stage_attempt, tasks)
 
     def stage_seal(self, stage: str, stage_attempt: str) -> SealReference | None:
         """Return the seal of a stage attempt; None if it is not sealed.
@@ -202,7 +192,7 @@ class JobOutput:
             S3CommitError: An upload could not be aborted; call it again.
 
         """
-        return abort_stage(self._live_or_ended(), stage, stage_attempt)
+        return abort_stage(self._recorded(), stage, stage_attempt)
 
     def abort_attempt(self, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
         """Abort the recorded uploads of a task attempt whose process is gone; return how many.
@@ -222,24 +212,9 @@ class JobOutput:
             S3CommitError: An upload could not be aborted; call it again.
 
         """
-        return abort_attempt(self._live_or_ended(), stage, stage_attempt, task, attempt)
+        return abort_attempt(self._recorded(), stage, stage_attempt, task, attempt)
 
-    def _live(self) -> JobContext:
-        """Return the context of a job that has its record; see `JobContext.as_recorded`."""
-        self._record = self._record or job_in_state(self._context)
-        return self._context.as_recorded(self.record())
-
-    def _live_or_ended(self, *, damaged_too: bool = False) -> JobContext:
-        """Return the context of a job whose record may have been cleaned up, or may even be damaged."""
-
-        def without_record(error: InvalidRecord) -> None:
-            if not damaged_too:
-                raise error
-            logger.warning("%s: continuing without its record", self._context.name, exc_info=error)
-
-        if self._record is None:
-            # Kept: a second abort writes as the first did, which has removed the record.
-            self._record = job_in_state(self._context) or unless_damaged(
-                lambda: find_job(self._context), without_record
-            )
-        return self._context if self._record is None else self._live()
+    def _recorded(self) -> JobContext:
+        """Return the job's context with its record, which is read once; without one if the job has none."""
+        self._context = recorded(self._context)
+        return self._context

@@ -18,7 +18,6 @@ from msgspec import Struct
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, NoSuchKey, NotReversible
 from airflow_s3commit.protocol.lifecycle.finish import context_of, release_files
-from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
 from airflow_s3commit.protocol.lifecycle.success import (
     remove_older_markers,
     restore_success,
@@ -40,6 +39,7 @@ from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, FileEntry, M
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+from airflow_s3commit.protocol.steps.file_list import FileList, table_entry
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
 from airflow_s3commit._causes import noting, undoing, whole_text
-from airflow_s3commit.exceptions import DidNotHappen, JobFailed, OutcomeUnknown, Refused
+from airflow_s3commit.exceptions import AlreadyCommitted, DidNotHappen, JobFailed, OutcomeUnknown, Refused
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, JobOptions
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.s3.config import S3Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_s3commit._clock import Clock
-    from airflow_s3commit.protocol.lifecycle.run import Progress
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import ConflictMode
+    from airflow_s3commit.protocol.steps.progress import Progress
     from airflow_s3commit.protocol.writer.files import LocalFile
     from airflow_s3commit.protocol.writer.multipart import OutputFile
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
@@ -45,7 +45,7 @@ class JobWriter:
 
     def __init__(self, job: Job, attempt: TaskAttempt) -> None:
         self.job = job
-        self.manifest: ManifestRecord | None = None
+        self.manifest: Manifest | None = None
         self._attempt = attempt
 
     def open(
@@ -140,7 +140,6 @@ def write_job(
         name=name,
         context=context,
         clock=clock,
-        assume="own",
     )
     with undoing(lambda: job.abort(reason="the write failed"), *_of_abort(job)):
         with job.task_attempt(_STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT) as attempt:
@@ -164,7 +163,7 @@ def write_table(
     name: str | None = None,
     context: Mapping[str, str] | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> ManifestRecord:
+) -> Manifest:
     """Write a table to a destination and commit it: all of its files become visible, or none. Needs pyarrow.
 
     Failures are those of `write_job`. Not repeatable: each call is a job of its own.
@@ -214,19 +213,22 @@ def _reached(store: ObjectStore | S3Config | None) -> ObjectStore:
     return S3Store.connect(store or S3Config())
 
 
-def _commit(job: Job, progress: Callable[[Progress], None] | None) -> ManifestRecord:
-    """Commit the job. After an error it is aborted, unless its commit has begun."""
+def _commit(job: Job, progress: Callable[[Progress], None] | None) -> Manifest:
+    """Commit the job. After an error it is aborted, unless its commit may have begun."""
     try:
-        return job.commit(stages=[(_STAGE, _STAGE_ATTEMPT)], progress=progress)
+        sealed = job.seal([(_STAGE, _STAGE_ATTEMPT)])
     except BaseException as error:
-        has_begun = True
         with noting(error, *_of_abort(job)):
-            state = job.state()
-            if state is not None and state.state in BEFORE_COMMIT:
-                has_begun = False
-                job.abort(reason="the commit did not begin")
-        if not has_begun or isinstance(error, JobFailed | Refused):
-            raise
+            job.abort(reason="the commit did not begin")
+        raise
+    try:
+        return job.commit(seal_sha256=sealed.sha256, progress=progress)
+    except (JobFailed, Refused) as error:
+        # Before the first upload is completed a refusal leaves the job as it is; later ones abort it.
+        with noting(error, *_of_abort(job)), suppress(AlreadyCommitted):
+            job.abort(reason=str(error))
+        raise
+    except BaseException as error:
         left = (
             f"{_named(job)} was not aborted, because its commit may have begun; finish it with: s3commit"
             f" recover {job.reference.destination} {job.reference.job_id}"

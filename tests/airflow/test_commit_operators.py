@@ -23,7 +23,7 @@ from airflow_s3commit.operators import (
     S3CommitShardOperator,
     S3CommitStagesOperator,
 )
-from airflow_s3commit.protocol.lifecycle.seal import seal_stage
+from airflow_s3commit.protocol.steps.stage import seal_stage
 from tests.airflow.runs import DAY, FLIGHTS, commit, pending, set_up, visible, write_stage
 
 

@@ -36,7 +36,6 @@ from airflow_s3commit.protocol.hadoop.files import (
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, examine, refusal
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.adopted import refuse_occupied
-from airflow_s3commit.protocol.lifecycle.seal import seal_job, seal_stage
 from airflow_s3commit.protocol.lifecycle.setup import set_up_job
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -52,6 +51,7 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
+from airflow_s3commit.protocol.steps.stage import seal_job, seal_stage
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol.metadata.records import Known
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import Layout
@@ -43,9 +42,6 @@ class JobContext:
         owner: Host and process, for people who read records.
         record: The job's own record, once read and verified; None before, and after its clean-up.
         threads: Concurrent listings; 0 lists in the caller's thread.
-        known: The job's records that this process wrote or read.
-        own_id: Id of a job that this process set up, and that only writers of this package write to, which
-            this process starts.
 
     """
 
@@ -56,8 +52,6 @@ class JobContext:
     owner: str = field(default_factory=_this_process)
     record: JobRecord | None = None
     threads: int = 16
-    known: Known = field(default_factory=Known, compare=False)
-    own_id: str | None = None
 
     @property
     def job_id(self) -> str:
@@ -78,11 +72,6 @@ class JobContext:
     def name(self) -> str:
         """The job and its destination, for messages."""
         return f"job {self.job_id} on {self.layout.destination.uri}"
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this process set up the job and started its writers; not so of jobs that it settles."""
-        return self.own_id == self.job_id
 
     def as_recorded(self, record: JobRecord) -> JobContext:
         """Return the context with the settings of the job's own record.

@@ -22,8 +22,7 @@ from airflow_s3commit.protocol.model.layout import (
     PENDING_SUFFIX,
     PENDINGSET_SUFFIX,
     SUCCESS,
-    aborted_prefix,
-    manifests_prefix,
+    receipts_prefix,
     time_key,
 )
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
@@ -295,7 +294,7 @@ def _probe_time(store: ObjectStore, bucket: str, key: str) -> float:
 
 def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tuple[str, str]]:
     yield destination.bucket, destination.key(SUCCESS)
-    for prefix in (destination.key(MAGIC_PREFIX), manifests_prefix(destination), aborted_prefix(destination)):
+    for prefix in (destination.key(MAGIC_PREFIX), receipts_prefix(destination)):
         for info in store.list_objects(destination.bucket, prefix):
             if info.key.endswith(_SMALL) and info.size <= _SMALL_BYTES:
                 yield destination.bucket, info.key

@@ -145,7 +145,7 @@ _BATCH = 1_000
 def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
     """Complete every upload, and yield each completed one.
 
-    Before: the job is ``committing``. After: every object exists. Repeatable: a HEAD of the object
+    After: every object exists. Repeatable: a HEAD of the object
     recognises an upload that was completed before.
 
     Args:

@@ -1,10 +1,10 @@
-"""Conditional reads and writes of records; after a lost response a record is read back."""
+"""Read records, and create each once; after a lost response a record is read back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
@@ -23,9 +23,6 @@ from airflow_s3commit.store.execute import outcomes
 #: Records to fetch at once, and their total bytes unless one alone has more.
 _AHEAD = 64
 _AHEAD_BYTES = 64 * MIB
-
-#: Items in known records that can be large, such as the uploads in pendingsets.
-_KNOWN_ITEMS = 10_000
 
 R = TypeVar("R", bound=Struct)
 T = TypeVar("T")
@@ -50,47 +47,6 @@ class Stored(Generic[R]):
     modified: float
     date: float
     sha256: str = ""
-
-
-class Known:
-    """Records of jobs that this process wrote or read, so that its next steps need not read them again.
-
-    A record that is written once is as true as when it was read. A state is not: decide nothing on it but
-    what a compare-and-swap of it then confirms.
-
-    Attributes:
-        are_all: False once this process has left records behind that no seal names.
-
-    """
-
-    def __init__(self) -> None:
-        self.are_all = True
-        self._stored: dict[str, Stored[Any]] = {}
-        self._room = _KNOWN_ITEMS
-
-    def keep_large(self, key: str, stored: Stored[R], items: int) -> None:
-        """Keep a record of many items, if there is room for them."""
-        if items <= self._room:
-            self._room -= items
-            self.keep(key, stored)
-
-    def keep(self, key: str, stored: Stored[R]) -> Stored[R]:
-        """Keep a record under its key, and return it."""
-        self._stored[key] = stored
-        return stored
-
-    def forget(self, key: str) -> None:
-        """Forget a record."""
-        self._stored.pop(key, None)
-
-    def of(self, kind: type[R]) -> list[Stored[R]]:
-        """Return the known records of a type."""
-        return [stored for stored in self._stored.values() if isinstance(stored.record, kind)]
-
-    def get(self, key: str, kind: type[R]) -> Stored[R] | None:
-        """Return a record; None if it is not known."""
-        stored = self._stored.get(key)
-        return stored if stored is not None and isinstance(stored.record, kind) else None
 
 
 def load(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R]:
@@ -221,36 +177,3 @@ def create(
             raise
         return existing
     return Stored(record, written.etag, written.date, written.date, sha256(body))
-
-
-def swap(store: ObjectStore, bucket: str, key: str, record: R, etag: str) -> Stored[R] | None:
-    """Overwrite the record with this ETag; None if another writer was first.
-
-    Repeatable with the same record: it recognises its own write.
-
-    Args:
-        store: The store.
-        bucket: The bucket.
-        key: The key.
-        record: The record; it has a nonce.
-        etag: ETag of the record to overwrite.
-
-    Raises:
-        OutcomeUnknown: The response was lost, and reading back did not settle it.
-
-    """
-    body = encode(record)
-    try:
-        written = store.put(bucket, key, body, if_match=etag)
-    except (PreconditionFailed, NoSuchKey, OutcomeUnknown) as error:
-        existing = find(store, bucket, key, type(record))
-        if existing is not None and _nonce(existing.record) == _nonce(record):
-            return existing
-        if isinstance(error, OutcomeUnknown) and existing is not None and existing.etag == etag:
-            raise
-        return None
-    return Stored(record, written.etag, written.date, written.date)
-
-
-def _nonce(record: Struct) -> str | None:
-    return getattr(record, "nonce", None) or getattr(record, "plan_id", None)

@@ -2,11 +2,6 @@
 
 Each of them must pass `ownership.why_not`; what it refuses is left, with a warning. (Two exceptions: `sweep`
 aborts uploads that no job claims, and probes of a store remove what they created.)
-
-A job's staging is removed in an order that survives a crash: its record goes with the first request, and its
-state with the last. A state without the record shows a job that has ended and whose clean-up is unfinished.
-Up to a thousand records go with one request. Should the store fail to delete one in the last request, the
-step fails, and a sweep removes the record.
 """
 
 from __future__ import annotations
@@ -14,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Literal
 
 from airflow_s3commit.exceptions import (
@@ -28,12 +22,8 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.records import exists, unless_damaged
-from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, read_state
 from airflow_s3commit.protocol.metadata.store_check import look_at_bulk_deletes
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.ownership import Proof, Thing, is_ours, why_not
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.store.base import (
@@ -99,21 +89,6 @@ def delete_record(context: JobContext, bucket: str, key: str, *, if_match: str |
     """
     _require(context, Thing("record", bucket, key, "staging"))
     context.store.delete(bucket, key, if_match=if_match)
-
-
-def delete_unchanged(context: JobContext, bucket: str, key: str, etag: str) -> bool:
-    """Delete a record of the job if it still has this ETag; return whether it is gone.
-
-    Raises:
-        InvalidRecord: It is not the job's.
-        S3CommitError: A request failed.
-
-    """
-    try:
-        delete_record(context, bucket, key, if_match=etag)
-    except PreconditionFailed:
-        return False
-    return True
 
 
 def forget_destination(store: ObjectStore, bucket: str, key: str, etag: str) -> bool:
@@ -280,76 +255,3 @@ def _require(context: JobContext, thing: Thing) -> None:
     reason = _why_not(context, thing)
     if reason is not None:
         raise InvalidRecord(f"{context.name}: refuses to destroy what is not its own: {reason}")
-
-
-def clean_if_ended(context: JobContext) -> bool:
-    """Clean the staging if the job has ended; return whether it has.
-
-    Every step that writes a record calls this afterwards, so that of the step and a concurrent clean-up at
-    least one sees the other.
-    """
-    stored = read_state(context)
-    if stored is None or stored.record.state == "aborted" or _is_being_cleaned(context, stored.record):
-        clean_staging(context)
-    else:
-        return False
-    return True
-
-
-def clean_staging(context: JobContext, *, keys: Iterable[str] | None = None) -> None:
-    """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
-
-    Before: the job is committed, and its manifest and ``_SUCCESS`` written; or it is aborted.
-    Repeatable.
-
-    Args:
-        context: The job.
-        keys: Keys of all that is in the staging, after the job has ended; None to list it.
-
-    Raises:
-        InvalidRecord: A record in the staging is of another place: the staging was copied.
-        StoreRejected: The store refused to delete an object.
-
-    """
-    if not is_own_staging(context):
-        logger.warning(
-            "%s: %s is left: no record of the job says that it is its own",
-            context.name,
-            context.layout.staging.uri,
-        )
-        return
-    store, bucket, layout = context.store, context.staging_bucket, context.layout
-    context.known.forget(layout.state)
-    if keys is None:
-        keys = (info.key for info in store.list_objects(bucket, layout.staging.prefix))
-    left = (key for key in keys if key not in (layout.job, layout.state))
-    delete_records(context, chain([layout.job], left, [layout.state]))
-
-
-def is_own_staging(context: JobContext) -> bool:
-    """Return whether a record of the job proves that this staging is its own.
-
-    That is the job's record or, once that is gone, the manifest or abort record at the destination. All
-    three are written once. `Layout` checks that the directory has the job's id.
-
-    Raises:
-        InvalidRecord: The manifest or abort record is damaged, or a record was copied here.
-
-    """
-    if context.record is not None or _is_job_here(context):
-        return True
-    ending = find_manifest(context) or find_aborted(context)
-    return ending is not None and ending.staging == context.layout.staging.uri
-
-
-def _is_job_here(context: JobContext) -> bool:
-    def ignore(error: InvalidRecord) -> None:
-        logger.warning("%s: ignoring its damaged record: %s", context.name, error)
-
-    return unless_damaged(lambda: find_job(context), ignore) is not None
-
-
-def _is_being_cleaned(context: JobContext, state: StateRecord) -> bool:
-    # The process that creates the last entry leaves the state at ``committing``.
-    has_begun = state.state in ("committing", "committed")
-    return has_begun and not exists(context.store, context.staging_bucket, context.layout.job)

@@ -35,13 +35,6 @@ _LONG = 2**63 - 1
 #: The last millisecond before the year 9999: every time zone's calendar can show it.
 MILLISECONDS: Final = 253_370_764_799_999
 
-#: Maximum number of shards of a commit: each is a mapped task, of which Airflow allows 1,024 by default, and
-#: each has a record to be listed.
-MAX_SHARDS: Final = 4_096
-
-#: A job's state changes some ten times, and once more for each process that fences it off.
-MAX_ATTEMPTS: Final = 2**31 - 1
-
 #: Columns with statistics. Our own writers keep those of the first 32.
 MAX_COLUMNS: Final = 4_096
 
@@ -51,12 +44,10 @@ Prose: TypeAlias = Annotated[str, Meta(max_length=PROSE)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 Integer: TypeAlias = Annotated[int, Meta(ge=-_LONG - 1, le=_LONG)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MILLISECONDS)]
-Attempt: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)]
 #: The schemas of a job's files, each as text: almost always one. With more, readers go by the files.
 MAX_SCHEMAS: Final = 8
 Schemas: TypeAlias = Annotated[list[Prose], Meta(max_length=MAX_SCHEMAS)]
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
-Shard: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_SHARDS)]
 
 #: A line of a manifest's list of files: 5 KiB with statistics of 32 columns.
 LINE_BYTES: Final = 16 * MIB
@@ -70,15 +61,9 @@ LINE_BYTES: Final = 16 * MIB
 LARGEST: Final[Mapping[str, int]] = {
     # Ids, options, and the orchestrator's context.
     "JobRecord": MIB,
-    "OpenJob": MIB,
-    # Holds the _SUCCESS that was there, in base64.
-    "StateRecord": 8 * MIB,
     # A hundred file names, counters, and the context once more; Hadoop's have some 10 KiB.
     "SuccessData": 4 * MIB,
     "RegisteredDestination": 64 * KIB,
-    # The context and the reason.
-    "AbortedRecord": 2 * MIB,
-    "ShardRecord": 64 * KIB,
     # 10,000 parts with checksums are 2 MiB.
     "PendingUpload": 16 * MIB,
     # A million files without statistics, or 200,000 with all of them.
@@ -89,34 +74,21 @@ LARGEST: Final[Mapping[str, int]] = {
     "DriverSealRecord": 512 * MIB,
     # A stage's seal without the tasks.
     "SealRecord": 128 * MIB,
-    "ManifestRecord": 128 * MIB,
-    # A manifest and a little more.
-    "LogEntry": 129 * MIB,
-    # A part of 10,000 objects takes 180 bytes here: room for nine hundred million objects.
-    # As large as a manifest: a commit's partitions, and a million objects that it takes.
+    # A commit's partitions, and a million objects that it takes.
     "Entry": 256 * MIB,
-    "PlanRecord": 16 * MIB,
     # Lines of lists.
-    "LiveCommit": 128 * MIB,
-    "RetainedCommit": 128 * MIB,
-    "CheckpointHead": 128 * MIB,
-    "CheckpointStart": MIB,
+    "CheckpointStart": 128 * MIB,
     "SourceLine": 64 * KIB,
     # A partition of some fifty thousand commits.
     "PartitionLine": 4 * MIB,
     "UnownedLine": 16 * KIB,
     "FileEntry": LINE_BYTES,
-    "PlannedObject": 16 * KIB,
     # What is handed from one process to another.
     "CommittedTask": 64 * KIB,
     "JobReference": 64 * KIB,
     "SealReference": 128 * MIB,
-    "PlanReference": 64 * KIB,
     "AbortReport": 64 * KIB,
 }
-
-#: 10,000 planned objects with the longest keys are 12 MiB; six times that if JSON escapes every character.
-PLAN_PART_BYTES: Final = 96 * MIB
 
 #: All lines: a million files with statistics of 32 columns are 5 GiB. Kept on disk, not in memory.
 LIST_BYTES: Final = 64 * GIB

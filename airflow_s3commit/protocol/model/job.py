@@ -1,19 +1,17 @@
-"""Records of a job: options, reference, state, abort."""
+"""A job: its options, its record, how far it is, and what opens it in another process."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
 from airflow_s3commit._format import seconds_of
 from airflow_s3commit.exceptions import InvalidDestination, InvalidOption
 from airflow_s3commit.protocol.model.codec import (
-    MAX_SHARDS,
-    Attempt,
     Count,
     Generation,
     JobOwned,
@@ -31,10 +29,7 @@ from airflow_s3commit.protocol.model.pendingset import PendingsetFormat
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
 ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
-State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted"]
-
-#: States in which the commit has not begun.
-BEFORE_COMMIT: tuple[State, ...] = ("open", "sealed")
+State: TypeAlias = Literal["open", "sealed", "committed", "aborted"]
 
 
 #: The longest retention, in seconds.
@@ -150,22 +145,29 @@ class JobReference(Plain, Struct, frozen=True, kw_only=True):
         return from_plain(cls, mapping, "a job reference")
 
 
+class Position(Struct, frozen=True):
+    """An entry of a log by its number and the SHA-256 of its bytes; number 0 before the first entry.
+
+    A record that keeps a position pins the log: an entry of that number with other bytes is of another log.
+    """
+
+    number: Generation = 0
+    sha256: Line = ""
+
+
 class JobRecord(JobOwned, frozen=True, kw_only=True):
-    """``job.json``: a job's options and context. Written once.
+    """``_s3commit/open/<job id>/job.json``: a job that was set up and whose clean-up is not finished.
 
     Attributes:
         version: Always 1.
         job_id: The job.
         destination: URI of its destination.
-        staging: URI of its staging.
+        staging: URI of the directory of its pendingsets.
         options: How it commits.
-        context: Facts of the orchestrator: DAG, run, partition.
+        context: Facts of the orchestrator: DAG, run, task, partition.
         adopted: Hadoop wrote its output, under names of its own: its sealed uploads say what is the job's.
+        base: The newest entry of the log at setup. The job's own entry comes later.
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
-        log: Number of the log's newest entry at setup; 0 without one. The job's own entry comes later.
-        epoch: Number of the entry that the history began with, at setup; 0 if it had not begun.
-        retaining: Whether a commit of the history had retained replaced files, at setup.
-        marking: Whether commits of the history write a ``_SUCCESS`` in each partition, at setup.
         nonce: Unique to each write.
 
     """
@@ -173,82 +175,29 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     options: JobOptions
     context: dict[Line, Prose] = field(default_factory=dict)
     adopted: bool = False
+    base: Position = Position()
     created: Milliseconds
-    log: Generation = 0
-    epoch: Generation = 0
-    retaining: bool = False
-    marking: bool = False
     nonce: Text
 
 
-class SavedSuccess(Struct, frozen=True, kw_only=True):
-    """The ``_SUCCESS`` that a commit found when it began: it removes this one; a rollback may put it back."""
-
-    etag: Text
-    body: bytes
-
-
-class StateRecord(JobOwned, frozen=True, kw_only=True):
-    """``state.json``: the state of a job. Changed only by compare-and-swap.
+class JobState(Plain, Struct, frozen=True, kw_only=True):
+    """How far a job is, by its records and by the log.
 
     Attributes:
-        version: Always 1.
-        job_id: The job.
-        destination: URI of its destination.
-        staging: URI of its staging.
-        state: Its state.
-        owner: Host and process of the last change, for people.
-        attempt: Number of changes.
-        since: Time of the last change, in milliseconds since the epoch by the owner's clock, for people.
-        nonce: Unique to each write.
-        seal_etag: ETag of the job's seal, from ``sealed`` on.
-        plan_etag: ETag of the plan, once there is one.
-        plan_id: Its id.
-        begun: Uploads may have been completed.
-        shards: Number of shards of the commit.
-        generation: Number of the commit's entry in the log, from ``committed`` on.
-        saved_success: The ``_SUCCESS`` that was there when the commit began.
-        reason: Why the job was aborted.
-        job: The job's record, so that a step reads both at once; None if it is large.
+        state: ``open``, ``sealed``, ``committed`` or ``aborted``.
+        generation: Number of its commit's entry in the log; None if it is not committed.
+        since: When it was set up, sealed or ended, in milliseconds since the epoch by the clock of the
+            machine that did it. For display only.
+        reason: Why it was aborted; empty if nobody said.
+        finished: It has ended and has no record of its own left: nothing remains to be cleaned up.
 
     """
 
     state: State
-    owner: Text
-    attempt: Attempt
-    since: Milliseconds
-    nonce: Text
-    seal_etag: Text | None = None
-    plan_etag: Text | None = None
-    plan_id: Text | None = None
     generation: Generation | None = None
-    begun: bool = False
-    shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)] = 1
-    saved_success: SavedSuccess | None = None
-    reason: Prose | None = None
-    job: JobRecord | None = None
-
-
-class AbortedRecord(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/aborted/<job id>.json``: a job was aborted, and its id is spent. Written once.
-
-    It outlives the staging, so that a suspended process cannot set the job up again, and clean-up has proof
-    that the staging is this job's.
-
-    Attributes:
-        version: Always 1.
-        job_id: The job.
-        destination: URI of its destination.
-        staging: URI of its staging.
-        since: Time of the abort, in milliseconds since the epoch by the aborting machine's clock, for people.
-        reason: Why, if given.
-        context: Context of the job's record; empty if that could not be read.
-
-    """
-
     since: Milliseconds
-    reason: Prose | None = None
-    context: dict[Line, Prose] = field(default_factory=dict)
+    reason: Prose = ""
+    finished: bool = False
 
 
 class AbortReport(Plain, Struct, frozen=True, kw_only=True):
@@ -257,10 +206,8 @@ class AbortReport(Plain, Struct, frozen=True, kw_only=True):
     Attributes:
         uploads: Pending uploads that are aborted.
         objects: Published objects that it deleted.
-        state: ``aborted``; or ``absent`` if the job had no state.
 
     """
 
     uploads: Count
     objects: Count
-    state: Literal["aborted", "absent"]

@@ -30,7 +30,8 @@ PENDING_SUFFIX = ".pending"
 SUCCESS = "_SUCCESS"
 
 
-#: The directory of a destination for records that outlive their job.
+#: The directory of a destination for the log and what belongs to it. A writer of data may be denied all of
+#: it but to read receipts.
 HOME = "_s3commit"
 
 
@@ -50,7 +51,7 @@ _is_uuid = re.compile(_UUID).fullmatch
 _OWNER = re.compile(rf"-({_UUID})(?:_\d+|-c\d+)*(?=\.|\Z)")
 
 
-_FILE_LIST = re.compile(rf"(?:\A|/){HOME}/manifests/({_UUID})\.jsonl\Z")
+_FILE_LIST = re.compile(rf"(?:\A|/){HOME}/lists/({_UUID})-[0-9a-f]{{64}}\.jsonl\Z")
 
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -131,7 +132,7 @@ def owner_of(key: str) -> str | None:
 
     That is the first ``-<UUID>`` of the last path element that is followed by ``.``, by a suffix of Spark
     (``-c<digits>``, ``_<digits>``) or by nothing. So a key has at most one owner, and directories such as
-    ``dt=<UUID>`` do not count. The list of files of a manifest belongs to its job.
+    ``dt=<UUID>`` do not count. A long list of files belongs to the job that wrote it.
     """
     found = _OWNER.search(key, key.rfind("/") + 1) or _FILE_LIST.search(key)
     return found[1] if found is not None else None
@@ -144,9 +145,48 @@ def _is_named_by(name: str, job_id: str) -> bool:
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9_-])", name) is not None
 
 
-def manifests_prefix(destination: Destination) -> str:
-    """Return the prefix of all manifests of a destination."""
-    return destination.key(f"{HOME}/manifests/")
+#: Stands for a job in the name of the list of the files that are older than the log.
+OLDER_DATA = "older-data"
+
+
+def receipts_prefix(destination: Destination) -> str:
+    """Return the prefix of the receipts of all jobs of a destination that have ended."""
+    return destination.key(f"{HOME}/jobs/")
+
+
+def receipt_key(destination: Destination, job_id: str) -> str:
+    """Return the key of a job's receipt: a copy of the entry that ended it, which is never deleted."""
+    return f"{receipts_prefix(destination)}{check_id(job_id)}.json"
+
+
+def open_jobs_prefix(destination: Destination) -> str:
+    """Return the prefix of the records of all jobs whose clean-up is not finished."""
+    return destination.key(f"{HOME}/open/")
+
+
+def open_prefix(destination: Destination, job_id: str) -> str:
+    """Return the prefix of the records of one job whose clean-up is not finished."""
+    return f"{open_jobs_prefix(destination)}{check_id(job_id)}/"
+
+
+def job_key(destination: Destination, job_id: str) -> str:
+    """Return the key of a job's `JobRecord`, the last of its records to be deleted."""
+    return f"{open_prefix(destination, job_id)}job.json"
+
+
+def seal_key(destination: Destination, job_id: str) -> str:
+    """Return the key of a job's seal."""
+    return f"{open_prefix(destination, job_id)}sealed.json"
+
+
+def lists_prefix(destination: Destination, job_id: str) -> str:
+    """Return the prefix of a job's lists of files. At most one of them is named by an entry."""
+    return destination.key(f"{HOME}/lists/{check_id(job_id)}-")
+
+
+def list_key(destination: Destination, job_id: str, sha256: str) -> str:
+    """Return the key of a list of files, by its SHA-256: what a key holds never changes."""
+    return f"{lists_prefix(destination, job_id)}{sha256}.jsonl"
 
 
 def log_prefix(destination: Destination) -> str:
@@ -183,11 +223,6 @@ def _number_in(key: str, prefix: str, suffix: str) -> int | None:
     name = key.removeprefix(prefix).removesuffix(suffix)
     number = int(name) if len(name) == _ENTRY_DIGITS and name.isascii() and name.isdigit() else 0
     return number if number and key == f"{prefix}{name}{suffix}" else None
-
-
-def aborted_prefix(destination: Destination) -> str:
-    """Return the prefix of the records of all jobs of a destination that were aborted."""
-    return destination.key(f"{HOME}/aborted/")
 
 
 def time_key(destination: Destination) -> str:
@@ -249,21 +284,6 @@ class Layout:
         return {"job_id": self.job_id, "destination": self.destination.uri, "staging": self.staging.uri}
 
     @property
-    def job(self) -> str:
-        """Key of the `JobRecord`, in the staging bucket."""
-        return self.staging.key("job.json")
-
-    @property
-    def state(self) -> str:
-        """Key of the `StateRecord`, in the staging bucket."""
-        return self.staging.key("state.json")
-
-    @property
-    def seal(self) -> str:
-        """Key of the job's `SealRecord`, in the staging bucket."""
-        return self.staging.key("sealed.json")
-
-    @property
     def stages(self) -> str:
         """Prefix of all stage attempts, in the staging bucket."""
         return self.staging.key("stages/")
@@ -298,28 +318,6 @@ class Layout:
         return self.stage(stage, stage_attempt) + "spark/"
 
     @property
-    def plans(self) -> str:
-        """Prefix of the job's plans, in the staging bucket."""
-        return self.staging.key("plan/")
-
-    def plan(self, plan_id: str) -> str:
-        """Return the key of a `PlanRecord`, in the staging bucket."""
-        return f"{self.plans}{plan_id}/summary.json"
-
-    def plan_part(self, plan_id: str, number: int) -> str:
-        """Return the key of one part of a plan's list of objects, in the staging bucket."""
-        return f"{self.plans}{plan_id}/{number}.jsonl"
-
-    @property
-    def shards(self) -> str:
-        """Prefix of the records of complete shards, in the staging bucket."""
-        return self.staging.key("shards/")
-
-    def shard(self, number: int) -> str:
-        """Return the key of the record of a complete shard, in the staging bucket."""
-        return f"{self.shards}{number}.json"
-
-    @property
     def success(self) -> str:
         """Key of the destination's ``_SUCCESS``."""
         return self.destination.key(SUCCESS)
@@ -329,28 +327,13 @@ class Layout:
         return self.destination.key(f"{partition}/{SUCCESS}")
 
     @property
-    def manifest(self) -> str:
-        """Key of this job's `ManifestRecord`, in the destination's bucket."""
-        return self.destination.key(f"{HOME}/manifests/{self.job_id}.json")
-
-    @property
-    def manifest_files(self) -> str:
-        """Key of the list of files that belongs to the manifest, in the destination's bucket."""
-        return self.destination.key(f"{HOME}/manifests/{self.job_id}.jsonl")
-
-    @property
     def probe(self) -> str:
         """Key of the uploads and objects with which the job looks at its store; it removes them at once."""
         return f"{probes_prefix(self.destination)}{self.job_id}"
 
     def is_own_upload(self, key: str) -> bool:
         """Return whether a key is that of one of the job's uploads that are not data."""
-        return key in (self.manifest_files, self.probe)
-
-    @property
-    def aborted(self) -> str:
-        """Key of the record that the job was aborted, in the destination's bucket."""
-        return f"{aborted_prefix(self.destination)}{self.job_id}.json"
+        return key == self.probe or key.startswith(lists_prefix(self.destination, self.job_id))
 
 
 #: The directory of a magic directory below which relative paths are kept.

@@ -1,24 +1,14 @@
-"""The manifest, which lists the files that a job committed, and ``_SUCCESS``, its short form for Hadoop."""
+"""What a job committed: its manifest, its files, and ``_SUCCESS``, the short form that Hadoop knows."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
-from msgspec.structs import force_setattr
+from msgspec import UNSET, Meta, Raw, Struct, field
 
-from airflow_s3commit.protocol.model.codec import (
-    Count,
-    Generation,
-    Integer,
-    JobOwned,
-    Line,
-    Milliseconds,
-    Prose,
-    Schemas,
-    Text,
-)
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode
+from airflow_s3commit.protocol.model.codec import Count, Integer, Line, Milliseconds, Prose, Text
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.layout import OLDER_DATA
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.statistics import KnownColumns
@@ -29,7 +19,7 @@ SUCCESS_NAME = "org.apache.hadoop.fs.s3a.commit.files.SuccessData/1"
 #: ``_SUCCESS`` lists no more names than this (Hadoop's limit); the full manifest lists all.
 MAX_FILENAMES = 100
 
-#: The entries of ``diagnostics`` that hold the URI of the full manifest, the number of the commit's entry in
+#: The entries of ``diagnostics`` that hold the URI of the job's receipt, the number of the commit's entry in
 #: the log, and what makes each marker unlike all others, so that its ETag never returns.
 MANIFEST_DIAGNOSTIC = "s3commit.manifest"
 GENERATION_DIAGNOSTIC = "s3commit.generation"
@@ -62,61 +52,72 @@ class FileEntry(Struct, frozen=True, kw_only=True):
     statistics: KnownColumns | None = None
 
 
-class ManifestRecord(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/manifests/<job id>.json``: what a job committed, and the proof that it did.
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What a job committed: its entry in the log, as readers, sensors and audits use it.
 
     Attributes:
-        version: Always 1.
         job_id: The job.
         destination: URI of its destination.
-        staging: URI of its staging.
-        committer: Its committer.
-        conflict_mode: Its conflict mode.
+        conflict_mode: Its conflict mode; ``rollback`` for a rollback of the table.
         committed: Commit time, in milliseconds since the epoch by the committing machine's clock.
-        counts: Files, bytes and rows committed.
-        partitions: The same by partition directory.
-        replaced: Files and bytes replaced; their rows are unknown.
-        files: URI of the list of files: `FileEntry` records, one a line. If the list is within, the URI of
-            the manifest itself: a version that looks for an object refuses it.
-        files_sha256: SHA-256 of that list, in hexadecimal: of its lines, each with a line feed.
-        within: The lines themselves, if they are short; not there if the list is an object.
+        counts: Totals of what it wrote.
+        partitions: Totals by partition, in directories below the destination.
+        replaced: Files and bytes that it replaced; their rows are unknown.
+        files_sha256: SHA-256 of the list of files, in hexadecimal: of its lines, each with a line feed.
+        within: The lines themselves, if they are short; None if the list is an object.
         schemas: The schemas of the files, as base64 of Arrow's encoding; empty if they are unknown.
         context: The job's context (DAG, run, partition).
         metrics: Durations in milliseconds and counts of requests.
         generation: Number of the commit's entry in the log.
-        tasks: How many task attempts count; None in manifests that no job wrote.
+        tasks: How many task attempts count.
         rolled_back_to: Of a rollback of the table, the generation; 0 for a job.
-        nonce: Unique to each write.
 
     """
 
-    committer: Committer
-    conflict_mode: ConflictMode
-    committed: Milliseconds
+    job_id: str
+    destination: str
+    conflict_mode: str
+    committed: int
     counts: Counts
-    partitions: dict[Line, Counts]
+    partitions: dict[str, Counts]
     replaced: Counts
-    files: Text
-    files_sha256: Text
-    within: list[Raw] | UnsetType = UNSET
-    schemas: Schemas = field(default_factory=list)
-    context: dict[Line, Prose] = field(default_factory=dict)
-    metrics: dict[Line, Integer] = field(default_factory=dict)
-    generation: Generation = 0
-    tasks: Count | None = None
-    rolled_back_to: Generation = 0
-    nonce: Text
+    files_sha256: str
+    within: list[Raw] | None
+    schemas: list[str]
+    context: dict[str, str]
+    metrics: dict[str, int]
+    generation: int
+    tasks: int
+    rolled_back_to: int
 
-    def __post_init__(self) -> None:
-        """Let go of the bytes that a list within was decoded from."""
-        super().__post_init__()
-        if self.within is not UNSET:
-            force_setattr(self, "within", [line.copy() for line in self.within])
+    @classmethod
+    def of(cls, entry: Entry) -> Manifest:
+        """Return the manifest of a ``commit`` entry.
 
-    @property
-    def listed(self) -> bytes | None:
-        """The list of files, if it is within; None if it is an object."""
-        return None if self.within is UNSET else b"".join(bytes(line) + b"\n" for line in self.within)
+        Raises:
+            ValueError: The entry is of another kind.
+
+        """
+        commit = entry.commit
+        if commit is None:
+            raise ValueError(f"entry {entry.number} of {entry.destination} is no commit")
+        return cls(
+            job_id=entry.job_id or OLDER_DATA,
+            destination=entry.destination,
+            conflict_mode=commit.mode,
+            committed=entry.since,
+            counts=commit.counts,
+            partitions=commit.partitions,
+            replaced=commit.replaced,
+            files_sha256=commit.files_sha256,
+            within=None if commit.within is UNSET else commit.within,
+            schemas=commit.schemas,
+            context=entry.context,
+            metrics=commit.metrics,
+            generation=entry.number,
+            tasks=commit.tasks,
+            rolled_back_to=commit.rolled_back_to,
+        )
 
     @property
     def mode(self) -> str:
@@ -128,6 +129,7 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         return {
             "job_id": self.job_id,
             "destination": self.destination,
+            "generation": self.generation,
             "conflict_mode": self.conflict_mode,
             "committed": self.committed,
             "files": self.counts.files,
@@ -152,7 +154,7 @@ class SuccessData(Struct, frozen=True, kw_only=True):
         jobId: The job's id.
         jobIdSource: Program that chose the id.
         metrics: Counts and durations.
-        diagnostics: Free text by name; ours has the manifest's URI.
+        diagnostics: Free text by name; ours has the URI of the job's receipt.
         filenames: Up to 100 keys, with a leading ``/``.
         state: Unused; for Hadoop's manifest committer.
         stage: Unused; for Hadoop's manifest committer.
@@ -184,5 +186,5 @@ class SuccessData(Struct, frozen=True, kw_only=True):
 
     @property
     def manifest_uri(self) -> str | None:
-        """URI of the full manifest, if this package wrote the marker."""
+        """URI of the job's receipt, if this package wrote the marker."""
         return self.diagnostics.get(MANIFEST_DIAGNOSTIC)

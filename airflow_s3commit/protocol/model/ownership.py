@@ -1,6 +1,6 @@
 """Ownership: which records are a job's own, and what it may destroy.
 
-* `check_place`, `check_ending`: is this record the job's, and written for this place? A copy is not.
+* `check_place`: is this record the job's, and written for this place? A copy is not.
 * `is_ours`: is this object the completed upload?
 * `why_not`: may this job destroy this thing? Called before every delete and abort.
 """
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from airflow_s3commit.exceptions import ForeignRecord
 from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import is_data, is_hidden, join_uri
-from airflow_s3commit.protocol.model.layout import SUCCESS, is_canonical, owner_of
-from airflow_s3commit.protocol.model.places import lists_prefix, open_prefix
+from airflow_s3commit.protocol.model.layout import SUCCESS, is_canonical, lists_prefix, open_prefix, owner_of
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.codec import JobOwned
@@ -60,11 +59,11 @@ class Thing:
 
 
 def check_place(record: JobOwned, layout: Layout, where: str) -> None:
-    """Raise if a record in a staging was written for another job or another place.
+    """Raise if a record of a job was written for another job or another place.
 
     Args:
         record: The record.
-        layout: The job in whose staging it was found.
+        layout: The job among whose records it was found.
         where: URI of the record, for the message.
 
     Raises:
@@ -73,35 +72,13 @@ def check_place(record: JobOwned, layout: Layout, where: str) -> None:
     """
     if record.job_id != layout.job_id:
         raise ForeignRecord(f"{where} is of job {record.job_id}, not of {layout.job_id}")
-    _check_written_for(record.staging, layout.staging.uri, where)
+    if record.staging != layout.staging.uri:
+        raise ForeignRecord(
+            f"{where} was written for {record.staging}, not for {layout.staging.uri}: it was copied here, so"
+            " it says nothing of this place, and nobody acts on it"
+        )
     if record.destination != layout.destination.uri:
         raise ForeignRecord(f"{where} is of a job on {record.destination}, not on {layout.destination.uri}")
-
-
-def check_ending(record: JobOwned, destination: Destination, job_id: str, where: str) -> None:
-    """Raise if a record at a destination was written for another job or another destination.
-
-    Args:
-        record: A manifest or the record of an abort, which outlive the staging.
-        destination: The destination where it was found.
-        job_id: The job whose key it has.
-        where: URI of the record, for the message.
-
-    Raises:
-        ForeignRecord: It is another job's, or was copied here.
-
-    """
-    if record.job_id != job_id:
-        raise ForeignRecord(f"{where} is of job {record.job_id}, not of {job_id}")
-    _check_written_for(record.destination, destination.uri, where)
-
-
-def _check_written_for(written: str, here: str, where: str) -> None:
-    if written != here:
-        raise ForeignRecord(
-            f"{where} was written for {written}, not for {here}: it was copied here, so it says nothing of"
-            " this place, and nobody acts on it"
-        )
 
 
 def is_ours(upload: PendingUpload, existing: ObjectInfo) -> bool:
@@ -190,8 +167,7 @@ def _why_not_record(layout: Layout, thing: Thing) -> str | None:
     own = (open_prefix(layout.destination, layout.job_id), lists_prefix(layout.destination, layout.job_id))
     if thing.bucket == layout.destination.bucket and thing.key.startswith(own):
         return None
-    kept = (layout.success, layout.manifest_files)
-    if thing.bucket == layout.destination.bucket and (thing.key in kept or _is_marker(layout, thing.key)):
+    if thing.bucket == layout.destination.bucket and _is_marker(layout, thing.key):
         return None
     return f"{_uri(thing)} is no record of job {layout.job_id}"
 

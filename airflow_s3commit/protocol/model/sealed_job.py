@@ -1,7 +1,4 @@
-"""What a sealed job consists of: counts, committed tasks, the seals that say which count, and its plan.
-
-The plan has the resolved conflicts of the job: the objects that its commit replaces.
-"""
+"""What a sealed job consists of: counts, committed tasks, and the seals that say which count."""
 
 from __future__ import annotations
 
@@ -9,17 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from airflow_s3commit.protocol.model.codec import (
     Count,
-    Generation,
     JobOwned,
     Line,
     Milliseconds,
     Plain,
     Schemas,
-    Shard,
     Text,
     Versioned,
     from_plain,
@@ -79,7 +74,6 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
         task: Name of the task.
         attempt: Id of the task attempt.
         location: URI of the attempt's pendingset.
-        etag: ETag of the pendingset.
         files: Number of files.
         bytes: Their total size.
         rows: Their total rows; None if a writer did not count them.
@@ -92,7 +86,6 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
     task: Text
     attempt: Text
     location: Text
-    etag: Text
     files: Count
     bytes: Count
     rows: Count | None = None
@@ -113,11 +106,10 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
 
 
 class SealedTask(Struct, frozen=True, kw_only=True):
-    """One sealed task attempt, with the digests of its pendingset; the key follows from its ids."""
+    """One sealed task attempt, with the digest of its pendingset; the key follows from its ids."""
 
     task: Text
     attempt: Text
-    etag: Text
     counts: Counts
     sha256: Text
 
@@ -191,38 +183,30 @@ class DriverSealRecord(Versioned, frozen=True, kw_only=True):
     tasks: list[DriverTask]
 
 
-#: ETag of what lies within the record that names it. A version that looks for its object refuses the record.
-WITHIN = "none"
-
-
 class SealedStage(Struct, frozen=True, kw_only=True):
-    """One sealed stage attempt, pinned by its seal's digests.
+    """One sealed stage attempt, pinned by its seal's digest.
 
     Attributes:
         stage: Name of the stage.
         stage_attempt: Id of the stage attempt.
-        etag: ETag of its seal; ``none`` if that is no object.
         tasks: How many task attempts count.
         counts: Totals of their output.
         sha256: SHA-256 of its seal in hexadecimal.
-        within: The seal itself, if one process writes and commits the job and the seal is short.
 
     """
 
     stage: Text
     stage_attempt: Text
-    etag: Text
     tasks: Count
     counts: Counts
     sha256: Text
-    # Left out where it is not set: seals look as they did.
-    within: StageSealRecord | UnsetType = UNSET
 
 
 class SealRecord(JobOwned, frozen=True, kw_only=True):
-    """``sealed.json``: the stage attempts of a job that count, and what their writers asked to remove.
+    """``_s3commit/open/<job id>/sealed.json``: the stage attempts of a job that count.
 
     Attributes:
+        removes: What the writers of its stages asked to remove; None if they leave it to the job.
         schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
 
     """
@@ -237,11 +221,11 @@ class SealRecord(JobOwned, frozen=True, kw_only=True):
 
 
 class SealReference(Struct, frozen=True, kw_only=True):
-    """Location, ETag and totals of a seal.
+    """Location, SHA-256 and totals of a seal.
 
     Attributes:
         location: URI of the seal.
-        etag: Its ETag.
+        sha256: SHA-256 of the seal, in hexadecimal: a commit that is given it refuses any other seal.
         tasks: Number of task attempts that count.
         counts: Totals of their output.
         partitions: Totals by partition.
@@ -249,7 +233,7 @@ class SealReference(Struct, frozen=True, kw_only=True):
     """
 
     location: Text
-    etag: Text
+    sha256: Text
     tasks: Count
     counts: Counts
     partitions: dict[Line, Counts]
@@ -258,100 +242,10 @@ class SealReference(Struct, frozen=True, kw_only=True):
         """Return it as plain values; the partitions are counted, not listed."""
         return {
             "location": self.location,
-            "etag": self.etag,
+            "sha256": self.sha256,
             "tasks": self.tasks,
             "files": self.counts.files,
             "bytes": self.counts.bytes,
             "rows": self.counts.rows,
             "partitions": len(self.partitions),
         }
-
-
-class ShardRecord(JobOwned, frozen=True, kw_only=True):
-    """``shards/<number>.json``: the uploads of one shard are completed."""
-
-    shard: Shard
-    seal_etag: Text
-    counts: Counts
-
-
-class PlannedObject(Struct, frozen=True, kw_only=True):
-    """An existing object that a commit replaces.
-
-    Attributes:
-        key: Its key.
-        size: Its bytes.
-        etag: Its ETag when the plan was made.
-        retained: It is a file of the table, and stays in place until a sweep releases it.
-
-    """
-
-    key: Text
-    size: Count
-    etag: Line
-    retained: bool = False
-
-
-class PlanPart(Struct, frozen=True, kw_only=True):
-    """One piece of a plan's list of objects.
-
-    Attributes:
-        number: Its number.
-        etag: ETag of its object; ``none`` if it has none.
-        objects: How many objects it lists.
-        sha256: SHA-256 of its object in hexadecimal; None without one.
-        within: The list itself, if it is short; None if it is an object.
-
-    """
-
-    number: Count
-    etag: Text
-    objects: Count
-    sha256: Text | None = None
-    within: list[PlannedObject] | None = None
-
-
-class PlanRecord(JobOwned, frozen=True, kw_only=True):
-    """``plan/<plan id>/summary.json``: the resolved conflicts of a job. Written once.
-
-    Attributes:
-        version: Always 1.
-        job_id: The job.
-        destination: URI of its destination.
-        staging: URI of its staging.
-        plan_id: Names the directory of its parts, and is its writer's nonce.
-        seal_etag: The seal it was made for.
-        base: Number of the newest entry of the log when it was made; 0 without one.
-        parts: The pieces of the list of planned objects.
-        objects: How many objects are planned.
-        bytes: Their bytes.
-        digest: Sum of a hash of each planned object's key, size and ETag: equal for equal sets in any order.
-
-    """
-
-    plan_id: Text
-    seal_etag: Text
-    base: Generation = 0
-    parts: list[PlanPart]
-    objects: Count
-    bytes: Count
-    digest: Text
-
-
-class PlanReference(Plain, Struct, frozen=True, kw_only=True):
-    """Location, ETag and totals of a plan.
-
-    Attributes:
-        location: URI of the plan.
-        etag: Its ETag.
-        partitions: Number of partitions with files of the job.
-        objects: Number of existing objects that the commit replaces.
-        bytes: Their total size.
-
-    """
-
-    location: Text
-    etag: Text
-    partitions: Count
-    objects: Count
-    bytes: Count

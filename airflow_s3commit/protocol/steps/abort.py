@@ -10,21 +10,20 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import AlreadyCommitted, ForeignRecord, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.removal import delete_objects, delete_record
-from airflow_s3commit.protocol.model.job import AbortReport
-from airflow_s3commit.protocol.model.layout import owner_of
+from airflow_s3commit.protocol.metadata.removal import delete_objects, delete_ours, delete_record
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
+from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
-from airflow_s3commit.protocol.model.places import lists_prefix
-from airflow_s3commit.protocol.steps.clean import abort_pending, clean
-from airflow_s3commit.protocol.steps.entry import Entry, OpenJob
+from airflow_s3commit.protocol.model.table import Source
+from airflow_s3commit.protocol.steps.clean import abort_pending, clean, recorded_uploads
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.log import Log, ending, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.sealed import find_seal
-from airflow_s3commit.protocol.steps.setup import begin_log, find_end, find_job
-from airflow_s3commit.protocol.steps.table import Source
+from airflow_s3commit.protocol.steps.setup import begin_log, find_end, recorded
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
 from airflow_s3commit.store.execute import in_batches, outcomes
 
@@ -50,7 +49,8 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
 
     """
     with naming(context, "abort"):
-        job = _readable_job(context)
+        context = _with_readable_record(context)
+        job = context.record
         log = Log(context, job.base if job is not None else None)
         begin_log(context, log)
         end = log.end or find_end(context) or abandon(context, log, job, why)
@@ -61,7 +61,7 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
         return undo(context, end)
 
 
-def abandon(context: JobContext, log: Log, job: OpenJob | None, why: str) -> Entry:
+def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> Entry:
     """Create the job's ``abandon`` entry, and return it, or the entry that ended the job before it.
 
     Before: the log is read to its end. Repeatable.
@@ -92,21 +92,31 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
     # Before uploads are listed: a task attempt that records its output later finds the receipt.
     write_receipt(context.store, context.layout.destination, entry)
     uploads = abort_pending(context)
-    objects = delete_objects(context, _published(context), "metadata")
+    if context.record is not None and context.record.adopted:
+        # Hadoop named the files: only their upload shows whose they are.
+        objects = delete_ours(context, (one for one in recorded_uploads(context) if one is not None))
+    else:
+        objects = delete_objects(context, _published(context), "metadata")
     _delete_lists(context)
     clean(context, entry)
     logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
-    return AbortReport(uploads=uploads, objects=objects, state="aborted")
+    return AbortReport(uploads=uploads, objects=objects)
 
 
-def _readable_job(context: JobContext) -> OpenJob | None:
-    """Return the job's record; None without one, or if it is damaged: that does not prevent an abort."""
+def _with_readable_record(context: JobContext) -> JobContext:
+    """Return the context with the job's record; without it if it is damaged: that does not prevent an abort.
+
+    Raises:
+        ForeignRecord: It was copied here.
+
+    """
     try:
-        stored = find_job(context)
+        return recorded(context)
+    except ForeignRecord:
+        raise
     except InvalidRecord as error:
         logger.warning("%s: aborting it without its record: %s", context.name, error)
-        return None
-    return stored.record if stored is not None else None
+        return context
 
 
 def _published(context: JobContext) -> Iterator[ObjectToDelete]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from airflow_s3commit.exceptions import HistoryRewound, NoSuchKey
 from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.steps.entry import Position
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table
 from airflow_s3commit.protocol.steps.log import read_entry

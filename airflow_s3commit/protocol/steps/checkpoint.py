@@ -18,14 +18,15 @@ from airflow_s3commit.protocol.model.codec import (
     Count,
     Generation,
     Line,
+    Prose,
     Text,
     Versioned,
     decode_lines,
     encode,
 )
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.entry import Position
-from airflow_s3commit.protocol.steps.table import Retained, Source, Table
+from airflow_s3commit.protocol.model.table import Retained, Source, Table
 
 #: The longest line: a partition that consists of some fifty thousand commits.
 _LINE_BYTES = 4 * MIB
@@ -34,7 +35,7 @@ _STEP_BYTES = 64 * 1024
 
 
 class CheckpointStart(Versioned, frozen=True, kw_only=True):
-    """The first line: the entry that the table is after, and how many lines of each kind follow."""
+    """The first line: the entry that the table is after, how many lines of each kind follow, all schemas."""
 
     destination: Text
     head: Position
@@ -42,6 +43,8 @@ class CheckpointStart(Versioned, frozen=True, kw_only=True):
     sources: Count
     partitions: Count
     unowned: Count
+    schemas: list[Prose]
+    newest_schemas: list[Count]
     retained: dict[Generation, Count]
     freed: dict[Generation, Count]
 
@@ -53,6 +56,8 @@ class SourceLine(Struct, frozen=True, omit_defaults=True):
     job_id: Text | None
     files_sha256: Line
     is_within: bool
+    adopted: bool = False
+    schemas: list[Count] = []
 
 
 class PartitionLine(Struct, frozen=True, omit_defaults=True):
@@ -87,6 +92,9 @@ def to_bytes(table: Table, destination: str) -> bytes:
         for generation, one in sorted(left.items())
         for key, etag in sorted(one.unowned.items())
     ]
+    held = {text for source in table.sources.values() for text in source.schemas}
+    texts = sorted(held | {*table.newest_schemas})
+    positions = {text: number for number, text in enumerate(texts)}
     head = CheckpointStart(
         destination=destination,
         head=table.head,
@@ -94,12 +102,21 @@ def to_bytes(table: Table, destination: str) -> bytes:
         sources=len(table.sources),
         partitions=len(names),
         unowned=len(unowned),
+        schemas=texts,
+        newest_schemas=[positions[text] for text in table.newest_schemas],
         retained={generation: one.seconds for generation, one in sorted(table.retained.items())},
         freed={generation: one.seconds for generation, one in sorted(table.freed.items())},
     )
     lines: list[Struct] = [head]
     lines += (
-        SourceLine(one.number, one.job_id, one.files_sha256, one.is_within)
+        SourceLine(
+            one.number,
+            one.job_id,
+            one.files_sha256,
+            one.is_within,
+            one.adopted,
+            [positions[text] for text in one.schemas],
+        )
         for _, one in sorted(table.sources.items())
     )
     lines += (_partition(table, name) for name in sorted(names))
@@ -153,9 +170,24 @@ def from_bytes(body: bytes, destination: str, where: str) -> Table:
     if next(lines, None) is not None:
         raise InvalidRecord(f"{where} goes on after its last line")
     for number, (source, totals) in sources.items():
-        table.sources[number] = Source(number, source.job_id, source.files_sha256, source.is_within, totals)
+        table.sources[number] = Source(
+            number,
+            source.job_id,
+            source.files_sha256,
+            source.is_within,
+            totals,
+            source.adopted,
+            _picked(head.schemas, source.schemas, where),
+        )
+    table.newest_schemas = _picked(head.schemas, head.newest_schemas, where)
     table.count_references()
     return table
+
+
+def _picked(texts: list[str], positions: list[int], where: str) -> tuple[str, ...]:
+    if any(position >= len(texts) for position in positions):
+        raise InvalidRecord(f"{where} names a schema that it does not have")
+    return tuple(texts[position] for position in positions)
 
 
 def _add(

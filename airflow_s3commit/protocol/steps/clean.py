@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record, delete_records
-from airflow_s3commit.protocol.model.layout import owner_of
-from airflow_s3commit.protocol.model.places import job_key, lists_prefix, seal_key
-from airflow_s3commit.protocol.steps.entry import Entry
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.layout import job_key, seal_key
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.steps.fold import write_checkpoint
 
 
@@ -26,17 +26,24 @@ def abort_pending(context: JobContext, counted: Container[str] = ()) -> int:
         S3CommitError: An upload could not be aborted.
 
     """
-    home = context.layout.destination
-    lists = lists_prefix(home, context.job_id)
-    listed = {
-        PendingId(home.bucket, one.key, one.upload_id, "writer" if one.key.startswith(lists) else "name")
-        for one in context.store.list_uploads(home.bucket, home.prefix)
-        if owner_of(one.key) == context.job_id or one.key.startswith(lists)
-    }
-    recorded = (PendingId.of(one) for one in tracked_uploads(context, skip=counted) if one is not None)
+    listed = set(untracked_uploads(context))
+    named = (PendingId.of(one) for one in recorded_uploads(context, counted) if one is not None)
     known = {(one.key, one.upload_id) for one in listed}
-    late = [one for one in recorded if (one.key, one.upload_id) not in known]
+    late = [one for one in named if (one.key, one.upload_id) not in known]
     return abort_uploads(context, listed) + abort_uploads(context, late)
+
+
+def recorded_uploads(context: JobContext, counted: Container[str] = ()) -> Iterator[PendingUpload | None]:
+    """Yield every upload that a record in the job's staging names; None for a record that cannot be read.
+
+    Hadoop's own pendingsets are beside those of a job that was adopted.
+
+    Args:
+        context: The job.
+        counted: Keys of the pendingsets to leave out.
+
+    """
+    return tracked_uploads(context, context.layout.staging.prefix, skip=counted)
 
 
 def clean(context: JobContext, entry: Entry) -> None:

@@ -11,36 +11,42 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
     InvalidDestination,
+    InvalidOption,
     InvalidRecord,
     JobClosed,
     JobFailed,
     NoSuchJob,
     NoSuchUpload,
+    OutcomeUnknown,
+    S3CommitError,
 )
-from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
-from airflow_s3commit.protocol.model.job import JobOptions, Removal
+from airflow_s3commit.protocol.model.entry import Commit, Entry
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
+from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.abort import abandon, undo
-from airflow_s3commit.protocol.steps.entry import Commit, Entry, OpenJob, Position, UnownedObject
-from airflow_s3commit.protocol.steps.files import unowned_objects, write_list
+from airflow_s3commit.protocol.steps.conflicts import Taken, decide
+from airflow_s3commit.protocol.steps.file_list import FileList
+from airflow_s3commit.protocol.steps.files import write_list
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending
+from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
+from airflow_s3commit.protocol.steps.progress import Counter, Progress
 from airflow_s3commit.protocol.steps.sealed import load_seal, sealed_uploads
-from airflow_s3commit.protocol.steps.setup import find_end, find_job, refuse_ended
-from airflow_s3commit.protocol.steps.table import Table
+from airflow_s3commit.protocol.steps.setup import find_end, never_set_up, recorded, refuse_ended
+from airflow_s3commit.store.forwarding import CountingStore
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +56,7 @@ def commit(
     *,
     seen: int | None = None,
     seal_sha256: str | None = None,
-    progress: Callable[[PendingUpload], object] = lambda _: None,
+    progress: Callable[[Progress], object] | None = None,
 ) -> Entry:
     """Make a sealed job visible, and return its entry. Repeatable by any process.
 
@@ -59,8 +65,8 @@ def commit(
 
     Args:
         context: The job.
-        seen: The generation that a preview was made at; the commit is refused if a later one touched the
-            same partitions.
+        seen: The entry that a preview was made at; the commit is refused if a later one touched the same
+            partitions.
         seal_sha256: The expected SHA-256 of the job's seal.
         progress: Called after each completed upload.
 
@@ -69,29 +75,52 @@ def commit(
         DestinationNotEmpty: Conflict mode ``fail``, and there is data. The job is aborted if it had begun
             to publish, and unchanged otherwise.
         JobFailed: An upload is gone. The job is aborted.
+        InvalidOption: The table has what the job's options exclude. The job is aborted.
         InvalidRecord: A sealed record was changed. The job is aborted if it had begun to publish.
         JobClosed: The job is not sealed, or is aborted.
         NoSuchJob: The job was never set up.
-        OutcomeUnknown: A response was lost: commit again.
+        OutcomeUnknown: A response was lost, or a request failed after the entry: commit again.
         Unavailable: Other jobs' entries came first a hundred times: commit again.
 
     """
+    counting = CountingStore(context.store)
+    context = recorded(replace(context, store=counting))
     with naming(context, "commit"):
-        stored = find_job(context)
-        log = Log(context, stored.record.base if stored is not None else None)
+        job = context.record
+        log = Log(context, job.base if job is not None else None)
         log.read()
         # Without a record the newest entry comes first: it alone may lack its receipt.
         end = log.end or find_end(context)
-        if end is None and stored is None:
-            raise NoSuchJob(f"{context.name} was never set up; see: s3commit jobs")
-        if end is None and stored is not None:
-            end = _publish(_Run(context, stored.record, log, seen, progress), seal_sha256)
+        if end is None and job is None:
+            raise NoSuchJob(never_set_up(context))
+        if end is None and job is not None:
+            run = _Run(context, job, log, seen, progress, lambda: counting.counters)
+            end = _publish(run, seal_sha256)
         assert end is not None
         if end.kind == "abandon":
             undo(context, end)
             refuse_ended(context, end)
-        finish(context, end)
+        _finish(context, end)
         return end
+
+
+def _finish(context: JobContext, end: Entry) -> None:
+    """Finish a committed job; of an error say that the job is committed.
+
+    Raises:
+        OutcomeUnknown: A request failed.
+
+    """
+    try:
+        finish(context, end)
+    except OutcomeUnknown as error:
+        error.add_note(f"the job is committed, as entry {end.number}: commit it again to finish what is left")
+        raise
+    except S3CommitError as error:
+        raise OutcomeUnknown(
+            f"{context.name} is committed, as entry {end.number} of the log, and not finished: {error}; commit"
+            " it again to finish what is left"
+        ) from error
 
 
 @dataclass
@@ -99,12 +128,14 @@ class _Run:
     """One process's try to publish a job."""
 
     context: JobContext
-    job: OpenJob
+    job: JobRecord
     log: Log
     seen: int | None
-    progress: Callable[[PendingUpload], object]
+    report: Callable[[Progress], object] | None
+    requests: Callable[[], dict[str, int]]
     seal: SealRecord = field(init=False)
     files: FileList = field(init=False)
+    metrics: dict[str, int] = field(default_factory=dict)
     table: Table | None = None
 
     def __post_init__(self) -> None:
@@ -125,6 +156,13 @@ class _Run:
             self.table = read_table(store, home, self.log.head.number)
         return self.table
 
+    def taken(self) -> Taken:
+        """Return what the commit takes at the head of the log, or refuse it."""
+        _refuse_unseen(self)
+        if self.options.only_adds:
+            return Taken("nothing", {}, [], Counts())
+        return decide(self.context, self.options, self.partitions, self.table_at_head())
+
 
 def _publish(run: _Run, seal_sha256: str | None) -> Entry:
     """Complete the uploads, and create the job's entry: a commit, or ``abandon`` if that cannot be."""
@@ -140,12 +178,19 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
     # Nothing is published yet: a refusal leaves the job as it is.
     _refuse_unseen(run)
     if run.options.conflict_mode == "fail" or run.options.whole_destination:
-        _decide(run)
+        run.taken()
     try:
         _complete(run)
         write_list(context, run.files, context.job_id)
         return _enter(run)
-    except (JobFailed, DestinationNotEmpty, DestinationChanged, InvalidDestination, InvalidRecord) as error:
+    except (
+        JobFailed,
+        DestinationNotEmpty,
+        DestinationChanged,
+        InvalidDestination,
+        InvalidOption,
+        InvalidRecord,
+    ) as error:
         end = abandon(context, log, run.job, str(error))
         if end.kind == "commit":
             return end
@@ -162,53 +207,16 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
 
 def _complete(run: _Run) -> None:
     """Complete every sealed upload, and list its file."""
+    counter = Counter(run.context, run.seal.counts.files, run.report)
     for upload in complete_uploads(run.context, _listed(run)):
-        run.progress(upload)
+        counter.add(upload)
+    run.metrics = counter.progress.metrics
 
 
 def _listed(run: _Run) -> Iterator[PendingUpload]:
     for upload in sealed_uploads(run.context, run.seal):
         run.files.add(upload)
         yield upload
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """What a commit takes from the table, as of one entry of the log."""
-
-    takes: Removal
-    unowned: list[UnownedObject]
-    replaced: Counts
-
-
-def _decide(run: _Run) -> _Taken:
-    """Return what the commit takes at the head of the log, or refuse it.
-
-    Raises:
-        DestinationNotEmpty: Conflict mode ``fail``, and there is data.
-        DestinationChanged: A commit after the generation that was seen touched the partitions.
-        InvalidDestination: All is replaced, and another dataset lies below the destination.
-
-    """
-    options = run.options
-    _refuse_unseen(run)
-    if options.conflict_mode == "append":
-        return _Taken("nothing", [], Counts())
-    whole = options.whole_destination
-    takes: Removal = "everything" if whole else "partitions"
-    table = run.table_at_head()
-    pieces = table.left_by(takes, run.partitions)
-    unowned = unowned_objects(run.context, table, None if whole else run.partitions)
-    if options.conflict_mode == "fail":
-        if pieces or unowned:
-            where = min(pieces) if pieces else unowned[0].key
-            raise DestinationNotEmpty(
-                f"{run.context.name}: conflict mode fail, and there is data: {where!r}; use append or replace"
-            )
-        return _Taken("nothing", [], Counts())
-    others = Counts(files=len(unowned), bytes=sum(one.size for one in unowned), rows=None)
-    replaced = replace(table.counts_of(pieces).plus(others).without_columns(), rows=None)
-    return _Taken(takes, unowned, replaced)
 
 
 def _refuse_unseen(run: _Run) -> None:
@@ -230,7 +238,8 @@ def _enter(run: _Run) -> Entry:
     within, digest = run.files.short(), run.files.sha256
 
     def entry_after(head: Position) -> Entry:
-        taken = _decide(run)
+        taken = run.taken()
+        refuse_markers_beside_retained(context, options, run.log.marks, run.table_at_head)
         made = Commit(
             mode=options.conflict_mode,
             takes=taken.takes,
@@ -241,10 +250,12 @@ def _enter(run: _Run) -> Entry:
             files_sha256=digest,
             within=UNSET if within is None else within,
             retain=options.retain_seconds,
+            adopted=run.job.adopted,
             tasks=sum(stage.tasks for stage in seal.stages),
             schemas=seal.schemas,
+            metrics={**run.metrics, **run.requests()},
         )
-        return ending(context, head, run.job, commit=made)
+        return ending(context, head, run.job, commit=made, marks=options.partition_success)
 
     entry = run.log.end_job(
         entry_after, otherwise="Its files are there, and not in the table: commit it again, or abort it"

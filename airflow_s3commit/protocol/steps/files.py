@@ -7,17 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from msgspec import UNSET
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
-from airflow_s3commit.protocol.lifecycle.manifest import FileList, write_files
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects, refuse_nested
-from airflow_s3commit.protocol.metadata.manifests import list_pieces, read_list
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
+from airflow_s3commit.protocol.model.entry import UnownedObject
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, entry_key, list_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.places import OLDER_DATA, list_key
-from airflow_s3commit.protocol.steps.entry import UnownedObject
+from airflow_s3commit.protocol.model.table import Pieces, Source, Table
+from airflow_s3commit.protocol.steps.file_list import FileList, write_files
+from airflow_s3commit.protocol.steps.lists import F, list_pieces, read_list
 from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.protocol.steps.table import Pieces, Source, Table
 from airflow_s3commit.store.base import ObjectStore
 
 
@@ -38,7 +37,18 @@ def write_list(context: JobContext, files: FileList, owner: str) -> None:
 
 
 def files_of(store: ObjectStore, home: Destination, source: Source) -> Iterator[FileEntry]:
-    """Yield every file that a commit wrote, after checking its list against the digest in the entry.
+    """Yield every file that a commit wrote. Raises as `listed_of`."""
+    return listed_of(FileEntry, store, home, source)
+
+
+def listed_of(kind: type[F], store: ObjectStore, home: Destination, source: Source) -> Iterator[F]:
+    """Yield what a commit's list says of each file, after checking the list against the digest in the entry.
+
+    Args:
+        kind: What to decode of each file.
+        store: The store of the destination.
+        home: The destination.
+        source: The commit.
 
     Raises:
         InvalidRecord: The list is gone, or was changed.
@@ -56,7 +66,7 @@ def files_of(store: ObjectStore, home: Destination, source: Source) -> Iterator[
         pieces = list_pieces(store, home, owner, key)
     where = join_uri(home.bucket, key)
     try:
-        yield from read_list(FileEntry, home, owner, source.files_sha256, pieces, where=where)
+        yield from read_list(kind, home, owner, source.files_sha256, pieces, where=where)
     except NoSuchKey as error:
         raise InvalidRecord(
             f"{where} is gone, which lists files of the table; see: s3commit verify"
@@ -122,8 +132,11 @@ def unowned_objects(
 
 
 def older_keys(store: ObjectStore, home: Destination, table: Table, pieces: Pieces) -> set[str]:
-    """Return the keys of files in some pieces of a table that are older than its log: they have no job."""
-    older = {number for number, source in table.sources.items() if source.job_id is None}
+    """Return the keys of files in some pieces of a table whose names need not have the id of their job.
+
+    These are older than the log, or Hadoop wrote them.
+    """
+    older = {number for number, source in table.sources.items() if None in source.owners}
     found = {name: [number for number in numbers if number in older] for name, numbers in pieces.items()}
     return {file.key for file in files_in(store, home, table.sources, found)}
 

@@ -15,16 +15,17 @@ from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seals, pendingset_key
+from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES
+from airflow_s3commit.protocol.model.table import Left, Source
 from airflow_s3commit.protocol.steps.clean import abort_pending, clean
-from airflow_s3commit.protocol.steps.entry import Commit, Entry
 from airflow_s3commit.protocol.steps.files import files_in, files_of
 from airflow_s3commit.protocol.steps.fold import what_left
 from airflow_s3commit.protocol.steps.log import write_receipt
-from airflow_s3commit.protocol.steps.marker import write_success
+from airflow_s3commit.protocol.steps.marker import write_marker
+from airflow_s3commit.protocol.steps.partition_markers import derive_markers
 from airflow_s3commit.protocol.steps.sealed import find_seal
-from airflow_s3commit.protocol.steps.table import Source
 from airflow_s3commit.store.base import ObjectToDelete
 
 logger = logging.getLogger(__name__)
@@ -43,12 +44,17 @@ def finish(context: JobContext, entry: Entry) -> None:
     commit = entry.commit
     assert commit is not None
     store, home = context.store, context.layout.destination
+    takes = commit.takes != "nothing" or bool(commit.restores)
+    needs_what_left = takes and (entry.marks or not commit.retain)
+    left = what_left(store, home, entry.number) if needs_what_left else Left({}, {})
     if not commit.retain:
-        deleted = delete_objects(context, _doomed(context, entry, commit), "plan")
+        deleted = delete_objects(context, _doomed(context, commit, left), "plan")
         if deleted:
             logger.info("%s: deleted %d replaced objects", context.name, deleted)
-    # After the deletions: the marker says that they are done.
-    write_success(context, entry, lambda: _first_keys(context, entry, commit))
+    # After the deletions: the markers say that they are done.
+    write_marker(context, context.layout.success, entry, lambda: _first_keys(context, entry, commit))
+    if entry.marks:
+        derive_markers(context, entry, {*commit.partitions, *commit.restores, *left.pieces})
     write_receipt(store, home, entry)
     # After the receipt: a task attempt that records its output later than this listing finds the receipt.
     discarded = abort_pending(context, _counted(context))
@@ -57,17 +63,14 @@ def finish(context: JobContext, entry: Entry) -> None:
     clean(context, entry)
 
 
-def _doomed(context: JobContext, entry: Entry, commit: Commit) -> Iterator[ObjectToDelete]:
+def _doomed(context: JobContext, commit: Commit, left: Left) -> Iterator[ObjectToDelete]:
     """Yield the objects that a commit took.
 
     A file with a job's id in its name is deleted by that: no other program writes it, and its ETag does not
     follow from its parts on every store. Any other is deleted only as it was when it was listed.
     """
-    if commit.takes != "nothing" or commit.restores:
-        store, home = context.store, context.layout.destination
-        left = what_left(store, home, entry.number)
-        for file in files_in(store, home, left.sources, left.pieces):
-            yield ObjectToDelete(file.key, None if owner_of(file.key) else file.etag)
+    for file in files_in(context.store, context.layout.destination, left.sources, left.pieces):
+        yield ObjectToDelete(file.key, None if owner_of(file.key) else file.etag)
     for unowned in commit.unowned:
         yield ObjectToDelete(unowned.key, unowned.etag)
 
@@ -85,6 +88,8 @@ def _counted(context: JobContext) -> set[str]:
 
 def _first_keys(context: JobContext, entry: Entry, commit: Commit) -> list[str]:
     is_within = commit.within is not UNSET
-    source = Source(entry.number, entry.job_id, commit.files_sha256, is_within, commit.partitions)
+    source = Source(
+        entry.number, entry.job_id, commit.files_sha256, is_within, commit.partitions, commit.adopted
+    )
     files = files_of(context.store, context.layout.destination, source)
     return [file.key for file in islice(files, MAX_FILENAMES)]

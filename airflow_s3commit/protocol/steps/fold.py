@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
     checkpoint_key,
     checkpoint_number,
     checkpoints_prefix,
     entry_key,
 )
+from airflow_s3commit.protocol.model.table import Left, Table
 from airflow_s3commit.protocol.steps import checkpoint
-from airflow_s3commit.protocol.steps.entry import Entry, Position
 from airflow_s3commit.protocol.steps.log import Read, read_entry
-from airflow_s3commit.protocol.steps.table import Left, Table
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

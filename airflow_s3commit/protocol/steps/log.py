@@ -13,14 +13,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Unavailable
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.codec import decode, largest, sha256
+from airflow_s3commit.protocol.model.codec import PROSE, decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import entry_key, entry_number, log_prefix
-from airflow_s3commit.protocol.model.places import receipt_key
-from airflow_s3commit.protocol.steps.entry import Commit, Entry, OpenJob, Position
+from airflow_s3commit.protocol.model.entry import Commit, Entry
+from airflow_s3commit.protocol.model.job import JobRecord, Position
+from airflow_s3commit.protocol.model.layout import entry_key, entry_number, log_prefix, receipt_key
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,11 @@ class Log:
         self.end: Entry | None = None
         self.after_base: list[Entry] = []
 
+    @property
+    def marks(self) -> bool:
+        """Whether each partition has a ``_SUCCESS`` of its own. Before: the newest entry is read."""
+        return self.newest is not None and self.newest.entry.marks
+
     def read(self) -> None:
         """Read on until there is no newer entry. Repeatable.
 
@@ -111,6 +118,8 @@ class Log:
         context = self._context
         self.write_receipt()
         entry = make(self.head)
+        if self.marks and not entry.marks:
+            entry = replace(entry, marks=True)
         key = entry_key(self._home, entry.number)
         stored = records.create(context.store, context.bucket, key, entry)
         self._take(Read(stored.record, stored.sha256))
@@ -181,7 +190,13 @@ class Log:
 
 
 def ending(
-    context: JobContext, head: Position, job: OpenJob | None, *, commit: Commit | None = None, why: str = ""
+    context: JobContext,
+    head: Position,
+    job: JobRecord | None,
+    *,
+    commit: Commit | None = None,
+    why: str = "",
+    marks: bool = False,
 ) -> Entry:
     """Return the entry after a position that ends the job: a commit, or without one ``abandon``.
 
@@ -191,6 +206,7 @@ def ending(
         job: The job's record; None if there is none, or it is damaged.
         commit: What the commit does.
         why: The reason of an abort.
+        marks: Whether each partition has a ``_SUCCESS`` of its own from this entry on.
 
     """
     return Entry(
@@ -203,7 +219,8 @@ def ending(
         staging=context.layout.staging.uri,
         context=job.context if job is not None else {},
         commit=commit,
-        why=why,
+        why=why[:PROSE],
+        marks=marks,
         nonce=context.new_id(),
     )
 

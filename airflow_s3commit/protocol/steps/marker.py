@@ -17,7 +17,8 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFa
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.layout import SUCCESS, entry_key
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.layout import SUCCESS, entry_key, receipt_key
 from airflow_s3commit.protocol.model.manifest import (
     GENERATION_DIAGNOSTIC,
     MANIFEST_DIAGNOSTIC,
@@ -26,32 +27,31 @@ from airflow_s3commit.protocol.model.manifest import (
     SuccessData,
 )
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
-from airflow_s3commit.protocol.model.places import receipt_key
-from airflow_s3commit.protocol.steps.entry import Entry
 
 
-class _Marker(NamedTuple):
+class Marker(NamedTuple):
     """The marker that is there; ``generation`` is None for another program's."""
 
     etag: str
     generation: int | None
 
 
-def write_success(context: JobContext, entry: Entry, keys: Callable[[], list[str]]) -> None:
+def write_marker(context: JobContext, key: str, entry: Entry, keys: Callable[[], list[str]]) -> None:
     """Write the marker of a commit, unless that of this commit or a later one is there. Repeatable.
 
     A marker that another program wrote after the entry stays: it speaks of newer data than this commit.
 
     Args:
         context: Any job of the destination.
+        key: Key of the marker.
         entry: The commit.
         keys: Returns the keys of its first files, at most 100.
 
     """
-    store, bucket, key = context.store, context.bucket, context.layout.success
+    store, bucket = context.store, context.bucket
     while True:
-        found = _find(context)
-        if found is not None and _is_as_new(context, found, entry):
+        found = find_marker(context, key)
+        if found is not None and _is_as_new(context, key, found, entry):
             return
         condition: dict[str, Any] = {"if_none_match": True} if found is None else {"if_match": found.etag}
         body = encode(success_of(context, entry, keys()))
@@ -92,26 +92,27 @@ def success_of(context: JobContext, entry: Entry, keys: list[str]) -> SuccessDat
     )
 
 
-def _find(context: JobContext) -> _Marker | None:
-    store, bucket, key = context.store, context.bucket, context.layout.success
+def find_marker(context: JobContext, key: str) -> Marker | None:
+    """Return the marker at a key; None without one."""
+    store, bucket = context.store, context.bucket
     try:
         fetched = store.get(bucket, key, limit=largest(SuccessData))
     except NoSuchKey:
         return None
     except TooLarge:
-        return _Marker(store.head(bucket, key).etag, None)
+        return Marker(store.head(bucket, key).etag, None)
     generation = None
     with suppress(InvalidRecord):
         generation = decode(SuccessData, fetched.body, SUCCESS).generation
-    return _Marker(fetched.info.etag, generation)
+    return Marker(fetched.info.etag, generation)
 
 
-def _is_as_new(context: JobContext, found: _Marker, entry: Entry) -> bool:
+def _is_as_new(context: JobContext, key: str, found: Marker, entry: Entry) -> bool:
     if found.generation is not None:
         return found.generation >= entry.number
     store, home = context.store, context.layout.destination
     try:
-        written = store.head(home.bucket, context.layout.success)
+        written = store.head(home.bucket, key)
     except NoSuchKey:
         return False
     # Both by the store's clock.

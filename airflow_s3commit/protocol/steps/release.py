@@ -13,13 +13,14 @@ from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.fitness import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import delete_objects
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
-from airflow_s3commit.protocol.steps.entry import Entry, Position
+from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.files import older_keys
 from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import TRIES, Log
-from airflow_s3commit.protocol.steps.table import Table
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
 from airflow_s3commit.store.execute import in_batches, outcomes
 
@@ -122,7 +123,12 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectToDelete]
         unowned |= one.unowned
         for name, numbers in one.pieces.items():
             pieces.setdefault(name, []).extend(numbers)
-    jobs = {(name, table.sources[n].job_id) for name, numbers in pieces.items() for n in numbers}
+    jobs = {
+        (name, owner)
+        for name, numbers in pieces.items()
+        for number in numbers
+        for owner in table.sources[number].owners
+    }
     touched = {*pieces, *(partition_of(context.layout.destination.relative(key) or "") for key in unowned)}
     older: set[str] | None = None
     for info in data_objects(context, touched):

@@ -15,18 +15,18 @@ from msgspec import Struct
 from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey, NotReversible
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.entry import Commit, Entry
+from airflow_s3commit.protocol.model.job import JobOptions, Position
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.table import Source, Table
 from airflow_s3commit.protocol.steps.abort import abandon, undo
-from airflow_s3commit.protocol.steps.entry import Commit, Entry, Position
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending
 from airflow_s3commit.protocol.steps.setup import set_up
-from airflow_s3commit.protocol.steps.table import Source, Table
 from airflow_s3commit.store.base import Head, ObjectInfo
 from airflow_s3commit.store.execute import in_batches, outcomes
 

@@ -1,91 +1,63 @@
-"""Seal: record, once, which task attempts of a stage count, and which stage attempts of a job."""
+"""Seal a job: record, once, which stage attempts count. It closes the job to further output."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
-from airflow_s3commit.exceptions import JobClosed
-from airflow_s3commit.protocol.lifecycle.seal import make_seal, make_stage_seal, sealed_tasks
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.removal import delete_record
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seal, sealed_attempts
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Removal
-from airflow_s3commit.protocol.model.places import seal_key
-from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealRecord, StageSealRecord
+from airflow_s3commit.protocol.model.layout import seal_key
+from airflow_s3commit.protocol.model.sealed_job import (
+    Counts,
+    SealedStage,
+    SealRecord,
+    SealReference,
+    StageSealRecord,
+)
 from airflow_s3commit.protocol.steps.abort import undo
-from airflow_s3commit.protocol.steps.entry import Entry
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.setup import find_end, load_job, refuse_ended
+from airflow_s3commit.protocol.steps.stage import Keys, Schemas, slim
 
 logger = logging.getLogger(__name__)
 
 
-def seal_stage(
+def seal(
     context: JobContext,
-    stage: str,
-    stage_attempt: str,
-    tasks: Iterable[CommittedTask],
+    stages: Sequence[tuple[str, str]] | None = None,
     *,
-    removes: Removal | None = None,
-    emptied: Iterable[str] = (),
-) -> StageSealRecord:
-    """Record which task attempts of a stage count. Repeatable by any process with the same tasks.
-
-    Before: every task attempt was committed. After: the seal names their pendingsets by their digests. Each
-    of them is read once, so that a damaged one fails here and not at the commit.
-
-    Args:
-        context: The job.
-        stage: Name of the stage.
-        stage_attempt: Id of the stage attempt.
-        tasks: One committed attempt of each task.
-        removes: What the writer asked to remove, for conflict mode ``as-written``.
-        emptied: Partitions among those that get no files.
-
-    Raises:
-        DuplicateOutput: A task occurs twice, or a key is written twice.
-        InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed.
-        AlreadyCommitted: The job is committed.
-        JobClosed: The job is aborted, or the stage attempt was sealed with other tasks.
-        NoSuchJob: The job was never set up.
-
-    """
-    with naming(context, f"seal of stage {stage}-{stage_attempt}"):
-        load_job(context)
-        sealed = sealed_tasks(context, stage, stage_attempt, tasks)
-        record = make_stage_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
-        key = context.layout.stage_seal(stage, stage_attempt)
-        stored = records.create(context.store, context.staging_bucket, key, record)
-        if (end := find_end(context)) is not None:
-            if stored.record.nonce == record.nonce:
-                delete_record(context, context.staging_bucket, key)
-            refuse_ended(context, end)
-        if stored.record.tasks != sealed:
-            raise JobClosed(f"{context.staging_uri(key)} was sealed before, with other task attempts")
-    return stored.record
-
-
-def seal(context: JobContext, stages: Sequence[tuple[str, str]]) -> SealRecord:
+    digests: Mapping[tuple[str, str], str] | None = None,
+) -> SealReference:
     """Create the job's seal, from the seals of its stages. Repeatable by any process with the same stages.
 
     Before: each stage attempt is sealed. After: the job's seal names them by their digests.
 
     Args:
         context: The job.
-        stages: Pairs of stage and stage attempt; none commits no files.
+        stages: Pairs of stage and stage attempt; an empty list commits no files. None takes every sealed
+            stage attempt, and requires one.
+        digests: Expected SHA-256 of the stages' seals; any other seal is refused.
 
     Raises:
         DuplicateOutput: Two attempts of one stage, or two stages that write one key.
         InvalidRecord: A stage's seal is missing, damaged, or another job's.
         AlreadyCommitted: The job is committed.
-        JobClosed: The job is aborted, or was sealed with other stages.
+        JobClosed: The job is aborted, has no sealed stage, or was sealed with other stages.
         NoSuchJob: The job was never set up.
 
     """
     with naming(context, "seal"):
         load_job(context)
-        record = make_seal(context, sorted(stages), {})
+        chosen = sorted(stages) if stages is not None else sealed_attempts(context)
+        if stages is None and not chosen:
+            raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")
+        record = _make_seal(context, chosen, digests or {})
         key = seal_key(context.layout.destination, context.job_id)
         stored = records.create(context.store, context.bucket, key, record)
         # Write, then look: another process may have ended the job since the first look.
@@ -96,7 +68,13 @@ def seal(context: JobContext, stages: Sequence[tuple[str, str]]) -> SealRecord:
         if stored.record.stages != record.stages:
             raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
     logger.info("%s: sealed, %d files", context.name, stored.record.counts.files)
-    return stored.record
+    return SealReference(
+        location=join_uri(context.bucket, key),
+        sha256=stored.sha256,
+        tasks=sum(stage.tasks for stage in stored.record.stages),
+        counts=stored.record.counts,
+        partitions=stored.record.partitions,
+    )
 
 
 def _end_again(context: JobContext, end: Entry) -> None:
@@ -109,3 +87,76 @@ def _end_again(context: JobContext, end: Entry) -> None:
         finish(context, end)
     else:
         undo(context, end)
+
+
+def _make_seal(
+    context: JobContext, chosen: Sequence[tuple[str, str]], digests: Mapping[tuple[str, str], str]
+) -> SealRecord:
+    """Return the seal of a job, made from the seals of its stages."""
+    names = [stage for stage, _ in chosen]
+    doubled = {stage for stage in names if names.count(stage) > 1}
+    if doubled:
+        raise DuplicateOutput(
+            f"{context.name}: several sealed attempts of stage {min(doubled)}; say which one counts"
+        )
+    loaded = [
+        load_stage_seal(context, stage, attempt, digests.get((stage, attempt))) for stage, attempt in chosen
+    ]
+    if len(loaded) > 1:
+        _refuse_shared_keys(context, [stored.record for stored in loaded])
+    partitions: dict[str, Counts] = {}
+    schemas = Schemas()
+    for stored in loaded:
+        schemas.add(stored.record.schemas, has_files=stored.record.counts.files > 0)
+        for name, counts in stored.record.partitions.items():
+            partitions[name] = partitions.get(name, Counts()).plus(counts)
+    return SealRecord(
+        **context.layout.place,
+        stages=[
+            SealedStage(
+                stage=stored.record.stage,
+                stage_attempt=stored.record.stage_attempt,
+                tasks=len(stored.record.tasks),
+                counts=stored.record.counts,
+                sha256=stored.sha256,
+            )
+            for stored in loaded
+        ],
+        counts=Counts.total(stored.record.counts for stored in loaded),
+        partitions=slim(dict(sorted(partitions.items()))),
+        removes=_removal(context, [stored.record for stored in loaded]),
+        schemas=schemas.known(),
+        created=context.now_ms(),
+        nonce=context.new_id(),
+    )
+
+
+def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | None:
+    """Return what all stages together asked to remove.
+
+    Raises:
+        InvalidOption: Some stages overwrite partitions, others add to other ones.
+
+    """
+    asked = {stage.removes or "nothing" for stage in stages}
+    if all(stage.removes is None for stage in stages):
+        return None
+    if "everything" in asked or len(asked) == 1:
+        return "everything" if "everything" in asked else asked.pop()
+    overwritten = {name for stage in stages if stage.removes == "partitions" for name in stage.partitions}
+    for stage in stages:
+        added = stage.partitions.keys() - overwritten
+        if added:
+            raise InvalidOption(
+                f"{context.name}: stage {stage.stage} adds to partition {min(added)!r}, and other stages"
+                " overwrite partitions, which one commit cannot do: name the job's conflict mode, or use two"
+                " jobs"
+            )
+    return "partitions"
+
+
+def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> None:
+    keys = Keys()
+    for _, task, pendingset in each_pendingset(context, stages):
+        for upload in pendingset.commits:
+            keys.add(upload.destinationKey, task)

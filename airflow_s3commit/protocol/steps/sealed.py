@@ -10,10 +10,9 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.layout import owner_of
+from airflow_s3commit.protocol.model.layout import owner_of, seal_key
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.places import seal_key
 from airflow_s3commit.protocol.model.sealed_job import SealRecord
 
 
@@ -42,13 +41,14 @@ def sealed_uploads(
         selected: Returns whether to read the task attempt with a number, in the seals' order.
 
     Raises:
-        InvalidRecord: A record was changed, or a file lies outside the destination or does not have the job's
-            id in its name: to complete it could overwrite another job's file.
+        InvalidRecord: A record was changed, or a file lies outside the destination; or it does not have the
+            job's id in its name, and could overwrite another job's file. Hadoop's adopted files may.
 
     """
+    adopted = context.record is not None and context.record.adopted
     for _, _, pendingset in each_pendingset(context, load_stage_seals(context, record), selected):
         for upload in pendingset.commits:
-            if owner_of(upload.destinationKey) != context.job_id:
+            if not adopted and owner_of(upload.destinationKey) != context.job_id:
                 raise InvalidRecord(
                     f"{context.name}: the sealed file {upload.destinationKey} does not have the job's id in"
                     " its name"

@@ -1,38 +1,51 @@
-"""Set up a job: create its record. The first setup at a destination begins the log."""
+"""Set up a job: look at the store, and create the job's record. The first setup here begins the log."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from msgspec import UNSET
 
+from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import (
+    AccessDenied,
     AlreadyCommitted,
+    InvalidDestination,
     InvalidRecord,
     JobClosed,
     JobMismatch,
     NoSuchJob,
+    NoSuchKey,
     PreconditionFailed,
+    StoreUnsuitable,
 )
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_record
+from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
+from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.layout import check_new_id
-from airflow_s3commit.protocol.model.places import OLDER_DATA, job_key
+from airflow_s3commit.protocol.model.entry import Commit, Entry
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job_key
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.entry import Commit, Entry, OpenJob, Position
+from airflow_s3commit.protocol.steps.conflicts import decide
 from airflow_s3commit.protocol.steps.files import list_older_data, write_list
+from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, find_receipt
+from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
+from airflow_s3commit.store.headers import with_headers
 
 logger = logging.getLogger(__name__)
 
 
-def set_up(context: JobContext, options: JobOptions, facts: Mapping[str, str]) -> OpenJob:
+def set_up(
+    context: JobContext, options: JobOptions, facts: Mapping[str, str], *, adopting: bool = False
+) -> JobRecord:
     """Create a job's record, unless a job with its id has ended; begin the log if there is none.
 
     Repeatable by any process: with the same options it returns the record that is there.
@@ -41,24 +54,41 @@ def set_up(context: JobContext, options: JobOptions, facts: Mapping[str, str]) -
         context: The job.
         options: How it commits.
         facts: Facts of the orchestrator to keep with it.
+        adopting: The job is Hadoop's, and keeps its id, which need not be a UUID.
 
     Raises:
         InvalidRecord: The id is no UUID; or the log is damaged, or was copied here.
+        DestinationNotEmpty: Conflict mode ``fail`` over the whole destination, and there is data.
+        InvalidDestination: The destination is an object, or another dataset lies below it.
+        InvalidOption: The table has what the options exclude.
+        AccessDenied: The credentials may not do what a job needs.
+        StoreUnsuitable: The store does not do what a job relies on.
         JobMismatch: A job with this id is open, with other options.
         AlreadyCommitted: A job with this id is committed.
         JobClosed: A job with this id was aborted.
 
     """
+    context = replace(context, store=with_headers(context.store, options.object_options.of_records))
     with naming(context, "setup"):
-        check_new_id(context.job_id)
+        if not adopting:
+            check_new_id(context.job_id)
         log = Log(context)
-        begin_log(context, log)
+        log.read()
+        look_at_uploads(context, options)
+        if not log.head.number:
+            refuse_object(context)
+            begin_log(context, log)
         # The newest entry first: it alone may lack its receipt.
         refuse_ended(context, log.end or find_end(context))
-        record = OpenJob(
+        _refuse_data(context, options)
+        refuse_markers_beside_retained(
+            context, options, log.marks, lambda: read_table(context.store, context.layout.destination)
+        )
+        record = JobRecord(
             **context.layout.place,
             options=options,
             context=dict(facts),
+            adopted=adopting,
             base=log.head,
             created=context.now_ms(),
             nonce=context.new_id(),
@@ -66,6 +96,8 @@ def set_up(context: JobContext, options: JobOptions, facts: Mapping[str, str]) -
         key = job_key(context.layout.destination, context.job_id)
         stored = records.create(context.store, context.bucket, key, record)
         found = _checked(context, stored.record)
+        if found.nonce == record.nonce:
+            _look_at_conditions(context, key, stored)
         if found.options != options:
             raise JobMismatch(
                 f"{context.name} is open with other options: {found.options}; give the new job another id"
@@ -77,6 +109,42 @@ def set_up(context: JobContext, options: JobOptions, facts: Mapping[str, str]) -
                     delete_record(context, context.bucket, key, if_match=stored.etag)
             refuse_ended(context, end)
         return found
+
+
+def refuse_object(context: JobContext) -> None:
+    """Raise if the destination is an object.
+
+    Raises:
+        InvalidDestination: It is.
+
+    """
+    home = context.layout.destination
+    if not home.prefix:
+        return
+    key = home.prefix.rstrip("/")
+    try:
+        context.store.head(home.bucket, key)
+    except (NoSuchKey, AccessDenied):
+        # A role limited to the destination's prefix may not read this key, which is not below it.
+        return
+    raise InvalidDestination(f"{join_uri(home.bucket, key)} is an object; data goes into a directory")
+
+
+def _refuse_data(context: JobContext, options: JobOptions) -> None:
+    """Refuse a job that could only fail, before it writes anything; the commit looks again."""
+    if options.conflict_mode == "fail" and options.whole_destination:
+        decide(context, options, (), read_table(context.store, context.layout.destination))
+
+
+def _look_at_conditions(context: JobContext, key: str, stored: Stored[JobRecord]) -> None:
+    """Look at conditional writes on the job's new record; remove the record if the store is unsuitable."""
+    try:
+        look_at_conditions(context, context.bucket, key, encode(stored.record), stored.etag)
+    except StoreUnsuitable as error:
+        where = join_uri(context.bucket, key)
+        with noting(error, f"deleting {where}", "it is left until a sweep"):
+            delete_record(context, context.bucket, key)
+        raise
 
 
 def begin_log(context: JobContext, log: Log) -> None:
@@ -117,7 +185,21 @@ def begin_log(context: JobContext, log: Log) -> None:
     log.read()
 
 
-def find_job(context: JobContext) -> Stored[OpenJob] | None:
+def recorded(context: JobContext) -> JobContext:
+    """Return the context with the job's record; unchanged if it has that already, or there is none.
+
+    A record never changes, so one that was read before is as good as one that is read now.
+
+    Raises:
+        InvalidRecord: The record is damaged, or was copied here.
+
+    """
+    if context.record is None and (stored := find_job(context)) is not None:
+        return context.as_recorded(stored.record)
+    return context
+
+
+def find_job(context: JobContext) -> Stored[JobRecord] | None:
     """Read a job's record; None if the job was never set up, or has ended and is cleaned up.
 
     Raises:
@@ -125,13 +207,13 @@ def find_job(context: JobContext) -> Stored[OpenJob] | None:
 
     """
     key = job_key(context.layout.destination, context.job_id)
-    stored = records.find(context.store, context.bucket, key, OpenJob)
+    stored = records.find(context.store, context.bucket, key, JobRecord)
     if stored is not None:
         _checked(context, stored.record)
     return stored
 
 
-def load_job(context: JobContext) -> OpenJob:
+def load_job(context: JobContext) -> JobRecord:
     """Read the record of a job that has not ended.
 
     Raises:
@@ -141,11 +223,21 @@ def load_job(context: JobContext) -> OpenJob:
         InvalidRecord: Its record is damaged, or was copied here.
 
     """
-    stored = find_job(context)
+    record = recorded(context).record
     refuse_ended(context, find_end(context))
-    if stored is None:
-        raise NoSuchJob(f"{context.name} was never set up; see: s3commit jobs")
-    return stored.record
+    if record is None:
+        raise NoSuchJob(never_set_up(context))
+    return record
+
+
+def never_set_up(context: JobContext) -> str:
+    """Return the message for a job that has neither a record nor an end."""
+    home = context.layout.destination
+    return (
+        f"{context.name} is not known: it was never set up, or a program deleted its record"
+        f" {join_uri(home.bucket, job_key(home, context.job_id))}, as an overwrite of a directory above does."
+        " Set up a new job; s3commit sweep aborts the uploads of one whose record was deleted"
+    )
 
 
 def find_end(context: JobContext) -> Entry | None:
@@ -169,7 +261,7 @@ def refuse_ended(context: JobContext, end: Entry | None) -> None:
     raise JobClosed(f"{context.name} is aborted{why}: nothing of it is or will become visible")
 
 
-def _checked(context: JobContext, record: OpenJob) -> OpenJob:
+def _checked(context: JobContext, record: JobRecord) -> JobRecord:
     layout = context.layout
     if (record.job_id, record.destination) != (layout.job_id, layout.destination.uri):
         where = join_uri(context.bucket, job_key(layout.destination, layout.job_id))

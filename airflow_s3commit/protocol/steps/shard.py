@@ -6,14 +6,24 @@ how often, or where they died. They only save it time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
+from airflow_s3commit.protocol.steps.progress import Counter, Progress
 from airflow_s3commit.protocol.steps.sealed import load_seal, sealed_uploads
-from airflow_s3commit.protocol.steps.setup import load_job
+from airflow_s3commit.protocol.steps.setup import load_job, recorded
 
 
-def complete_part(context: JobContext, part: int, parts: int, seal_sha256: str | None = None) -> int:
+def complete_part(
+    context: JobContext,
+    part: int,
+    parts: int,
+    *,
+    seal_sha256: str | None = None,
+    progress: Callable[[Progress], object] | None = None,
+) -> int:
     """Complete every ``parts``-th task attempt of the seal, from number ``part`` on; return how many files.
 
     Before: the job is sealed. It goes by the seal: an upload of an attempt that does not count would become a
@@ -24,6 +34,7 @@ def complete_part(context: JobContext, part: int, parts: int, seal_sha256: str |
         part: Number of the part, from 0.
         parts: How many there are.
         seal_sha256: The expected SHA-256 of the job's seal.
+        progress: Called after each completed upload; the total is that of all parts.
 
     Raises:
         InvalidOption: There is no such part.
@@ -36,7 +47,11 @@ def complete_part(context: JobContext, part: int, parts: int, seal_sha256: str |
     if not 0 <= part < parts:
         raise InvalidOption(f"part {part} of {parts}: parts are numbered from 0 to {parts - 1}")
     with naming(context, f"part {part} of {parts} of the commit"):
+        context = recorded(context)
         load_job(context)
         seal = load_seal(context, seal_sha256)
         uploads = sealed_uploads(context, seal, lambda number: number % parts == part)
-        return sum(1 for _ in complete_uploads(context, uploads))
+        counter = Counter(context, seal.counts.files, progress)
+        for upload in complete_uploads(context, uploads):
+            counter.add(upload)
+        return counter.progress.files_done

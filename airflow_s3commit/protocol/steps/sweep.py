@@ -15,10 +15,15 @@ from typing import Literal, TypeAlias
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import delete_objects
-from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, is_canonical, owner_of
-from airflow_s3commit.protocol.model.places import open_jobs_prefix
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.layout import (
+    MAGIC_PREFIX,
+    Layout,
+    is_canonical,
+    open_jobs_prefix,
+    owner_of,
+)
 from airflow_s3commit.protocol.steps.abort import abort, older_files, undo
-from airflow_s3commit.protocol.steps.entry import Entry
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.log import Log, find_head, find_receipt
 from airflow_s3commit.protocol.steps.release import strays, written_here

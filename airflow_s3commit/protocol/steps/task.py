@@ -1,15 +1,17 @@
-"""The end of a task attempt: record its uploads, then look whether the job has ended meanwhile."""
+"""The end of a task attempt: record its uploads, then look whether the job has ended; or abort them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from airflow_s3commit._causes import undoing
-from airflow_s3commit.exceptions import DuplicateOutput
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
-from airflow_s3commit.protocol.metadata.sealed_job import committed_task
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record, delete_records
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_stage_seal
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.protocol.steps.setup import find_end, refuse_ended
@@ -54,3 +56,52 @@ def withdraw_attempt(context: JobContext, extra: TaskExtra, uploads: list[Pendin
     abort_uploads(context, map(PendingId.of, uploads))
     key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
     delete_record(context, context.staging_bucket, key)
+
+
+def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
+    """Abort the recorded uploads of a stage attempt that another attempt replaces; return how many.
+
+    Repeatable by any process.
+
+    Raises:
+        JobClosed: The stage attempt is sealed.
+
+    """
+    _refuse_if_sealed(context, stage, stage_attempt)
+    tracked = tracked_uploads(context, context.layout.stage(stage, stage_attempt))
+    return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
+
+
+def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
+    """Abort the recorded uploads of a task attempt whose process is gone; return how many.
+
+    Before: the stage attempt is not sealed. After: the uploads and their records are gone, so the attempt
+    cannot be sealed. Repeatable by any process. With ``track_pending="task"`` an attempt records nothing
+    before it commits: the job's commit or abort, or a sweep, finds its uploads.
+
+    Raises:
+        JobClosed: The stage attempt is sealed: its uploads may be committed.
+        InvalidRecord: An id cannot be part of a key, or a record of the attempt is damaged.
+        S3CommitError: An upload could not be aborted; its records are kept, so call it again.
+
+    """
+    pendingset = context.layout.pendingset(stage, stage_attempt, task, attempt)
+    with naming(context, f"abort of task {task} attempt {attempt} of stage {stage}-{stage_attempt}"):
+        _refuse_if_sealed(context, stage, stage_attempt)
+        directory = pendingset.removesuffix(PENDINGSET_SUFFIX) + "/"
+        recorded = [*tracked_uploads(context, pendingset), *tracked_uploads(context, directory)]
+        if None in recorded:
+            raise InvalidRecord(f"{context.staging_uri(pendingset)}, or a record beside it, cannot be read")
+        aborted = abort_uploads(context, {PendingId.of(upload) for upload in recorded if upload is not None})
+        # Last: a pending upload must always have a record.
+        delete_record(context, context.staging_bucket, pendingset)
+        listed = context.store.list_objects(context.staging_bucket, directory)
+        delete_records(context, (info.key for info in listed))
+    return aborted
+
+
+def _refuse_if_sealed(context: JobContext, stage: str, stage_attempt: str) -> None:
+    if find_stage_seal(context, stage, stage_attempt) is not None:
+        raise JobClosed(
+            f"{context.name}: stage {stage}-{stage_attempt} is sealed; its uploads may be committed"
+        )

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from airflow_s3commit._causes import noting, run_all, undoing
-from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
+from airflow_s3commit._causes import noting, run_all
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.removal import delete_records
-from airflow_s3commit.protocol.metadata.sealed_job import committed_task
-from airflow_s3commit.protocol.metadata.state import read_state, require_state
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS
 from airflow_s3commit.protocol.model.destination import check_relative_path
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
+from airflow_s3commit.protocol.steps.setup import find_end, load_job
+from airflow_s3commit.protocol.steps.task import commit_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -185,10 +185,9 @@ class TaskAttempt:
             self._files.settle()
             if self._files.has_local():
                 # The check at the first file is old by now: send nothing for a job that has ended since.
-                require_state(self._context, "open")
+                load_job(self._context)
             self._files.send_local()
             committed = self._write_pendingset()
-            self._require_job_still_open()
         self._committed, self._ended = committed, "committed"
         self._files.release()
         logger.info("%s: %d files, %d bytes pending", self.name, committed.files, committed.bytes)
@@ -247,14 +246,8 @@ class TaskAttempt:
 
     def _require_open_job(self) -> None:
         if not self._checked:
-            require_state(self._context, "open")
+            load_job(self._context)
             self._checked = True
-
-    def _require_job_still_open(self) -> None:
-        # An abort changes the state, then lists uploads; a task commit writes its pendingset, then reads the
-        # state. So if both run at the same time, at least one of them sees the other.
-        with undoing(self.abort, *self._of_abort):
-            require_state(self._context, "open")
 
     def _withdraw(self) -> None:
         """Delete the pendingset if this process wrote it, and the records of the aborted uploads.
@@ -269,7 +262,7 @@ class TaskAttempt:
             extra = existing.record.s3commit if existing is not None else None
             if extra is not None and extra.nonce == self._extra.nonce:
                 delete_records(self._context, [*leftovers, key])
-        elif leftovers and read_state(self._context) is None:
+        elif leftovers and find_end(self._context) is not None:
             delete_records(self._context, leftovers)
 
     def _write_pendingset(self) -> CommittedTask:
@@ -278,18 +271,5 @@ class TaskAttempt:
         # Readers go by the schemas only if they are those of all files.
         are_known = self._files_of_schemas == len(commits) and len(self._schemas) <= MAX_SCHEMAS
         extra = structs.replace(self._extra, schemas=list(self._schemas) if are_known else [])
-        record = PendingSet(jobId=self._context.job_id, commits=commits, s3commit=extra)
         self._written = True
-        stored = records.create(
-            self._context.store,
-            self._context.staging_bucket,
-            self._pendingset_key,
-            record,
-        )
-        if stored.record.s3commit is None or stored.record.s3commit.nonce != self._extra.nonce:
-            raise DuplicateOutput(
-                f"another process has committed {self.name} of {self._context.name}; give each attempt an id"
-                " of its own"
-            )
-        self._context.known.keep_large(self._pendingset_key, stored, 1 + len(commits))
-        return committed_task(self._context, self._pendingset_key, self._extra, stored, pending)
+        return commit_attempt(self._context, extra, commits, undo=self.abort)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
-from airflow_s3commit.protocol.lifecycle.manifest import WITHIN_BYTES
+from airflow_s3commit.protocol.steps.file_list import WITHIN_BYTES
 from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.manifests import (
     latest_manifest,

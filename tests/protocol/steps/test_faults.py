@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.protocol.model.places import seal_key
+from airflow_s3commit.protocol.model.layout import seal_key
 from airflow_s3commit.protocol.steps import abort, commit, finish, marker, rollback, seal, sweep, task
 from airflow_s3commit.protocol.steps.abort import abort_pending, clean, delete_objects, write_receipt
 from tests.protocol.steps.test_history import play_pair as play_history

@@ -1,8 +1,4 @@
-"""Records of a job and of the log: who set a job up, and how it ended.
-
-``job.json`` says that a job is open, ``sealed.json`` which task attempts count, and an entry of the log how
-the job ended. No other record says it: what a receipt or ``_SUCCESS`` says is copied from the entry.
-"""
+"""An entry of the log. It alone says how a job ended; receipt and ``_SUCCESS`` are derived from it."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from airflow_s3commit.protocol.model.codec import (
     Count,
     Generation,
     Integer,
-    JobOwned,
     Line,
     Milliseconds,
     Prose,
@@ -23,43 +18,10 @@ from airflow_s3commit.protocol.model.codec import (
     Text,
     Versioned,
 )
-from airflow_s3commit.protocol.model.job import JobOptions, Removal
+from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.sealed_job import Counts
 
 EntryKind: TypeAlias = Literal["commit", "abandon", "release"]
-
-
-class Position(Struct, frozen=True):
-    """An entry of a log by its number and the SHA-256 of its bytes; number 0 before the first entry.
-
-    A record that keeps a position pins the log: an entry of that number with other bytes is of another log.
-    """
-
-    number: Generation = 0
-    sha256: Line = ""
-
-
-class OpenJob(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/open/<job id>/job.json``: a job that was set up and whose clean-up is not finished.
-
-    Attributes:
-        version: Always 1.
-        job_id: The job.
-        destination: URI of its destination.
-        staging: URI of the directory of its pendingsets.
-        options: How it commits.
-        context: Facts of the orchestrator: DAG, run, task, partition.
-        base: The newest entry of the log at setup. The job's own entry comes later.
-        created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
-        nonce: Unique to each write.
-
-    """
-
-    options: JobOptions
-    context: dict[Line, Prose] = field(default_factory=dict)
-    base: Position = Position()
-    created: Milliseconds
-    nonce: Text
 
 
 class UnownedObject(Struct, frozen=True, kw_only=True, gc=False):
@@ -85,6 +47,7 @@ class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         files_sha256: SHA-256 of the list of files: `FileEntry` records, one JSON line each.
         within: The lines, if they are short; otherwise the list is an object of its own.
         retain: Seconds that what leaves stays in place; 0 deletes it at once.
+        adopted: Hadoop wrote the files, whose names do not have the job's id.
         restores: Of a rollback, the commits that each partition consists of again.
         rolled_back_to: Of a rollback, the generation; otherwise 0.
         tasks: How many task attempts count.
@@ -102,6 +65,7 @@ class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     files_sha256: Text
     within: list[Raw] | UnsetType = UNSET
     retain: Count = 0
+    adopted: bool = False
     restores: dict[Line, list[Generation]] = field(default_factory=dict)
     rolled_back_to: Generation = 0
     tasks: Count = 0
@@ -131,6 +95,8 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
         commit: Of a commit, what it does.
         why: Of an abandoned job, the reason.
         frees: Of a release, the generations whose removed files may be deleted.
+        marks: Whether each partition of the table has a ``_SUCCESS`` of its own. Once an entry has it, every
+            later one does.
         nonce: Unique to each write.
 
     Raises:
@@ -149,6 +115,7 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
     commit: Commit | None = None
     why: Prose = ""
     frees: list[Generation] = field(default_factory=list)
+    marks: bool = False
     nonce: Text
 
     def __post_init__(self) -> None:

@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct
 
+from airflow_s3commit.protocol.model.entry import Commit, Entry
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.entry import Commit, Entry, Position
 
 #: Numbers of commits by the partition whose files are meant.
 Pieces: TypeAlias = Mapping[str, Collection[int]]
@@ -28,6 +29,8 @@ class Source(Struct, frozen=True):
         files_sha256: SHA-256 of its list of files.
         is_within: Whether the list lies within the entry.
         partitions: Its totals by partition.
+        adopted: Hadoop wrote the files, whose names need not have the job's id.
+        schemas: The schemas of the files; empty if that of one is unknown.
 
     """
 
@@ -36,6 +39,13 @@ class Source(Struct, frozen=True):
     files_sha256: str
     is_within: bool
     partitions: Mapping[str, Counts]
+    adopted: bool = False
+    schemas: tuple[str, ...] = ()
+
+    @property
+    def owners(self) -> tuple[str | None, ...]:
+        """The job whose id its file names have; None stands for names without one."""
+        return (self.job_id, None) if self.adopted else (self.job_id,)
 
 
 class Left(Struct, frozen=True):
@@ -77,6 +87,7 @@ class Table:
         freed: The same, of what the newest release freed. Some of it may still be there; what earlier
             releases freed is deleted.
         sources: The commits that are live or retained, by number.
+        newest_schemas: The schemas of the newest commit that has some: a table without files has its columns.
 
     """
 
@@ -87,7 +98,10 @@ class Table:
         self.retained: dict[int, Retained] = {}
         self.freed: dict[int, Retained] = {}
         self.sources: dict[int, Source] = {}
+        self.newest_schemas: tuple[str, ...] = ()
         self._references: Counter[int] = Counter()
+        # Each schema is in memory once.
+        self._schemas: dict[str, str] = {}
 
     def apply(self, entry: Entry, sha256: str) -> Left:
         """Apply the next entry, and return what left the table.
@@ -146,8 +160,26 @@ class Table:
         return {*self.live}.union(*(one.pieces for one in left))
 
     def jobs_in(self, partition: str) -> set[str | None]:
-        """Return the jobs whose files in a partition are in the table, retained or freed."""
-        return {self.sources[number].job_id for number in self.numbers_in(partition)}
+        """Return the jobs whose files in a partition are in the table, retained or freed; None for no id."""
+        return {owner for number in self.numbers_in(partition) for owner in self.sources[number].owners}
+
+    def commits(self, since: int = 0) -> dict[int, list[str]]:
+        """Return the commits after a generation whose files are in the table, and their partitions here."""
+        found: dict[int, list[str]] = {}
+        for name in sorted(self.live):
+            for number in self.live[name]:
+                if number > since:
+                    found.setdefault(number, []).append(name)
+        return dict(sorted(found.items()))
+
+    def schemas(self) -> list[str]:
+        """Return the different schemas of the files, oldest first; of an empty table its last ones."""
+        found = {text: None for number in self.commits() for text in self.sources[number].schemas}
+        return list(found or dict.fromkeys(self.newest_schemas))
+
+    def without_schemas(self) -> list[int]:
+        """Return the commits whose schemas are unknown, in their order."""
+        return [number for number in self.commits() if not self.sources[number].schemas]
 
     def unowned_in_place(self) -> dict[str, str]:
         """Return the ETags of other programs' objects that are retained or freed, by key."""
@@ -171,6 +203,8 @@ class Table:
             del self.live[name]
         for name, numbers in commit.restores.items():
             self._restore(name, numbers, left)
+        if commit.schemas:
+            self.newest_schemas = tuple(commit.schemas)
         added = [name for name, counts in commit.partitions.items() if counts.files]
         if added:
             self.sources[number] = Source(
@@ -179,6 +213,8 @@ class Table:
                 commit.files_sha256,
                 commit.within is not UNSET,
                 {name: commit.partitions[name].without_columns() for name in added},
+                commit.adopted,
+                tuple(self._schemas.setdefault(text, text) for text in commit.schemas),
             )
             self._references[number] += len(added)
         for name in added:

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, JobClosed, NoSuchKey
-from airflow_s3commit.protocol.lifecycle.seal import seal_stage
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_stage_seal
-from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode
 from airflow_s3commit.protocol.model.destination import is_data
-from airflow_s3commit.protocol.model.job import Removal
+from airflow_s3commit.protocol.model.job import JobOptions, Removal
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
@@ -31,6 +29,8 @@ from airflow_s3commit.protocol.model.sealed_job import (
     DriverTask,
     SealReference,
 )
+from airflow_s3commit.protocol.steps.setup import load_job
+from airflow_s3commit.protocol.steps.stage import seal_stage
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealRe
         sealed = find_stage_seal(context, stage, stage_attempt)
         if sealed is not None:
             return sealed
-        require_state(context, "open")
+        options = load_job(context).options
         writes = _driver_seals(context, stage, stage_attempt)
         if not writes:
             raise JobClosed(
@@ -64,7 +64,7 @@ def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealRe
                 f" write to {context.layout.destination.uri}, as s3a://, with a DataFrame writer or SQL."
                 " RDDs' saveAs… methods and Hive's own formats cannot be committed later"
             )
-        application = _Application(context, stage, stage_attempt)
+        application = _Application(context, options, stage, stage_attempt)
         for write in writes:
             application.add(write)
         tasks = [application.committed(task) for task in application.tasks.values()]
@@ -86,6 +86,7 @@ class _Application:
     """What the writes of an application add up to."""
 
     context: JobContext
+    options: JobOptions
     stage: str
     stage_attempt: str
     tasks: dict[str, _Output] = field(default_factory=dict)
@@ -106,8 +107,7 @@ class _Application:
 
     def removal(self) -> tuple[Removal | None, set[str]]:
         """Return what the commit removes, and partitions that it only empties; None if the job decides."""
-        job = self.context.record
-        if job is None or job.options.conflict_mode != "as-written":
+        if self.options.conflict_mode != "as-written":
             return None, set()
         if "" in self.replaced:
             return "everything", set()
@@ -136,17 +136,12 @@ class _Application:
         stored = output.pendingset
         if stored is not None and output.partial:
             return committed_task(self.context, key, extra, stored, stored.record.commits)
-        try:
-            etag = stored.etag if stored else self.context.store.head(self.context.staging_bucket, key).etag
-        except NoSuchKey:
-            raise self._missing(key) from None
         return CommittedTask(
             stage=self.stage,
             stage_attempt=self.stage_attempt,
             task=task.task,
             attempt=task.attempt,
             location=self.context.staging_uri(key),
-            etag=etag,
             files=task.files,
             bytes=task.bytes,
             rows=task.rows if task.files else 0,

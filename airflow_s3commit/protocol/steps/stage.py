@@ -1,0 +1,227 @@
+"""Seal a stage: record, once, which task attempts of a stage attempt count."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.removal import delete_record
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, stage_reference
+from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
+from airflow_s3commit.protocol.model.job import Removal
+from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.model.sealed_job import (
+    CommittedTask,
+    Counts,
+    SealedTask,
+    SealReference,
+    StageSealRecord,
+)
+from airflow_s3commit.protocol.steps.setup import find_end, load_job, refuse_ended
+
+logger = logging.getLogger(__name__)
+
+#: Maximum number of partitions that a seal keeps column statistics for.
+_PARTITIONS_WITH_COLUMNS = 1_000
+
+
+def seal_stage(
+    context: JobContext,
+    stage: str,
+    stage_attempt: str,
+    tasks: Iterable[CommittedTask],
+    *,
+    removes: Removal | None = None,
+    emptied: Iterable[str] = (),
+) -> SealReference:
+    """Record which task attempts of a stage count. Repeatable by any process with the same tasks.
+
+    Before: every task attempt was committed. After: the seal names their pendingsets by their digests. Each
+    of them is read once, so that a damaged one fails here and not at the commit.
+
+    Args:
+        context: The job.
+        stage: Name of the stage.
+        stage_attempt: Id of the stage attempt.
+        tasks: One committed attempt of each task.
+        removes: What the writer asked to remove, for conflict mode ``as-written``.
+        emptied: Partitions among those that get no files.
+
+    Raises:
+        DuplicateOutput: A task occurs twice, or a key is written twice.
+        InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed.
+        AlreadyCommitted: The job is committed.
+        JobClosed: The job is aborted, or the stage attempt was sealed with other tasks.
+        NoSuchJob: The job was never set up.
+
+    """
+    with naming(context, f"seal of stage {stage}-{stage_attempt}"):
+        load_job(context)
+        sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
+        record = _make_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
+        key = context.layout.stage_seal(stage, stage_attempt)
+        stored = records.create(context.store, context.staging_bucket, key, record)
+        if (end := find_end(context)) is not None:
+            if stored.record.nonce == record.nonce:
+                delete_record(context, context.staging_bucket, key)
+            refuse_ended(context, end)
+        if stored.record.tasks != sealed:
+            raise JobClosed(f"{context.staging_uri(key)} was sealed before, with other task attempts")
+    logger.info(
+        "%s: sealed stage %s-%s, %d tasks, %d files",
+        context.name,
+        stage,
+        stage_attempt,
+        len(sealed),
+        stored.record.counts.files,
+    )
+    return stage_reference(context, stored)
+
+
+def _make_seal(
+    context: JobContext,
+    stage: str,
+    stage_attempt: str,
+    sealed: list[SealedTask],
+    *,
+    removes: Removal | None,
+    emptied: Iterable[str],
+) -> StageSealRecord:
+    """Return the seal of a stage attempt, after reading every pendingset of the tasks that count."""
+    counted, schemas = _read_output(context, stage, stage_attempt, sealed)
+    partitions = dict(sorted({**dict.fromkeys(emptied, Counts()), **counted}.items()))
+    counts = Counts.total(partitions.values())
+    if counts.rows is None:
+        counts = msgspec.structs.replace(counts, rows=Counts.total(task.counts for task in sealed).rows)
+    return StageSealRecord(
+        **context.layout.place,
+        stage=stage,
+        stage_attempt=stage_attempt,
+        tasks=sealed,
+        counts=counts,
+        partitions=slim(partitions),
+        removes=removes,
+        schemas=schemas,
+        created=context.now_ms(),
+        nonce=context.new_id(),
+    )
+
+
+def _sealed_tasks(
+    context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
+) -> list[SealedTask]:
+    """Return the tasks of a stage attempt as its seal names them, in the order of their names."""
+    by_task: dict[str, CommittedTask] = {}
+    for task in tasks:
+        if (task.stage, task.stage_attempt) != (stage, stage_attempt):
+            raise InvalidRecord(f"task {task.task} was committed in stage {task.stage}-{task.stage_attempt}")
+        expected = context.staging_uri(
+            context.layout.pendingset(stage, stage_attempt, task.task, task.attempt)
+        )
+        if task.location != expected:
+            raise InvalidRecord(
+                f"the pendingset of task {task.task} is at {task.location}, not at {expected}"
+            )
+        if by_task.setdefault(task.task, task) != task:
+            raise DuplicateOutput(
+                f"task {task.task} of stage {stage}-{stage_attempt} occurs twice: attempts"
+                f" {by_task[task.task].attempt} and {task.attempt}"
+            )
+    return [
+        SealedTask(
+            task=task.task,
+            attempt=task.attempt,
+            counts=Counts(files=task.files, bytes=task.bytes, rows=task.rows),
+            sha256=task.sha256,
+        )
+        for _, task in sorted(by_task.items())
+    ]
+
+
+def _read_output(
+    context: JobContext, stage: str, stage_attempt: str, tasks: list[SealedTask]
+) -> tuple[dict[str, Counts], list[str]]:
+    """Return the totals of each partition, and the schemas of the files."""
+    draft = StageSealRecord(
+        **context.layout.place,
+        stage=stage,
+        stage_attempt=stage_attempt,
+        tasks=tasks,
+        counts=Counts(),
+        partitions={},
+        created=0,
+        nonce="draft",
+    )
+    partitions: dict[str, Counts] = {}
+    keys, schemas = Keys(), Schemas()
+    for _, task, pendingset in each_pendingset(context, [draft]):
+        extra = pendingset.s3commit
+        schemas.add(extra.schemas if extra is not None else [], has_files=bool(pendingset.commits))
+        added = Counts()
+        for upload in pendingset.commits:
+            keys.add(upload.destinationKey, task)
+            relative = context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+            name, counts = partition_of(relative), _counts(upload)
+            partitions[name] = partitions.get(name, Counts()).plus(counts)
+            added = added.plus(counts)
+        if added.rows is None:
+            # Spark counts the rows of its own tasks, not those of each file.
+            added = msgspec.structs.replace(added, rows=task.counts.rows)
+        if added.without_columns() != task.counts:
+            raise InvalidRecord(f"task {task.task} committed {task.counts}, its pendingset has {added}")
+    return dict(sorted(partitions.items())), schemas.known()
+
+
+class Schemas:
+    """The different schemas of the parts of a job."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, None] = {}
+        self._are_known = True
+
+    def add(self, schemas: list[str], *, has_files: bool) -> None:
+        """Add the schemas of a part; none means that they are unknown."""
+        self._known.update(dict.fromkeys(schemas))
+        if has_files and not schemas:
+            self._are_known = False
+
+    def known(self) -> list[str]:
+        """Return the schemas in their order; none if that of a file is unknown, or there are too many."""
+        return list(self._known) if self._are_known and len(self._known) <= MAX_SCHEMAS else []
+
+
+def slim(partitions: dict[str, Counts]) -> dict[str, Counts]:
+    """Drop the column statistics of many partitions: a seal is read into memory as a whole."""
+    if len(partitions) <= _PARTITIONS_WITH_COLUMNS:
+        return partitions
+    return {name: counts.without_columns() for name, counts in partitions.items()}
+
+
+def _counts(upload: PendingUpload) -> Counts:
+    extra = upload.s3commit
+    return Counts(
+        files=1,
+        bytes=upload.length,
+        rows=extra.rows if extra is not None else None,
+        columns=extra.statistics if extra is not None else None,
+    )
+
+
+class Keys:
+    """Set of keys, as 16-byte digests: a million of them take about 100 MiB."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+
+    def add(self, key: str, task: SealedTask) -> None:
+        """Add a key, or raise `DuplicateOutput` if it was added before."""
+        digest = text_digest(key)
+        if digest in self._seen:
+            raise DuplicateOutput(f"{key} is written twice; the second time by task {task.task}")
+        self._seen.add(digest)
