@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.preview import Preview, preview
 from airflow_s3commit.protocol.steps.progress import Progress
 from airflow_s3commit.protocol.steps.seal import seal
-from airflow_s3commit.protocol.steps.setup import never_set_up, set_up
+from airflow_s3commit.protocol.steps.setup import never_set_up, open_job
 from airflow_s3commit.protocol.steps.shard import complete_part
 from airflow_s3commit.protocol.steps.state import is_publishing, look_up_end
 from airflow_s3commit.store.base import ObjectStore
@@ -89,7 +89,7 @@ class Job(JobOutput):
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
         plain = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id)
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
-        return cls(plain.as_recorded(set_up(plain, options, facts)))
+        return cls(plain.as_recorded(open_job(plain, options, facts)))
 
     def seal(
         self,

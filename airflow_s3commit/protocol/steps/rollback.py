@@ -141,7 +141,7 @@ def roll_back(context: JobContext, to: int, *, retain: str = "0s", seen: int | N
         if not change.restores:
             return None
         options = JobOptions(conflict_mode="replace", retain=retain)
-        job = set_up(context, options, {})
+        job = set_up(context, options, {}).record
         log = Log(context, job.base)
         log.read()
 

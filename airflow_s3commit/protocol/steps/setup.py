@@ -43,9 +43,42 @@ from airflow_s3commit.store.headers import with_headers
 logger = logging.getLogger(__name__)
 
 
-def set_up(
+def open_job(
     context: JobContext, options: JobOptions, facts: Mapping[str, str], *, adopting: bool = False
 ) -> JobRecord:
+    """Look at the store, set up a job, and look at conditional writes on its new record.
+
+    Each process looks at a bucket once. Repeatable by any process.
+
+    Args:
+        context: The job.
+        options: How it commits.
+        facts: Facts of the orchestrator to keep with it.
+        adopting: The job is Hadoop's, and keeps its id, which need not be a UUID.
+
+    Raises:
+        AccessDenied: The credentials may not do what a job needs.
+        StoreUnsuitable: The store does not do what a job relies on. The job's record is removed.
+        S3CommitError: As `set_up`.
+
+    """
+    with naming(context, "setup"):
+        look_at_uploads(context, options)
+        context = replace(context, store=with_headers(context.store, options.object_options.of_records))
+        stored = set_up(context, options, facts, adopting=adopting)
+        key = job_key(context.layout.destination, context.job_id)
+        try:
+            look_at_conditions(context, context.bucket, key, encode(stored.record), stored.etag)
+        except StoreUnsuitable as error:
+            with noting(error, f"deleting {join_uri(context.bucket, key)}", "it is left until a sweep"):
+                delete_record(context, context.bucket, key)
+            raise
+        return stored.record
+
+
+def set_up(
+    context: JobContext, options: JobOptions, facts: Mapping[str, str], *, adopting: bool = False
+) -> Stored[JobRecord]:
     """Create a job's record, unless a job with its id has ended; begin the log if there is none.
 
     Repeatable by any process: with the same options it returns the record that is there.
@@ -61,90 +94,46 @@ def set_up(
         DestinationNotEmpty: Conflict mode ``fail`` over the whole destination, and there is data.
         InvalidDestination: The destination is an object, or another dataset lies below it.
         InvalidOption: The table has what the options exclude.
-        AccessDenied: The credentials may not do what a job needs.
-        StoreUnsuitable: The store does not do what a job relies on.
         JobMismatch: A job with this id is open, with other options.
         AlreadyCommitted: A job with this id is committed.
         JobClosed: A job with this id was aborted.
 
     """
-    context = replace(context, store=with_headers(context.store, options.object_options.of_records))
-    with naming(context, "setup"):
-        if not adopting:
-            check_new_id(context.job_id)
-        log = Log(context)
-        log.read()
-        look_at_uploads(context, options)
-        if not log.head.number:
-            refuse_object(context)
-            begin_log(context, log)
-        # The newest entry first: it alone may lack its receipt.
-        refuse_ended(context, log.end or find_end(context))
-        _refuse_data(context, options)
-        refuse_markers_beside_retained(
-            context, options, log.marks, lambda: read_table(context.store, context.layout.destination)
-        )
-        record = JobRecord(
-            **context.layout.place,
-            options=options,
-            context=dict(facts),
-            adopted=adopting,
-            base=log.head,
-            created=context.now_ms(),
-            nonce=context.new_id(),
-        )
-        key = job_key(context.layout.destination, context.job_id)
-        stored = records.create(context.store, context.bucket, key, record)
-        found = _checked(context, stored.record)
-        if found.nonce == record.nonce:
-            _look_at_conditions(context, key, stored)
-        if found.options != options:
-            raise JobMismatch(
-                f"{context.name} is open with other options: {found.options}; give the new job another id"
-            )
-        # Write, then look: another process may have ended the job since the first look.
-        if (end := find_end(context)) is not None:
-            if found.nonce == record.nonce:
-                with suppress(PreconditionFailed):
-                    delete_record(context, context.bucket, key, if_match=stored.etag)
-            refuse_ended(context, end)
-        return found
-
-
-def refuse_object(context: JobContext) -> None:
-    """Raise if the destination is an object.
-
-    Raises:
-        InvalidDestination: It is.
-
-    """
-    home = context.layout.destination
-    if not home.prefix:
-        return
-    key = home.prefix.rstrip("/")
-    try:
-        context.store.head(home.bucket, key)
-    except (NoSuchKey, AccessDenied):
-        # A role limited to the destination's prefix may not read this key, which is not below it.
-        return
-    raise InvalidDestination(f"{join_uri(home.bucket, key)} is an object; data goes into a directory")
-
-
-def _refuse_data(context: JobContext, options: JobOptions) -> None:
-    """Refuse a job that could only fail, before it writes anything; the commit looks again."""
+    if not adopting:
+        check_new_id(context.job_id)
+    log = Log(context)
+    begin_log(context, log)
+    # The newest entry first: it alone may lack its receipt.
+    refuse_ended(context, log.end or find_end(context))
     if options.conflict_mode == "fail" and options.whole_destination:
+        # A job that could only fail is refused before it writes anything; the commit looks again.
         decide(context, options, (), read_table(context.store, context.layout.destination))
-
-
-def _look_at_conditions(context: JobContext, key: str, stored: Stored[JobRecord]) -> None:
-    """Look at conditional writes on the job's new record; remove the record if the store is unsuitable."""
-    try:
-        look_at_conditions(context, context.bucket, key, encode(stored.record), stored.etag)
-    except StoreUnsuitable as error:
-        where = join_uri(context.bucket, key)
-        with noting(error, f"deleting {where}", "it is left until a sweep"):
-            delete_record(context, context.bucket, key)
-        raise
+    refuse_markers_beside_retained(
+        context, options, log.marks, lambda: read_table(context.store, context.layout.destination)
+    )
+    record = JobRecord(
+        **context.layout.place,
+        options=options,
+        context=dict(facts),
+        adopted=adopting,
+        base=log.head,
+        created=context.now_ms(),
+        nonce=context.new_id(),
+    )
+    key = job_key(context.layout.destination, context.job_id)
+    stored = records.create(context.store, context.bucket, key, record)
+    found = _checked(context, stored.record)
+    if found.options != options:
+        raise JobMismatch(
+            f"{context.name} is open with other options: {found.options}; give the new job another id"
+        )
+    # Write, then look: another process may have ended the job since the first look.
+    if (end := find_end(context)) is not None:
+        if found.nonce == record.nonce:
+            with suppress(PreconditionFailed):
+                delete_record(context, context.bucket, key, if_match=stored.etag)
+        refuse_ended(context, end)
+    return stored
 
 
 def begin_log(context: JobContext, log: Log) -> None:
@@ -154,12 +143,13 @@ def begin_log(context: JobContext, log: Log) -> None:
     otherwise a job's file could enter the table twice, or stay in it after an abort.
 
     Raises:
-        InvalidDestination: There is no log, and another dataset lies below the destination.
+        InvalidDestination: There is no log, and the destination is an object, or another dataset lies below.
 
     """
     log.read()
     if log.head.number:
         return
+    _refuse_object(context)
     files = list_older_data(context)
     write_list(context, files, OLDER_DATA)
     counts, within = files.counts(), files.short()
@@ -181,8 +171,27 @@ def begin_log(context: JobContext, log: Log) -> None:
             nonce=context.new_id(),
         )
 
-    log.append(first)
-    log.read()
+    if log.append(first) is None:
+        log.read()
+
+
+def _refuse_object(context: JobContext) -> None:
+    """Raise if the destination is an object.
+
+    Raises:
+        InvalidDestination: It is.
+
+    """
+    home = context.layout.destination
+    if not home.prefix:
+        return
+    key = home.prefix.rstrip("/")
+    try:
+        context.store.head(home.bucket, key)
+    except (NoSuchKey, AccessDenied):
+        # A role limited to the destination's prefix may not read this key, which is not below it.
+        return
+    raise InvalidDestination(f"{join_uri(home.bucket, key)} is an object; data goes into a directory")
 
 
 def recorded(context: JobContext) -> JobContext:

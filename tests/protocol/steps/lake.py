@@ -23,9 +23,10 @@ from airflow_s3commit.protocol.steps.abort import abort
 from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.release import release
 from airflow_s3commit.protocol.steps.rollback import roll_back
-from airflow_s3commit.protocol.steps.seal import seal, seal_stage
+from airflow_s3commit.protocol.steps.seal import seal
 from airflow_s3commit.protocol.steps.setup import load_job, set_up
 from airflow_s3commit.protocol.steps.shard import complete_part
+from airflow_s3commit.protocol.steps.stage import seal_stage
 from airflow_s3commit.protocol.steps.sweep import apply_sweep, plan_sweep
 from airflow_s3commit.protocol.steps.task import commit_attempt, withdraw_attempt
 from airflow_s3commit.store.base import Call, Outcome

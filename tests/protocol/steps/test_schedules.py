@@ -267,7 +267,7 @@ def test_a_full_disk_ends_a_commit_before_its_entry(monkeypatch: pytest.MonkeyPa
     lake = _sealed("append")
     watched = Watched(lake)
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_s3commit.protocol.lifecycle.manifest.SpooledTemporaryFile", _FullDisk)
+        patch.setattr("airflow_s3commit.protocol.steps.file_list.SpooledTemporaryFile", _FullDisk)
         with pytest.raises(Unavailable, match=r"No space left on device.*TMPDIR"):
             lake.commit(A)(watched)
     assert len(watched.entries()) == 1
