@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,11 +14,11 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 
 from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, JobReference, MemoryStore, sweep
-from airflow_s3commit.protocol.lifecycle import manifest
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
+from airflow_s3commit.protocol.steps import file_list
 from airflow_s3commit.protocol.sweep.apply import SweepReport
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
@@ -87,8 +88,8 @@ def once(
 @contextmanager
 def apart(when: bool = True) -> Iterator[None]:
     """Let commits write each list of files as an object, as if it were long; also a decorator for tests."""
-    limit = -1 if when else manifest.WITHIN_BYTES
-    with patch.object(manifest, "WITHIN_BYTES", limit):
+    limit = -1 if when else file_list.WITHIN_BYTES
+    with patch.object(file_list, "WITHIN_BYTES", limit):
         yield
 
 
@@ -246,11 +247,8 @@ class Lake:
         return [info.key for info in self.store.inner.list_objects(BUCKET, prefix)]
 
     def left(self) -> list[str]:
-        """Return the keys of the bucket except what lasts: log, aborted jobs."""
-        lasting = (
-            "_s3commit/aborted/",
-            "_s3commit/log/",
-        )
+        """Return the keys of the bucket except what lasts: the log and receipts."""
+        lasting = ("_s3commit/jobs/", "_s3commit/log/")
         return [key for key in self.keys("") if not any(part in key for part in lasting)]
 
     def visible(self) -> dict[str, bytes]:
@@ -284,9 +282,21 @@ class Lake:
         return [upload.key for upload in self.store.inner.list_uploads(BUCKET, "")]
 
     def staging(self, job_id: str = OURS) -> list[str]:
-        """Return the keys of a job's records, relative to its staging."""
+        """Return the keys in a job's staging, relative to it."""
         prefix = f"{self.prefix}__magic_job-{job_id}/"
         return [key.removeprefix(prefix) for key in self.keys(prefix)]
+
+    def open_key(self, name: str = "job.json", job_id: str = OURS) -> str:
+        """Return the key of a record that a job has until its clean-up is finished."""
+        return f"{self.prefix}_s3commit/open/{job_id}/{name}"
+
+    def receipt_key(self, job_id: str = OURS) -> str:
+        """Return the key of a job's receipt."""
+        return f"{self.prefix}_s3commit/jobs/{job_id}.json"
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the entries of the log in their order."""
+        return [json.loads(self.get(key)) for key in self.keys(f"{self.prefix}_s3commit/log/")]
 
     def pendingset_key(self, task: str = "00000", attempt: str = "1", job_id: str = OURS) -> str:
         """Return the key of a pendingset of stage ``spark``, attempt 1."""
@@ -319,8 +329,8 @@ class Lake:
     def place_task(self, body: bytes, files: int, task: str = "00000", job_id: str = OURS) -> CommittedTask:
         """Put any bytes in place of a task's pendingset, and return a committed task of one-byte files."""
         key = self.pendingset_key(task, job_id=job_id)
-        written = self.store.put(BUCKET, key, body)
+        self.store.put(BUCKET, key, body)
         return CommittedTask(
             stage="spark", stage_attempt="1", task=task, attempt="1", location=f"s3://{BUCKET}/{key}",
-            etag=written.etag, files=files, bytes=files, rows=files, sha256=sha256(body),
+            files=files, bytes=files, rows=files, sha256=sha256(body),
         )  # fmt: skip

@@ -118,8 +118,8 @@ def _finish(context: JobContext, end: Entry) -> None:
         raise
     except S3CommitError as error:
         raise OutcomeUnknown(
-            f"{context.name} is committed, as entry {end.number} of the log, and not finished: {error}; commit"
-            " it again to finish what is left"
+            f"{context.name} is committed, as entry {end.number} of the log, and not finished: {error};"
+            " commit it again to finish what is left"
         ) from error
 
 
