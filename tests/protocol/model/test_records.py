@@ -18,34 +18,23 @@ import pytest
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model import (
     destination,
+    entry,
     job,
-    log,
     manifest,
     object_options,
     sealed_job,
-    snapshot,
 )
 from airflow_s3commit.protocol.model.codec import JobOwned, decode, encode, sha256
+from airflow_s3commit.protocol.model.entry import Commit, Entry, UnownedObject
 from airflow_s3commit.protocol.model.job import (
-    AbortedRecord,
     AbortReport,
     JobOptions,
     JobRecord,
     JobReference,
-    SavedSuccess,
-    StateRecord,
+    JobState,
+    Position,
 )
-from airflow_s3commit.protocol.model.log import (
-    Baseline,
-    CheckpointHead,
-    LiveCommit,
-    LogEntry,
-    NewestSchemas,
-    PlanName,
-    Release,
-    RetainedCommit,
-)
-from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord, SuccessData
+from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest, SuccessData
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import (
@@ -53,15 +42,10 @@ from airflow_s3commit.protocol.model.sealed_job import (
     Counts,
     DriverSealRecord,
     DriverTask,
-    PlannedObject,
-    PlanPart,
-    PlanRecord,
-    PlanReference,
     SealedStage,
     SealedTask,
     SealRecord,
     SealReference,
-    ShardRecord,
     StageSealRecord,
 )
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
@@ -90,28 +74,16 @@ JOB_RECORD = JobRecord(
     options=JobOptions(committer="directory", conflict_mode="replace", staging="s3://private/staging/"),
     context={"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"},
     created=1739800000123,
-    log=6,
-    epoch=3,
+    base=Position(6, SHA256),
     nonce="n-1",
-)
-STATE = StateRecord(
-    **PLACE,
-    state="open",
-    owner="worker-0:17",
-    attempt=0,
-    since=1739800000123,
-    nonce="n-2",
-    job=JOB_RECORD,
 )
 STAGE_SEAL = StageSealRecord(
     **PLACE,
     stage="spark",
     stage_attempt="1",
     tasks=[
-        SealedTask(task="00000", attempt="4", etag=ETAG, counts=COUNTS, sha256=SHA256),
-        SealedTask(
-            task="00001", attempt="5", etag=ETAG, counts=Counts(files=0, bytes=0, rows=None), sha256=SHA256
-        ),
+        SealedTask(task="00000", attempt="4", counts=COUNTS, sha256=SHA256),
+        SealedTask(task="00001", attempt="5", counts=Counts(files=0, bytes=0, rows=None), sha256=SHA256),
     ],
     counts=COUNTS,
     partitions=PARTITIONS,
@@ -122,24 +94,13 @@ STAGE_SEAL = StageSealRecord(
 )
 SEAL = SealRecord(
     **PLACE,
-    stages=[SealedStage(stage="spark", stage_attempt="1", etag=ETAG, tasks=2, counts=COUNTS, sha256=SHA256)],
+    stages=[SealedStage(stage="spark", stage_attempt="1", tasks=2, counts=COUNTS, sha256=SHA256)],
     counts=COUNTS,
     partitions=PARTITIONS,
     removes="partitions",
     schemas=["AA==", "AQ=="],
     created=1739800000123,
     nonce="n-5",
-)
-PLANNED = PlannedObject(key="flights/dt=2013-01-01/old.parquet", size=21, etag=ETAG)
-PLAN = PlanRecord(
-    **PLACE,
-    plan_id="p-1",
-    seal_etag=ETAG,
-    base=6,
-    parts=[PlanPart(number=0, etag=ETAG, objects=2, sha256=SHA256)],
-    objects=2,
-    bytes=42,
-    digest="000102030405060708090a0b0c0d0e0f",
 )
 FILE = FileEntry(
     key=f"flights/dt=2013-01-01/part-00000-{JOB}.parquet",
@@ -153,55 +114,39 @@ FILE = FileEntry(
         "tail": ColumnStatistics(least="Ä"),
     },
 )
-MANIFEST = ManifestRecord(
-    **PLACE,
-    committer="partitioned",
-    conflict_mode="replace",
-    committed=1739800123456,
-    counts=COUNTS,
+LINE = msgspec.json.encode(FILE)
+COMMIT = Commit(
+    mode="replace",
+    takes="partitions",
+    unowned=[UnownedObject(key="flights/dt=2013-01-01/old.parquet", etag=ETAG, size=21)],
     partitions=PARTITIONS,
+    counts=COUNTS,
     replaced=Counts(files=2, bytes=42, rows=None),
-    files=f"{HERE}_s3commit/manifests/{JOB}.jsonl",
-    files_sha256=SHA256,
-    schemas=["AA==", "AQ=="],
-    context={"dag_id": "nightly_flights_refresh"},
-    metrics={"complete_ms": 12},
-    generation=7,
+    files_sha256=sha256(LINE + b"\n"),
+    within=[msgspec.Raw(LINE)],
     tasks=2,
-    nonce="n-6",
-)
-ABORTED = AbortedRecord(
-    **PLACE,
-    since=1739800000123,
-    reason="checks failed",
-    context={"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"},
-)
-LIVE = LiveCommit(number=30, job_id=JOB, files_sha256=SHA256, partitions=list(PARTITIONS), schemas=[1])
-RETAINED = RetainedCommit(
-    number=3,
-    job_id=JOB,
-    files_sha256=SHA256,
-    partitions=list(PARTITIONS),
-    removed=7,
-    retain=604_800,
-    released=9,
+    schemas=["AA==", "AQ=="],
+    metrics={"complete_ms": 12},
 )
 
 
-def within(manifest: ManifestRecord) -> ManifestRecord:
-    """Return a manifest with its list of files in it, as a short one is."""
-    line = msgspec.json.encode(FILE)
-    return msgspec.structs.replace(
-        manifest,
-        files=f"{HERE}_s3commit/manifests/{JOB}.json",
-        files_sha256=sha256(line + b"\n"),
-        within=[msgspec.Raw(line)],
-    )
-
-
-def ending(kind: Any, **fields: Any) -> LogEntry:
+def an_entry(kind: Any, **fields: Any) -> Entry:
     """Return an entry of the log."""
-    return LogEntry(**{**PLACE, "number": 7, "kind": kind, "nonce": "n-9", **fields})
+    facts: dict[str, Any] = {
+        "destination": HERE,
+        "number": 7,
+        "kind": kind,
+        "prev": SHA256,
+        "since": 1739800123456,
+        "nonce": "n-9",
+    }
+    return Entry(**{**facts, **fields})
+
+
+def of_job(kind: Any, **fields: Any) -> Entry:
+    """Return an entry that ends the job."""
+    context = {"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"}
+    return an_entry(kind, job_id=JOB, staging=STAGING, context=context, **fields)
 
 
 #: The record in every golden file, by the file's name.
@@ -224,50 +169,11 @@ RECORDS: dict[str, msgspec.Struct] = {
             )
         ),
     ),
-    "job-1-retaining": msgspec.structs.replace(JOB_RECORD, retaining=True, options=JobOptions(retain="7d")),
-    "job-1-marking": msgspec.structs.replace(
-        JOB_RECORD, marking=True, options=JobOptions(partition_success=True)
-    ),
-    "state-1": STATE,
-    "state-1-committing": msgspec.structs.replace(
-        STATE,
-        state="committing",
-        attempt=2,
-        nonce="n-3",
-        seal_etag=ETAG,
-        plan_etag=ETAG,
-        plan_id="p-1",
-        saved_success=SavedSuccess(etag=ETAG, body=b'{"name":"x"}\n\x00\xff'),
-        reason="lifecycle rule",
-    ),
-    "state-1-committed": msgspec.structs.replace(
-        STATE,
-        state="committed",
-        attempt=3,
-        nonce="n-8",
-        seal_etag=ETAG,
-        plan_etag=ETAG,
-        plan_id="p-1",
-        generation=7,
-        job=None,
-    ),
+    "job-1-retaining": msgspec.structs.replace(JOB_RECORD, options=JobOptions(retain="7d")),
+    "job-1-marking": msgspec.structs.replace(JOB_RECORD, options=JobOptions(partition_success=True)),
+    "job-1-adopted": msgspec.structs.replace(JOB_RECORD, adopted=True),
     "stage-seal-1": STAGE_SEAL,
     "seal-1": SEAL,
-    # The seal of an own job holds that of its stage.
-    "seal-1-within": msgspec.structs.replace(
-        SEAL,
-        stages=[
-            SealedStage(
-                stage="spark",
-                stage_attempt="1",
-                etag="none",
-                tasks=2,
-                counts=COUNTS,
-                sha256=SHA256,
-                within=STAGE_SEAL,
-            )
-        ],
-    ),
     "driver-seal-1": DriverSealRecord(
         job_id=JOB,
         stage="spark",
@@ -283,17 +189,7 @@ RECORDS: dict[str, msgspec.Struct] = {
             DriverTask(task="0123456789ab-00000", attempt="4", sha256=SHA256, files=2, bytes=300, rows=30)
         ],
     ),
-    "planned-object": PLANNED,
-    "planned-object-retaining": msgspec.structs.replace(PLANNED, retained=True),
-    "plan-1": PLAN,
-    "plan-1-within": msgspec.structs.replace(
-        PLAN, parts=[PlanPart(number=0, etag="none", objects=1, within=[PLANNED])], objects=1, bytes=21
-    ),
-    "shard-1": ShardRecord(**PLACE, shard=3, seal_etag=ETAG, counts=COUNTS),
     "file-entry": FILE,
-    "manifest-1": MANIFEST,
-    "manifest-1-within": within(MANIFEST),
-    "aborted-1": ABORTED,
     "job-reference": JobReference(**PLACE),
     "committed-task": CommittedTask(
         stage="spark",
@@ -301,52 +197,44 @@ RECORDS: dict[str, msgspec.Struct] = {
         task="00000",
         attempt="4",
         location=f"{STAGING}stages/spark-1/tasks/00000_4.pendingset",
-        etag=ETAG,
         files=2,
         bytes=300,
         rows=30,
         sha256=SHA256,
     ),
     "seal-reference": SealReference(
-        location=f"{STAGING}sealed.json", etag=ETAG, tasks=2, counts=COUNTS, partitions=PARTITIONS
+        location=f"{HERE}_s3commit/open/{JOB}/sealed.json",
+        sha256=SHA256,
+        tasks=2,
+        counts=COUNTS,
+        partitions=PARTITIONS,
     ),
-    "plan-reference": PlanReference(
-        location=f"{STAGING}plan/summary.json", etag=ETAG, partitions=2, objects=2, bytes=42
+    "abort-report": AbortReport(uploads=3, objects=1),
+    "entry-1-commit": of_job("commit", commit=COMMIT),
+    "entry-1-list": of_job(
+        "commit", commit=msgspec.structs.replace(COMMIT, within=msgspec.UNSET, retain=604_800), marks=True
     ),
-    "abort-report": AbortReport(uploads=3, objects=1, state="aborted"),
-    "log-entry-1-commit": ending(
-        "commit", manifest=MANIFEST, removes="partitions", plan=PlanName(plan_id="p-1", etag=ETAG)
-    ),
-    "log-entry-1-within": ending("commit", manifest=within(MANIFEST)),
-    "log-entry-1-rollback": ending(
+    "entry-1-adopted": of_job("commit", commit=msgspec.structs.replace(COMMIT, adopted=True)),
+    "entry-1-rollback": of_job(
         "commit",
-        manifest=msgspec.structs.replace(MANIFEST, rolled_back_to=3),
-        removes="partitions",
-        retain=604_800,
-        retaining=True,
-        restores=[LiveCommit(number=3, job_id=JOB, files_sha256=SHA256, partitions=["dt=1"])],
+        commit=Commit(
+            mode="rollback",
+            partitions={},
+            counts=Counts(),
+            files_sha256=SHA256,
+            within=[],
+            restores={"dt=2013-01-01": [3, 5], "dt=2013-01-02": []},
+            rolled_back_to=5,
+        ),
     ),
-    "log-entry-1-closing": ending("commit", manifest=MANIFEST, closing=True),
-    "log-entry-1-abandon": ending("abandon", epoch=3, aborted=ABORTED),
-    "log-entry-1-baseline": ending(
-        "baseline", epoch=7, baseline=Baseline(reason="data", since=1739800000123)
+    "entry-1-older-data": an_entry(
+        "commit",
+        number=1,
+        prev="",
+        commit=Commit(mode="older-data", partitions={}, counts=Counts(), files_sha256=SHA256, within=[]),
     ),
-    "log-entry-1-release": ending(
-        "release", retaining=True, release=Release(commits=[4, 5], finished=3, since=1739800000123)
-    ),
-    "checkpoint-head-1": CheckpointHead(
-        destination=HERE,
-        number=31,
-        entry_nonce="n-9",
-        generation=30,
-        commits=1,
-        schemas=["AA==", "AQ=="],
-        newest=NewestSchemas(job_id=JOB, schemas=[0]),
-    ),
-    "live-commit": LIVE,
-    "live-commit-within": msgspec.structs.replace(LIVE, within=True),
-    "retained-commit": RETAINED,
-    "retained-commit-within": msgspec.structs.replace(RETAINED, within=True),
+    "entry-1-abandon": of_job("abandon", why="checks failed"),
+    "entry-1-release": an_entry("release", frees=[4, 5]),
     "destination-1": destination.RegisteredDestination(
         destination=HERE, aws_conn_id="lake", staging="s3://private/staging/"
     ),
@@ -355,23 +243,21 @@ RECORDS: dict[str, msgspec.Struct] = {
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is only written inside other records.
 PARTS = {
-    Baseline,
+    Commit,
     Counts,
     DriverTask,
     JobOptions,
-    NewestSchemas,
     ObjectOptions,
-    PlanName,
-    PlanPart,
-    Release,
-    SavedSuccess,
+    Position,
     SealedStage,
     SealedTask,
+    UnownedObject,
 }
 
-UNDER_CONDITIONS = (
-    JobRecord, StateRecord, StageSealRecord, SealRecord, ManifestRecord, LogEntry,
-)  # fmt: skip
+#: What is never written: it is made of an entry.
+VALUES = {JobState, Manifest}
+
+UNDER_CONDITIONS = (JobRecord, StageSealRecord, SealRecord, Entry)
 
 
 def golden(name: str) -> bytes:
@@ -396,10 +282,10 @@ def without(name: str, field: str) -> bytes:
 def test_every_record_has_a_golden_file() -> None:
     """A new kind of record needs a golden file that fixes its form."""
     kinds = {type(record) for record in RECORDS.values()}
-    modules = (destination, job, log, manifest, object_options, sealed_job, snapshot)
+    modules = (destination, entry, job, manifest, object_options, sealed_job)
     written = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
     written = {kind for kind in written if issubclass(kind, msgspec.Struct) and not kind.__subclasses__()}
-    assert written - PARTS - OF_HADOOP == kinds
+    assert written - PARTS - OF_HADOOP - VALUES == kinds
 
 
 @each("name", RECORDS)
@@ -433,7 +319,7 @@ def test_fields_of_a_later_version_are_ignored(name: str) -> None:
 
 
 def test_fields_of_a_later_version_are_ignored_in_parts() -> None:
-    """The same holds for options, saved markers, sealed tasks and plan parts."""
+    """The same holds for options and sealed tasks."""
     options = {**json.loads(golden("job-1"))["options"], "colour": "blue"}
     assert decode(JobRecord, changed("job-1", options=options), "x") == RECORDS["job-1"]
     tasks = [{**task, "colour": "blue"} for task in json.loads(golden("stage-seal-1"))["tasks"]]
@@ -509,22 +395,16 @@ def test_a_seal_names_what_counts_by_its_digest(name: str, field: str) -> None:
         ("job-1", {"options": {"partition_success": "yes"}}),
         ("job-1", {"created": -1}),
         ("job-1", {"context": {"n": 1}}),
-        ("state-1", {"state": "done"}),
-        ("state-1", {"attempt": -1}),
-        ("state-1-committing", {"saved_success": {"etag": ETAG, "body": "no base64!"}}),
+        ("job-1", {"base": {"number": -1}}),
         ("stage-seal-1", {"tasks": [{"task": "1"}]}),
         ("stage-seal-1", {"partitions": {"dt=1": {"files": -1}}}),
         ("seal-1", {"stages": None}),
         ("seal-1", {"counts": {"files": 1.5}}),
-        ("plan-1", {"objects": -1}),
-        ("plan-1", {"digest": ""}),
-        ("manifest-1", {"files": ""}),
-        ("manifest-1", {"metrics": {"complete_ms": "12"}}),
-        ("log-entry-1-commit", {"number": -1}),
-        ("log-entry-1-commit", {"number": 2**63}),
-        ("log-entry-1-commit", {"plan": {"plan_id": "p-1"}}),
-        ("committed-task", {"etag": ""}),
-        ("abort-report", {"state": "open"}),
+        ("entry-1-commit", {"number": -1}),
+        ("entry-1-commit", {"number": 2**63}),
+        ("entry-1-commit", {"since": -1}),
+        ("committed-task", {"sha256": ""}),
+        ("abort-report", {"uploads": -1}),
     ],
 )  # fmt: skip
 def test_a_field_out_of_its_range_is_refused_both_ways(name: str, fields: dict[str, Any]) -> None:
@@ -539,28 +419,23 @@ def test_a_field_out_of_its_range_is_refused_both_ways(name: str, fields: dict[s
 @each(
     ("name", "fields"),
     [
-        ("log-entry-1-commit", {"kind": "release"}),
-        ("log-entry-1-commit", {"kind": "abandon"}),
-        ("log-entry-1-commit", {"manifest": None}),
-        ("log-entry-1-commit", {"aborted": {"job_id": JOB, "destination": HERE, "since": 0}}),
-        ("log-entry-1-commit", {"job_id": "another"}),
-        ("log-entry-1-commit", {"destination": "s3://lake/trains/"}),
-        ("log-entry-1-abandon", {"kind": "commit"}),
-        ("log-entry-1-abandon", {"aborted": None}),
-        ("log-entry-1-abandon", {"job_id": "another"}),
-        ("log-entry-1-abandon", {"destination": "s3://lake/trains/"}),
-        ("log-entry-1-abandon", {"epoch": 8}),
-        ("log-entry-1-baseline", {"baseline": None}),
-        ("log-entry-1-baseline", {"kind": "commit"}),
-        ("log-entry-1-baseline", {"epoch": 6}),
-        ("log-entry-1-baseline", {"aborted": {"job_id": JOB, "destination": HERE, "since": 0}}),
-        ("log-entry-1-baseline", {"baseline": {"reason": "hearsay", "since": 0}}),
+        ("entry-1-commit", {"kind": "release"}),
+        ("entry-1-commit", {"kind": "abandon"}),
+        ("entry-1-commit", {"kind": "begin"}),
+        ("entry-1-commit", {"commit": None}),
+        ("entry-1-commit", {"frees": [4]}),
+        ("entry-1-commit", {"prev": ""}),
+        ("entry-1-older-data", {"prev": SHA256}),
+        ("entry-1-abandon", {"kind": "commit"}),
+        ("entry-1-abandon", {"job_id": None}),
+        ("entry-1-release", {"frees": []}),
+        ("entry-1-release", {"kind": "abandon"}),
     ],
 )
-def test_an_entry_of_the_log_holds_the_record_of_its_kind_and_job(name: str, fields: dict[str, Any]) -> None:
-    """A commit holds a manifest, an abandoned job its abort, of the entry's own job, and nothing else."""
-    with pytest.raises(InvalidRecord, match="s3://lake/there is not a valid LogEntry"):
-        decode(LogEntry, changed(name, **fields), "s3://lake/there")
+def test_an_entry_of_the_log_has_the_fields_of_its_kind(name: str, fields: dict[str, Any]) -> None:
+    """A commit says what it does, an abandoned job who it is, a release what it frees, and nothing else."""
+    with pytest.raises(InvalidRecord, match="s3://lake/there is not a valid Entry"):
+        decode(Entry, changed(name, **fields), "s3://lake/there")
 
 
 def test_a_value_that_json_lacks_is_refused_on_write() -> None:
@@ -594,7 +469,7 @@ def test_a_reference_survives_plain_values(kind: Any) -> None:
                 kind.from_dict({**plain, field: None})
 
 
-@pytest.mark.parametrize("name", ["seal-reference", "plan-reference", "abort-report", "manifest-1"])
+@pytest.mark.parametrize("name", ["seal-reference", "abort-report"])
 def test_totals_are_small_enough_for_xcom(name: str) -> None:
     """A task returns flat totals, without lists or a mapping of partitions."""
     record: Any = RECORDS[name]
@@ -606,11 +481,11 @@ def test_threads_that_begin_together_read_alike() -> None:
     """Several threads may read a process's first records at once, as the page does."""
     program = """
 import sys, threading
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.sealed_job import SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.codec import decode
 sys.setswitchinterval(1e-6)
-kinds, start, done = (SealRecord, StageSealRecord, ManifestRecord), threading.Barrier(24), []
+kinds, start, done = (SealRecord, StageSealRecord, Entry), threading.Barrier(24), []
 bodies = {kind: open(path, "rb").read() for kind, path in zip(kinds, sys.argv[1:])}
 def read(kind):
     start.wait()
@@ -620,7 +495,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 assert len(done) == 24
 """
-    names = ("seal-1", "stage-seal-1", "manifest-1")
+    names = ("seal-1", "stage-seal-1", "entry-1-commit")
     paths = [str(GOLDEN / f"{name}.json") for name in names]
     for _ in range(5):
         subprocess.run([sys.executable, "-c", program, *paths], check=True)
