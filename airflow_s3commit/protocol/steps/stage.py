@@ -72,7 +72,11 @@ def seal_stage(
                 delete_record(context, context.staging_bucket, key)
             refuse_ended(context, end)
         if stored.record.tasks != sealed:
-            raise JobClosed(f"{context.staging_uri(key)} was sealed before, with other task attempts")
+            raise JobClosed(
+                f"{context.staging_uri(key)} was sealed before, with other task attempts: a stage attempt is"
+                " one write. Write all rows at once, give each write a stage of its own, or run the stage"
+                " again as a new attempt"
+            )
     logger.info(
         "%s: sealed stage %s-%s, %d tasks, %d files",
         context.name,
