@@ -7,22 +7,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from unittest.mock import patch
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
-from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, JobReference, MemoryStore, sweep
+import airflow_s3commit
+from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, JobReference, MemoryStore
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.steps import file_list
-from airflow_s3commit.protocol.sweep.apply import SweepReport
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
 from tests.fakes import ManualClock
+
+if TYPE_CHECKING:
+    from airflow_s3commit.protocol.sweep.apply import SweepReport
 
 __all__ = [
     "BUCKET",
@@ -224,7 +227,9 @@ class Lake:
     def sweep(self, store: Any = None, **asked: Any) -> SweepReport:
         """Sweep with the patience of a day."""
         asked = {"older_than": 86_400.0, "threads": 0, "dry_run": False, **asked}
-        return sweep(store or self.store, self.destination, clock=self.clock, new_id=self.new_id, **asked)
+        return airflow_s3commit.sweep(
+            store or self.store, self.destination, clock=self.clock, new_id=self.new_id, **asked
+        )
 
     def put(self, files: Mapping[str, bytes]) -> None:
         """Put objects below the dataset's prefix."""
