@@ -21,13 +21,11 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     S3CommitError,
 )
-from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.metadata.records import fetch_listed
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination, join_uri
-from airflow_s3commit.protocol.model.job import JobRecord
-from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, entry_key
-from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -152,33 +150,21 @@ def read_registry(
 
 
 def has_records(store: ObjectStore, record: RegisteredDestination) -> bool:
-    """Return whether a valid record shows that jobs of this package have this destination.
+    """Return whether jobs of this package have this destination, by the first entry of its log.
 
-    That is the newest entry of its log, or the record of a job that was set up and has not ended. Without one
-    a registry is not believed: a sweep there would abort the uploads of other programs. An object that only
-    lies where records do proves nothing.
+    The first setup there creates it, and nothing deletes it. Without one that is valid and names the
+    destination a registry is not believed: a sweep there would abort the uploads of other programs. An object
+    that only lies where records do proves nothing, and nor does a copy.
 
     Raises:
         S3CommitError: A request failed.
 
     """
-    place, root = record.place, record.staging_root or record.place
-    head = find_head(store, place)
-    if head and _is_of(store, place, place.bucket, entry_key(place, head), LogEntry):
-        return True
-    listed = store.list_objects(root.bucket, f"{root.prefix}{MAGIC_PREFIX}")
-    return any(
-        info.key.endswith("/job.json") and _is_of(store, place, root.bucket, info.key, JobRecord)
-        for info in listed
-    )
-
-
-def _is_of(
-    store: ObjectStore, place: Destination, bucket: str, key: str, kind: type[LogEntry] | type[JobRecord]
-) -> bool:
-    """Return whether an object is a valid record of a destination: no copy, and not damaged."""
+    place = record.place
+    key = entry_key(place, 1)
     with suppress(InvalidRecord, NoSuchKey):
-        return decode(kind, store.get(bucket, key, limit=largest(kind)).body, key).destination == place.uri
+        body = store.get(place.bucket, key, limit=largest(Entry)).body
+        return decode(Entry, body, join_uri(place.bucket, key)).destination == place.uri
     return False
 
 
