@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         DidNotHappen,
         DuplicateOutput,
         ForeignRecord,
+        HistoryRewound,
         InvalidDestination,
         InvalidOption,
         InvalidPath,
@@ -44,22 +45,22 @@ if TYPE_CHECKING:
         TooLarge,
         Unavailable,
     )
-    from airflow_s3commit.protocol.closed_baseline import BaselineReport, baseline
     from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules, audit
     from airflow_s3commit.protocol.inspect.history import history
     from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.lifecycle.run import Progress
-    from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
+    from airflow_s3commit.protocol.manifests import latest_manifest, manifest_files, read_manifest
     from airflow_s3commit.protocol.metadata.registry import register_destination
     from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, StateRecord
-    from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+    from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, JobState
+    from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
     from airflow_s3commit.protocol.model.object_options import ObjectOptions
-    from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, PlanReference, SealReference
+    from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealReference
     from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
+    from airflow_s3commit.protocol.steps.preview import Preview
+    from airflow_s3commit.protocol.steps.progress import Progress
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
     from airflow_s3commit.protocol.table_rollback import RollbackReport, rollback
     from airflow_s3commit.protocol.watch.search import search_manifest
@@ -81,7 +82,6 @@ __all__ = [
     "AuditFailed",
     "AuditReport",
     "AuditRules",
-    "BaselineReport",
     "CommittedTask",
     "Counts",
     "Destination",
@@ -92,6 +92,7 @@ __all__ = [
     "FileEntry",
     "ForeignRecord",
     "GlueTable",
+    "HistoryRewound",
     "InvalidDestination",
     "InvalidOption",
     "InvalidPath",
@@ -102,8 +103,9 @@ __all__ = [
     "JobMismatch",
     "JobOptions",
     "JobReference",
+    "JobState",
     "JobWriter",
-    "ManifestRecord",
+    "Manifest",
     "MemoryStore",
     "NoSuchBucket",
     "NoSuchJob",
@@ -114,8 +116,8 @@ __all__ = [
     "ObjectStore",
     "OutcomeUnknown",
     "OutputFile",
-    "PlanReference",
     "PreconditionFailed",
+    "Preview",
     "Progress",
     "Refused",
     "RegistrationReport",
@@ -126,7 +128,6 @@ __all__ = [
     "S3Config",
     "S3Store",
     "SealReference",
-    "StateRecord",
     "StoreRejected",
     "StoreUnsuitable",
     "SweepReport",
@@ -137,7 +138,6 @@ __all__ = [
     "VerifyReport",
     "__version__",
     "audit",
-    "baseline",
     "dataset",
     "history",
     "latest_manifest",
@@ -161,34 +161,28 @@ if not TYPE_CHECKING:
         {
             "airflow_s3commit.exceptions": (
                 "AccessDenied", "AlreadyCommitted", "AuditFailed", "DestinationChanged",
-                "DestinationNotEmpty", "DidNotHappen", "DuplicateOutput", "ForeignRecord",
+                "DestinationNotEmpty", "DidNotHappen", "DuplicateOutput", "ForeignRecord", "HistoryRewound",
                 "InvalidDestination", "InvalidOption", "InvalidPath", "InvalidRecord", "JobClosed",
-                "JobFailed", "JobMismatch", "NoSuchBucket", "NoSuchJob", "NoSuchKey",
-                "NoSuchUpload", "NotReversible", "OutcomeUnknown", "PreconditionFailed", "Refused",
-                "S3CommitError", "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
+                "JobFailed", "JobMismatch", "NoSuchBucket", "NoSuchJob", "NoSuchKey", "NoSuchUpload",
+                "NotReversible", "OutcomeUnknown", "PreconditionFailed", "Refused", "S3CommitError",
+                "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
             ),
-            "airflow_s3commit.protocol.closed_baseline": ("BaselineReport", "baseline"),
             "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
             "airflow_s3commit.protocol.inspect.history": ("history",),
             "airflow_s3commit.protocol.inspect.verify_dataset": ("VerifyReport", "verify_manifest"),
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
-            "airflow_s3commit.protocol.lifecycle.run": ("Progress",),
-            "airflow_s3commit.protocol.metadata.manifests": (
-                "latest_manifest", "manifest_files", "read_manifest",
-            ),
+            "airflow_s3commit.protocol.manifests": ("latest_manifest", "manifest_files", "read_manifest"),
             "airflow_s3commit.protocol.metadata.registry": ("register_destination",),
             "airflow_s3commit.protocol.model.destination": ("Destination",),
-            "airflow_s3commit.protocol.model.job": (
-                "AbortReport", "JobOptions", "JobReference", "StateRecord",
-            ),
-            "airflow_s3commit.protocol.model.manifest": ("FileEntry", "ManifestRecord"),
+            "airflow_s3commit.protocol.model.job": ("AbortReport", "JobOptions", "JobReference", "JobState"),
+            "airflow_s3commit.protocol.model.manifest": ("FileEntry", "Manifest"),
             "airflow_s3commit.protocol.model.object_options": ("ObjectOptions",),
-            "airflow_s3commit.protocol.model.sealed_job": (
-                "CommittedTask", "Counts", "PlanReference", "SealReference",
-            ),
+            "airflow_s3commit.protocol.model.sealed_job": ("CommittedTask", "Counts", "SealReference"),
             "airflow_s3commit.protocol.registration": ("RegistrationReport", "register_partitions"),
             "airflow_s3commit.protocol.repair": ("RepairReport", "repair"),
+            "airflow_s3commit.protocol.steps.preview": ("Preview",),
+            "airflow_s3commit.protocol.steps.progress": ("Progress",),
             "airflow_s3commit.protocol.sweep.apply": ("SweepReport", "sweep"),
             "airflow_s3commit.protocol.table_rollback": ("RollbackReport", "rollback"),
             "airflow_s3commit.protocol.watch.search": ("search_manifest",),

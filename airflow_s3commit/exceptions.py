@@ -25,6 +25,7 @@
         ├── JobClosed           the job's state does not allow this step
         ├── AlreadyCommitted
         ├── NotReversible       files that a rollback of the table needs are gone
+        ├── HistoryRewound      the table was rolled back since a reader's generation
         ├── DestinationNotEmpty conflict mode ``fail``, and there is data
         ├── DestinationChanged  the partitions changed after they were planned
         ├── DuplicateOutput     two files have one key, or a task occurs twice
@@ -45,6 +46,7 @@ __all__ = [
     "DidNotHappen",
     "DuplicateOutput",
     "ForeignRecord",
+    "HistoryRewound",
     "InvalidDestination",
     "InvalidOption",
     "InvalidPath",
