@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
 from airflow_s3commit.protocol.model.table import Source
-from airflow_s3commit.protocol.steps.clean import abort_pending, clean, recorded_uploads
+from airflow_s3commit.protocol.steps.clean import abort_pending, clean, list_staging, recorded_uploads
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.log import Log, ending, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.sealed import find_seal
@@ -53,6 +53,7 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
         job = context.record
         log = Log(context, job.base if job is not None else None)
         begin_log(context, log)
+        log.read()
         end = log.end or find_end(context) or abandon(context, log, job, why)
         if end.kind == "commit":
             raise AlreadyCommitted(
@@ -91,14 +92,15 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
     """
     # Before uploads are listed: a task attempt that records its output later finds the receipt.
     write_receipt(context.store, context.layout.destination, entry)
-    uploads = abort_pending(context)
+    staged = list_staging(context)
+    uploads = abort_pending(context, staged)
     if context.record is not None and context.record.adopted:
         # Hadoop named the files: only their upload shows whose they are.
-        objects = delete_ours(context, (one for one in recorded_uploads(context) if one is not None))
+        objects = delete_ours(context, (one for one in recorded_uploads(context, staged) if one is not None))
     else:
         objects = delete_objects(context, _published(context), "metadata")
     _delete_lists(context)
-    clean(context, entry)
+    clean(context, entry, staged)
     logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
     return AbortReport(uploads=uploads, objects=objects)
 

@@ -29,7 +29,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
     DriverTask,
     SealReference,
 )
-from airflow_s3commit.protocol.steps.setup import load_job
+from airflow_s3commit.protocol.steps.setup import job_record
 from airflow_s3commit.protocol.steps.stage import seal_stage
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealRe
         sealed = find_stage_seal(context, stage, stage_attempt)
         if sealed is not None:
             return sealed
-        options = load_job(context).options
+        options = job_record(context).options
         writes = _driver_seals(context, stage, stage_attempt)
         if not writes:
             raise JobClosed(

@@ -30,16 +30,17 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
+from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seals, pendingset_key
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.abort import abandon, undo
 from airflow_s3commit.protocol.steps.conflicts import Taken, decide
 from airflow_s3commit.protocol.steps.file_list import FileList
 from airflow_s3commit.protocol.steps.files import write_list
-from airflow_s3commit.protocol.steps.finish import finish
+from airflow_s3commit.protocol.steps.finish import Known, finish
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending
 from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
@@ -86,33 +87,35 @@ def commit(
     counting = CountingStore(context.store)
     context = recorded(replace(context, store=counting))
     with naming(context, "commit"):
-        job = context.record
+        job, known = context.record, None
         log = Log(context, job.base if job is not None else None)
         log.read()
-        # Without a record the newest entry comes first: it alone may lack its receipt.
-        end = log.end or find_end(context)
+        # The end of a job with a record comes after its base. Otherwise the newest entry was read first: it
+        # alone may lack its receipt.
+        end = log.end if job is not None else log.end or find_end(context)
         if end is None and job is None:
             raise NoSuchJob(never_set_up(context))
         if end is None and job is not None:
             run = _Run(context, job, log, seen, progress, lambda: counting.counters)
-            end = _publish(run, seal_sha256)
+            end, known = _publish(run, seal_sha256), run
         assert end is not None
         if end.kind == "abandon":
             undo(context, end)
             refuse_ended(context, end)
-        _finish(context, end)
+        _finish(context, end, known)
         return end
 
 
-def _finish(context: JobContext, end: Entry) -> None:
+def _finish(context: JobContext, end: Entry, run: _Run | None) -> None:
     """Finish a committed job; of an error say that the job is committed.
 
     Raises:
         OutcomeUnknown: A request failed.
 
     """
+    known = run.known(end) if run is not None else None
     try:
-        finish(context, end)
+        finish(context, end, known)
     except OutcomeUnknown as error:
         error.add_note(f"the job is committed, as entry {end.number}: commit it again to finish what is left")
         raise
@@ -137,6 +140,8 @@ class _Run:
     files: FileList = field(init=False)
     metrics: dict[str, int] = field(default_factory=dict)
     table: Table | None = None
+    stages: list[StageSealRecord] | None = None
+    entered: str = ""
 
     def __post_init__(self) -> None:
         self.files = FileList(self.context)
@@ -155,6 +160,16 @@ class _Run:
         if self.table is None or self.table.head != self.log.head:
             self.table = read_table(store, home, self.log.head.number)
         return self.table
+
+    def known(self, end: Entry) -> Known | None:
+        """Return what this process knows of the commit; None if another process created its entry."""
+        if self.stages is None or end.nonce != self.entered:
+            return None
+        left = None
+        if self.table is not None and self.table.head.number == end.number - 1:
+            left = self.table.apply(end, self.log.head.sha256)
+        counted = {pendingset_key(self.context, stage, task) for stage in self.stages for task in stage.tasks}
+        return Known(counted, left)
 
     def taken(self) -> Taken:
         """Return what the commit takes at the head of the log, or refuse it."""
@@ -214,7 +229,8 @@ def _complete(run: _Run) -> None:
 
 
 def _listed(run: _Run) -> Iterator[PendingUpload]:
-    for upload in sealed_uploads(run.context, run.seal):
+    run.stages = load_stage_seals(run.context, run.seal)
+    for upload in sealed_uploads(run.context, run.stages):
         run.files.add(upload)
         yield upload
 
@@ -255,7 +271,9 @@ def _enter(run: _Run) -> Entry:
             schemas=seal.schemas,
             metrics={**run.metrics, **run.requests()},
         )
-        return ending(context, head, run.job, commit=made, marks=options.partition_success)
+        entry = ending(context, head, run.job, commit=made, marks=options.partition_success)
+        run.entered = entry.nonce
+        return entry
 
     entry = run.log.end_job(
         entry_after, otherwise="Its files are there, and not in the table: commit it again, or abort it"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from msgspec import UNSET
@@ -15,11 +16,12 @@ from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seals, pendingset_key
+from airflow_s3commit.protocol.model.codec import decode_lines
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.layout import owner_of
-from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES
+from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, FileEntry
 from airflow_s3commit.protocol.model.table import Left, Source
-from airflow_s3commit.protocol.steps.clean import abort_pending, clean
+from airflow_s3commit.protocol.steps.clean import abort_pending, clean, list_staging
 from airflow_s3commit.protocol.steps.files import files_in, files_of
 from airflow_s3commit.protocol.steps.fold import what_left
 from airflow_s3commit.protocol.steps.log import write_receipt
@@ -31,11 +33,30 @@ from airflow_s3commit.store.base import ObjectToDelete
 logger = logging.getLogger(__name__)
 
 
-def finish(context: JobContext, entry: Entry) -> None:
+@dataclass(frozen=True)
+class Known:
+    """What the process that created a commit's entry knows, and another one reads.
+
+    Attributes:
+        counted: Keys of the pendingsets whose uploads are completed.
+        left: What the commit took from the table; None if that was not worked out.
+
+    """
+
+    counted: set[str]
+    left: Left | None
+
+
+def finish(context: JobContext, entry: Entry, known: Known | None = None) -> None:
     """Do all that follows a commit's entry. Repeatable by any process.
 
     Before: the entry is in the log. After: what it took is deleted, unless it is retained; ``_SUCCESS`` is of
     this commit or a later one; the receipt exists; nothing of the job is pending or staged.
+
+    Args:
+        context: The job.
+        entry: Its commit.
+        known: What this process knows of it.
 
     Raises:
         S3CommitError: A request failed. The job is committed: run the step again.
@@ -46,7 +67,9 @@ def finish(context: JobContext, entry: Entry) -> None:
     store, home = context.store, context.layout.destination
     takes = commit.takes != "nothing" or bool(commit.restores)
     needs_what_left = takes and (entry.marks or not commit.retain)
-    left = what_left(store, home, entry.number) if needs_what_left else Left({}, {})
+    left = Left({}, {})
+    if needs_what_left:
+        left = known.left if known is not None and known.left else what_left(store, home, entry.number)
     if not commit.retain:
         deleted = delete_objects(context, _doomed(context, commit, left), "plan")
         if deleted:
@@ -57,10 +80,11 @@ def finish(context: JobContext, entry: Entry) -> None:
         derive_markers(context, entry, {*commit.partitions, *commit.restores, *left.pieces})
     write_receipt(store, home, entry)
     # After the receipt: a task attempt that records its output later than this listing finds the receipt.
-    discarded = abort_pending(context, _counted(context))
+    staged = list_staging(context)
+    discarded = abort_pending(context, staged, known.counted if known is not None else _counted(context))
     if discarded:
         logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
-    clean(context, entry)
+    clean(context, entry, staged)
 
 
 def _doomed(context: JobContext, commit: Commit, left: Left) -> Iterator[ObjectToDelete]:
@@ -87,9 +111,9 @@ def _counted(context: JobContext) -> set[str]:
 
 
 def _first_keys(context: JobContext, entry: Entry, commit: Commit) -> list[str]:
-    is_within = commit.within is not UNSET
-    source = Source(
-        entry.number, entry.job_id, commit.files_sha256, is_within, commit.partitions, commit.adopted
-    )
+    if commit.within is not UNSET:
+        lines = (bytes(line) for line in commit.within[:MAX_FILENAMES])
+        return [file.key for file in decode_lines(FileEntry, lines, f"entry {entry.number}")]
+    source = Source(entry.number, entry.job_id, commit.files_sha256, False, commit.partitions)
     files = files_of(context.store, context.layout.destination, source)
     return [file.key for file in islice(files, MAX_FILENAMES)]

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Unavailable
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed, Unavailable
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.codec import PROSE, decode, largest, sha256
+from airflow_s3commit.protocol.model.codec import PROSE, decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobRecord, Position
@@ -80,11 +81,11 @@ class Log:
         """Whether each partition has a ``_SUCCESS`` of its own. Before: the newest entry is read."""
         return self.newest is not None and self.newest.entry.marks
 
-    def read(self) -> None:
-        """Read on until there is no newer entry. Repeatable.
+    def read_listed(self) -> None:
+        """Read the newest entry that a listing shows, unless the log was read before. It may lag.
 
         Raises:
-            InvalidRecord: An entry is damaged, is of another destination, or does not follow the one before.
+            InvalidRecord: The entry is damaged, or is of another destination.
 
         """
         if not self._is_begun:
@@ -92,6 +93,15 @@ class Log:
             if number:
                 self._take(read_entry(self._context.store, self._home, number), follows=False)
             self._is_begun = True
+
+    def read(self) -> None:
+        """Read on until there is no newer entry. Repeatable.
+
+        Raises:
+            InvalidRecord: An entry is damaged, is of another destination, or does not follow the one before.
+
+        """
+        self.read_listed()
         try:
             while True:
                 self._take(read_entry(self._context.store, self._home, self.head.number + 1))
@@ -269,4 +279,5 @@ def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | 
 def write_receipt(store: ObjectStore, home: Destination, entry: Entry) -> None:
     """Copy the entry that ended a job to its receipt, unless that is there. Repeatable."""
     if entry.job_id is not None:
-        records.create(store, home.bucket, receipt_key(home, entry.job_id), entry)
+        with suppress(PreconditionFailed):
+            store.put(home.bucket, receipt_key(home, entry.job_id), encode(entry), if_none_match=True)

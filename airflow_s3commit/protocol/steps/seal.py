@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
 )
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import finish
-from airflow_s3commit.protocol.steps.setup import find_end, load_job, refuse_ended
+from airflow_s3commit.protocol.steps.setup import find_end, job_record, refuse_ended
 from airflow_s3commit.protocol.steps.stage import Keys, Schemas, slim
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def seal(
 
     """
     with naming(context, "seal"):
-        load_job(context)
+        job_record(context)
         chosen = sorted(stages) if stages is not None else sealed_attempts(context)
         if stages is None and not chosen:
             raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")

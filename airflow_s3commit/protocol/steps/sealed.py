@@ -8,12 +8,12 @@ from airflow_s3commit.exceptions import InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.layout import owner_of, seal_key
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import SealRecord
+from airflow_s3commit.protocol.model.sealed_job import SealRecord, StageSealRecord
 
 
 def find_seal(context: JobContext) -> Stored[SealRecord] | None:
@@ -31,13 +31,13 @@ def find_seal(context: JobContext) -> Stored[SealRecord] | None:
 
 
 def sealed_uploads(
-    context: JobContext, record: SealRecord, selected: Callable[[int], bool] = lambda _: True
+    context: JobContext, stages: list[StageSealRecord], selected: Callable[[int], bool] = lambda _: True
 ) -> Iterator[PendingUpload]:
     """Yield the sealed uploads in the seals' order, each checked to be the job's own.
 
     Args:
         context: The job.
-        record: Its seal.
+        stages: The seals of its stages.
         selected: Returns whether to read the task attempt with a number, in the seals' order.
 
     Raises:
@@ -46,7 +46,7 @@ def sealed_uploads(
 
     """
     adopted = context.record is not None and context.record.adopted
-    for _, _, pendingset in each_pendingset(context, load_stage_seals(context, record), selected):
+    for _, _, pendingset in each_pendingset(context, stages, selected):
         for upload in pendingset.commits:
             if not adopted and owner_of(upload.destinationKey) != context.job_id:
                 raise InvalidRecord(

@@ -103,8 +103,7 @@ def set_up(
         check_new_id(context.job_id)
     log = Log(context)
     begin_log(context, log)
-    # The newest entry first: it alone may lack its receipt.
-    refuse_ended(context, log.end or find_end(context))
+    refuse_ended(context, log.end)
     if options.conflict_mode == "fail" and options.whole_destination:
         # A job that could only fail is refused before it writes anything; the commit looks again.
         decide(context, options, (), read_table(context.store, context.layout.destination))
@@ -127,7 +126,7 @@ def set_up(
         raise JobMismatch(
             f"{context.name} is open with other options: {found.options}; give the new job another id"
         )
-    # Write, then look: another process may have ended the job since the first look.
+    # Write, then look. The newest entry was read before: it alone may lack its receipt.
     if (end := find_end(context)) is not None:
         if found.nonce == record.nonce:
             with suppress(PreconditionFailed):
@@ -137,7 +136,7 @@ def set_up(
 
 
 def begin_log(context: JobContext, log: Log) -> None:
-    """Read a log to its end, after creating its first entry if there is none. Repeatable.
+    """Read the newest entry of a log, after creating the first one if there is none. Repeatable.
 
     That entry lists the data that is there, or nothing. It is made before any upload is completed there:
     otherwise a job's file could enter the table twice, or stay in it after an abort.
@@ -146,7 +145,7 @@ def begin_log(context: JobContext, log: Log) -> None:
         InvalidDestination: There is no log, and the destination is an object, or another dataset lies below.
 
     """
-    log.read()
+    log.read_listed()
     if log.head.number:
         return
     _refuse_object(context)
@@ -232,9 +231,23 @@ def load_job(context: JobContext) -> JobRecord:
         InvalidRecord: Its record is damaged, or was copied here.
 
     """
-    record = recorded(context).record
     refuse_ended(context, find_end(context))
+    return job_record(context)
+
+
+def job_record(context: JobContext) -> JobRecord:
+    """Read the record of a job, which it may keep for a while after its end.
+
+    Raises:
+        AlreadyCommitted: The job is committed, and has no record left.
+        JobClosed: The job is aborted, and has no record left.
+        NoSuchJob: It was never set up.
+        InvalidRecord: Its record is damaged, or was copied here.
+
+    """
+    record = recorded(context).record
     if record is None:
+        refuse_ended(context, find_end(context))
         raise NoSuchJob(never_set_up(context))
     return record
 

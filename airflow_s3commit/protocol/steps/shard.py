@@ -11,6 +11,7 @@ from collections.abc import Callable
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
+from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seals
 from airflow_s3commit.protocol.steps.progress import Counter, Progress
 from airflow_s3commit.protocol.steps.sealed import load_seal, sealed_uploads
 from airflow_s3commit.protocol.steps.setup import load_job, recorded
@@ -50,7 +51,8 @@ def complete_part(
         context = recorded(context)
         load_job(context)
         seal = load_seal(context, seal_sha256)
-        uploads = sealed_uploads(context, seal, lambda number: number % parts == part)
+        stages = load_stage_seals(context, seal)
+        uploads = sealed_uploads(context, stages, lambda number: number % parts == part)
         counter = Counter(context, seal.counts.files, progress)
         for upload in complete_uploads(context, uploads):
             counter.add(upload)

@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
     SealReference,
     StageSealRecord,
 )
-from airflow_s3commit.protocol.steps.setup import find_end, load_job, refuse_ended
+from airflow_s3commit.protocol.steps.setup import find_end, job_record, refuse_ended
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def seal_stage(
 
     """
     with naming(context, f"seal of stage {stage}-{stage_attempt}"):
-        load_job(context)
+        job_record(context)
         sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
         record = _make_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
         key = context.layout.stage_seal(stage, stage_attempt)

@@ -47,10 +47,10 @@ def _undo_before_the_entry(patch: pytest.MonkeyPatch) -> None:
 
 def _receipt_after_the_listing(patch: pytest.MonkeyPatch) -> None:
     def undo(context: Any, entry: Any) -> Any:
-        abort_pending(context)
+        abort_pending(context, None)
         delete_objects(context, abort._published(context), "metadata")
         write_receipt(context.store, context.layout.destination, entry)
-        clean(context, entry)
+        clean(context, entry, None)
 
     patch.setattr(abort, "undo", undo)
 
@@ -89,7 +89,7 @@ def _rollback_believes_an_older_table(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sweep_undoes_without_an_entry(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sweep, "abort", lambda context, _: abort_pending(context))
+    patch.setattr(sweep, "abort", lambda context, _: abort_pending(context, None))
 
 
 #: Each fault, and a play that finds it.
