@@ -39,7 +39,7 @@ def _undo_before_the_entry(patch: pytest.MonkeyPatch) -> None:
     entered = abort.abandon
 
     def undo_first(context: Any, *rest: Any) -> Any:
-        abort_pending(context)
+        abort_pending(context, None)
         return entered(context, *rest)
 
     patch.setattr(abort, "abandon", undo_first)
