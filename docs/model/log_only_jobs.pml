@@ -1,5 +1,6 @@
 /* A job from its setup on: setups, task attempts, sealers, shards and sweeps beside those that end it.
    A cast is chosen by numbers: how many setups, tasks and so on of the jobs A and B. */
+#define SWEEPS
 #include "log_only_steps.pml"
 
 #ifndef SETUP_A

@@ -380,13 +380,14 @@ finish:
   atomic { if :: marked < end[j] -> was = marked :: else fi }
   atomic { if :: marked == was -> marked = 0 :: else fi }
 #endif
-  if :: takes == 0 -> goto write_success :: else fi;
+  if :: takes == 0 -> goto deleted :: else fi;
 delete_objects:
   atomic {
     SEND(delete(LOWEST(takes)), DELETE, 0, 0, LOWEST(takes), 0, 0);
     takes = takes & ~LOWEST(takes);
     if :: takes != 0 -> goto delete_objects :: else fi
   }
+deleted:
 #ifdef FAULT_VERSION_AFTER_DELETIONS
   VERSION_OF(end[j]);
 #endif
