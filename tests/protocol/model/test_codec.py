@@ -8,37 +8,29 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
-from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs
+from airflow_s3commit.protocol.manifests import manifest_files, read_manifest
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.fitness import read_time
-from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
-from airflow_s3commit.protocol.metadata.sealed_job import planned_objects
 from airflow_s3commit.protocol.model import (
     codec,
     destination,
+    entry,
     job,
-    log,
     manifest,
     pendingset,
     sealed_job,
-    snapshot,
 )
 from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.entry import Commit, UnownedObject
+from airflow_s3commit.protocol.model.layout import list_key
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
-from airflow_s3commit.protocol.model.sealed_job import (
-    CommittedTask,
-    Counts,
-    PlannedObject,
-    PlanPart,
-    PlanRecord,
-    SealedTask,
-)
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealedTask
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
-from airflow_s3commit.protocol.steps import checkpoint, entry
-from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, apart
+from airflow_s3commit.protocol.steps import checkpoint
+from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, apart
+from tests.protocol.model.test_records import of_job
 
 KEY = "k" * 1_000
 
@@ -75,29 +67,25 @@ class TestRoom:
         whole = msgspec.structs.replace(FILE, etags=["e" * 68] * 10_000)
         assert len(encode(whole)) + 10_000 * 200 < codec.LARGEST["PendingUpload"]
 
-    def test_seals_and_manifests(self) -> None:
+    def test_seals(self) -> None:
         """100,000 partitions with long names, 1,000 with statistics, and a million tasks have room."""
         counts = Counts(files=10**6, bytes=10**18, rows=10**12)
         partition = weight(counts) + len(KEY) + 4
         with_columns = partition + weight(msgspec.structs.replace(counts, columns=STATISTICS))
-        task = weight(
-            SealedTask(task="0" * 20, attempt="1" * 20, etag="e" * 32, counts=counts, sha256="d" * 64)
-        )
-        assert 100_000 * partition + 1_000 * with_columns < codec.LARGEST["ManifestRecord"]
+        task = weight(SealedTask(task="0" * 20, attempt="1" * 20, counts=counts, sha256="d" * 64))
         assert 100_000 * partition + 1_000 * with_columns < codec.LARGEST["SealRecord"]
         assert 100_000 * partition + 10**6 * task < codec.LARGEST["StageSealRecord"]
 
     def test_an_entry_of_the_log(self) -> None:
-        """An entry has room for the largest manifest and its own fields."""
-        assert codec.LARGEST["ManifestRecord"] + 64 * 1024 < codec.LARGEST["LogEntry"]
+        """An entry has room for the totals of the largest seal, and for 50,000 objects that it takes."""
+        taken = weight(UnownedObject(key=KEY, etag="e" * 40, size=2**60))
+        assert codec.LARGEST["SealRecord"] + 50_000 * taken < codec.LARGEST["Entry"]
 
     def test_lists(self) -> None:
-        """A part of a plan has 10,000 of the longest keys, a manifest's list a million files."""
-        planned = PlannedObject(key=KEY, size=2**60, etag="e" * 40)
+        """A list of files has a million of them."""
         entry = FileEntry(
             key=KEY, size=2**60, etag="e" * 40, partition=KEY, upload=OURS, statistics=STATISTICS
         )
-        assert 10_000 * weight(planned) < codec.PLAN_PART_BYTES
         assert weight(entry) < codec.LINE_BYTES
         assert 10**6 * weight(entry) < codec.LIST_BYTES
 
@@ -107,36 +95,18 @@ class TestTooLarge:
 
     @pytest.fixture
     def lake(self) -> Lake:
-        """Return a lake with a job whose commit was planned, and a committed one."""
+        """Return a lake with a sealed job, and a committed one."""
         lake = Lake()
         lake.sealed({"dt=1/a.csv": b"1"}, job_id=THEIRS).commit()
-        lake.sealed({"dt=1/b.csv": b"22"}).plan()
+        lake.sealed({"dt=1/b.csv": b"22"})
         return lake
 
     def test_a_record_is_refused_by_name_and_size(self, lake: Lake) -> None:
-        """A state of 9 MiB is an invalid record, whose place and size are named."""
-        context = lake.context()
-        key = context.layout.state
+        """A job's record of 9 MiB is an invalid record, whose place and size are named."""
+        key = lake.open_key()
         lake.store.put(BUCKET, key, bytes(9 * codec.MIB))
         with pytest.raises(InvalidRecord, match=rf"s3://{BUCKET}/{key} has {9 * codec.MIB} bytes"):
             lake.job().commit()
-
-    def test_one_bad_record_is_one_bad_line(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Jobs and endings whose records are too large are named with the problem, beside the others."""
-        monkeypatch.setattr(codec, "LARGEST", dict.fromkeys(codec.LARGEST, 10_000))
-        lake.put(
-            {
-                f"_s3commit/manifests/{OURS}.json": bytes(10_001),
-                f"_s3commit/aborted/{OURS}.json": bytes(10_001),
-            }
-        )
-        lake.store.put(BUCKET, lake.context().layout.seal, bytes(10_001))
-        found = {job.job_id: job.problem for job in list_jobs(lake.store, lake.context().layout.destination)}
-        assert "has 10001 bytes" in str(found[OURS])
-        endings = latest_endings(lake.store, lake.context().layout.destination, 10).jobs
-        assert sorted((job.job_id, job.problem is None) for job in endings) == [
-            (OURS, False), (OURS, False), (THEIRS, True),
-        ]  # fmt: skip
 
     def test_few_large_records_are_held_at_once(self, lake: Lake) -> None:
         """Of records that are large together only some are read before the first is used."""
@@ -166,7 +136,7 @@ class TestTooLarge:
         """A ``_SUCCESS`` that was blown up while a commit ran is overwritten."""
         lake.store.before = lambda call: (
             lake.put({"_SUCCESS": bytes(5 * codec.MIB)})
-            if call.verb == "put" and call.key == f"{HOME}manifests/{OURS}.json"
+            if call.verb == "put" and "/log/" in call.key
             else None
         )
         lake.job().commit()
@@ -188,37 +158,25 @@ class TestLines:
     )
     def test_an_invalid_line_is_named(self, line: bytes) -> None:
         """An unreadable line is named by its number, and the list by its URI."""
-        good = msgspec.json.encode(PlannedObject(key="k", size=1, etag="e"))
+        good = msgspec.json.encode(UnownedObject(key="k", size=1, etag="e"))
         with pytest.raises(InvalidRecord, match="line 2 of s3://lake/list"):
-            list(decode_lines(PlannedObject, [good, line], "s3://lake/list"))
+            list(decode_lines(UnownedObject, [good, line], "s3://lake/list"))
 
     def test_a_manifest_with_an_invalid_list_is_refused(self) -> None:
         """A list with the right digest but an invalid line is refused like a record."""
         lake = Lake()
         with apart():
             lake.sealed({"dt=1/a.csv": b"1"}).commit()
-        manifest = read_manifest(lake.store, lake.context().layout.destination, OURS)
-        lake.store.put(BUCKET, f"{HOME}manifests/{OURS}.jsonl", b'{"key": 1}\n')
+        home = lake.context().layout.destination
+        manifest = read_manifest(lake.store, home, OURS)
+        lake.store.put(BUCKET, list_key(home, OURS, manifest.files_sha256), b'{"key": 1}\n')
         with pytest.raises(InvalidRecord, match="is not the list"):
             list(manifest_files(lake.store, manifest))
-        forged = msgspec.structs.replace(manifest, files_sha256=hashlib.sha256(b'{"key": 1}\n').hexdigest())
-        with pytest.raises(InvalidRecord, match=r"line 1 of s3://lake/flights/_s3commit/manifests/.*jsonl"):
-            list(manifest_files(lake.store, forged))
-
-    def test_a_plan_with_an_invalid_part_is_refused(self) -> None:
-        """An invalid planned object, in a part with the planned digests, is an invalid record."""
-        lake = Lake()
-        lake.put({"dt=1/old.csv": b"old"})
-        lake.sealed({"dt=1/a.csv": b"1"}).plan()
-        context = lake.context()
-        (key,) = [key for key in lake.keys(context.layout.plans) if key.endswith("/summary.json")]
-        plan = records.load(lake.store, BUCKET, key, PlanRecord).record
-        key = context.layout.plan_part(plan.plan_id, 0)
-        written = lake.store.put(BUCKET, key, b'{"key": 1}\n')
         digest = hashlib.sha256(b'{"key": 1}\n').hexdigest()
-        part = msgspec.structs.replace(plan.parts[0], etag=written.etag, sha256=digest, within=None)
-        with pytest.raises(InvalidRecord, match=rf"line 1 of s3://{BUCKET}/{key}"):
-            list(planned_objects(context, msgspec.structs.replace(plan, parts=[part])))
+        key = list_key(home, OURS, digest)
+        lake.store.put(BUCKET, key, b'{"key": 1}\n')
+        with pytest.raises(InvalidRecord, match=f"line 1 of s3://{BUCKET}/{key}"):
+            list(manifest_files(lake.store, msgspec.structs.replace(manifest, files_sha256=digest)))
 
 
 class TestPlain:
@@ -230,7 +188,7 @@ class TestPlain:
             {"bytes": 1e308},
             {"task": "\ud800"},
             {"task": "x" * 10**6},
-            {"etag": None},
+            {"sha256": None},
         ],
     )
     def test_oversized_values_from_an_xcom_are_refused(self, changes: dict[str, object]) -> None:
@@ -241,7 +199,6 @@ class TestPlain:
             task="0",
             attempt="1",
             location="s3://b/k",
-            etag="e",
             files=1,
             bytes=1,
             sha256="d",
@@ -253,73 +210,21 @@ class TestPlain:
 
 def test_an_oversized_record_is_not_written() -> None:
     """A record that is too large to be read again is refused when it is saved."""
-    parts = [PlanPart(number=number, etag="e" * 8_000, objects=1) for number in range(2_200)]
-    record = PlanRecord(
-        job_id="j",
-        destination="s3://b/",
-        staging="s3://b/s/",
-        plan_id="p",
-        seal_etag="e",
-        parts=parts,
-        objects=0,
-        bytes=0,
-        digest="d",
+    unowned = [UnownedObject(key="k" * 8_000, etag="e", size=1)] * 35_000
+    commit = Commit(
+        mode="replace", takes="everything", unowned=unowned, partitions={}, counts=Counts(), files_sha256="d"
     )
-    with pytest.raises(TooLarge, match="a PlanRecord that is to be saved"):
-        encode(record)
-
-
-def test_too_many_shards_are_refused() -> None:
-    """A commit has no more shards than are looked for, and no state can claim otherwise."""
-    lake = Lake()
-    job = lake.sealed({"dt=1/a.csv": b"1"})
-    before = lake.everything()
-    with pytest.raises(ValueError, match="at most 4096 shards"):
-        job.begin(codec.MAX_SHARDS + 1)
-    assert lake.everything() == before
-    assert job.begin(3) == [0, 1, 2]
-    lake.tamper(lake.context().layout.state, old=b'"shards":3', new=b'"shards":1000000000')
-    with pytest.raises(InvalidRecord, match=r"state\.json"):
-        job.finish()
+    with pytest.raises(TooLarge, match="a Entry that is to be saved"):
+        encode(of_job("commit", commit=commit))
 
 
 def test_every_record_has_a_limit() -> None:
     """The table only names existing types, and none is read without a bound."""
     kinds = {
         name: value
-        for module in (
-            destination,
-            pendingset,
-            job,
-            log,
-            manifest,
-            sealed_job,
-            snapshot,
-            entry,
-            checkpoint,
-        )
+        for module in (destination, entry, pendingset, job, manifest, sealed_job, checkpoint)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }
     assert codec.LARGEST.keys() <= kinds.keys()
-    assert all(largest(kind) > 0 for name, kind in kinds.items() if name.endswith(("Record", "LogEntry")))
-
-
-def test_a_damaged_state_rolls_nothing_back() -> None:
-    """A commit whose state names no plan is refused, and what it published stays."""
-    lake = Lake()
-    job = lake.sealed({"dt=1/a.csv": b"1"})
-    job.begin(1)
-    job.complete(0)
-    state = lake.context().layout.state
-    body = lake.get(state)
-    broken = msgspec.json.encode(msgspec.json.decode(body) | {"plan_etag": None})
-    lake.store.put(BUCKET, state, broken)
-    before = lake.everything()
-    with pytest.raises(InvalidRecord, match="names no seal or no plan"):
-        job.commit()
-    assert lake.everything() == before
-    lake.store.put(BUCKET, state, body)
-    assert Layout.of(lake.context().layout.destination, OURS).manifest not in lake.keys("")
-    job.commit()
-    assert len(lake.data()) == 1
+    assert all(largest(kind) > 0 for name, kind in kinds.items() if name.endswith(("Record", "Line")))

@@ -6,42 +6,53 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
-from airflow_s3commit.protocol.steps.file_list import WITHIN_BYTES
-from airflow_s3commit.protocol.metadata.log import read_entry
-from airflow_s3commit.protocol.metadata.manifests import (
-    latest_manifest,
-    manifest_files,
-    read_manifest,
-    read_success,
-)
+from airflow_s3commit.protocol.manifests import latest_manifest, manifest_files, read_manifest, read_success
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.layout import entry_key
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, apart, named, once
+from airflow_s3commit.protocol.steps.file_list import WITHIN_BYTES
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, apart, named
 from tests.protocol.model.test_records import golden
 
 HERE = Destination(BUCKET, ROOT)
 NEW = {"dt=1/a": b"1", "dt=1/b": b"22", "c": b"333"}
 SUCCESS = f"{ROOT}_SUCCESS"
-LIST = f"{HOME}manifests/{OURS}.jsonl"
 
 
-def committed(**options: str) -> tuple[Lake, ManifestRecord]:
+def committed(**options: str) -> tuple[Lake, Manifest]:
     """Commit a job of two tasks over some old data."""
+    lake = begun(**options)
+    return lake, lake.job().commit()
+
+
+def begun(**options: str) -> Lake:
+    """Return a lake with some old data and a sealed job of two tasks."""
     lake = Lake()
     lake.put({"dt=1/old": b"old!"})
     job = lake.set_up(said={"dag_id": "nightly"}, **options)
     lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
     job.seal()
-    return lake, job.commit()
+    return lake
+
+
+def lists(lake: Lake) -> list[str]:
+    """Return the keys of the lists of files."""
+    return lake.keys(f"{HOME}lists/")
+
+
+def listed(manifest: Manifest) -> bytes:
+    """Return the lines of a list that lies within a manifest."""
+    assert manifest.within is not None
+    return b"".join(bytes(line) + b"\n" for line in manifest.within)
 
 
 def test_the_manifest_adds_up_what_was_committed() -> None:
@@ -49,7 +60,7 @@ def test_the_manifest_adds_up_what_was_committed() -> None:
     lake, manifest = committed()
     assert manifest.job_id == OURS
     assert manifest.destination == lake.destination
-    assert (manifest.committer, manifest.conflict_mode) == ("magic", "replace")
+    assert (manifest.conflict_mode, manifest.mode, manifest.tasks) == ("replace", "replace", 2)
     counts = manifest.counts
     assert (counts.files, counts.bytes, counts.rows) == (3, 6, 6)
     assert {name: part.files for name, part in manifest.partitions.items()} == {"": 1, "dt=1": 2}
@@ -79,18 +90,19 @@ def test_an_empty_job_has_an_empty_list(is_apart: bool) -> None:
     with apart(is_apart):
         manifest = lake.sealed({}).commit()
     assert list(manifest_files(lake.store, manifest)) == []
-    assert manifest.listed == (None if is_apart else b"")
-    assert (lake.get(LIST) if is_apart else LIST in lake.keys("")) == (b"" if is_apart else False)
+    assert manifest.within == (None if is_apart else [])
+    assert [lake.get(key) for key in lists(lake) if OURS in key] == ([b""] if is_apart else [])
 
 
 @apart()
 def test_a_long_list_goes_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that is larger than a part is written as several, with the same content."""
-    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest._PART_BYTES", 700)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list._PART_BYTES", 700)
     lake = Lake()
     manifest = lake.sealed({f"dt={n % 3}/{n:03d}": b"x" * n for n in range(50)}).commit()
-    assert lake.store.head(BUCKET, LIST).etag.partition("-")[2] > "1"
-    assert manifest.files_sha256 == hashlib.sha256(lake.get(LIST)).hexdigest()
+    [_, key] = sorted(lists(lake), key=lambda key: OURS in key)
+    assert lake.store.head(BUCKET, key).etag.partition("-")[2] > "1"
+    assert manifest.files_sha256 == hashlib.sha256(lake.get(key)).hexdigest()
     assert [entry.size for entry in manifest_files(lake.store, manifest)] == list(range(50))
     assert lake.pending() == []
 
@@ -98,7 +110,7 @@ def test_a_long_list_goes_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @apart()
 def test_a_list_whose_writer_died_leaves_nothing_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies while the list goes up in parts leaves no upload of it behind."""
-    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest._PART_BYTES", 300)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list._PART_BYTES", 300)
     for nth in (1, 2, 3):
         lake = Lake()
         job = lake.sealed({f"{n:03d}": b"x" for n in range(10)})
@@ -106,7 +118,8 @@ def test_a_list_whose_writer_died_leaves_nothing_pending(monkeypatch: pytest.Mon
         with pytest.raises(Crash):
             job.commit()
         lake.store.rest()
-        assert lake.pending() == [LIST]
+        [key] = lake.pending()
+        assert key.startswith(f"{HOME}lists/{OURS}-")
         assert len(list(manifest_files(lake.store, lake.job().commit()))) == 10
         assert lake.pending() == []
 
@@ -114,8 +127,8 @@ def test_a_list_whose_writer_died_leaves_nothing_pending(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("is_apart", "ending"),
     [
-        *((True, ending) for ending in (".jsonl", f"{OURS}.json", "_SUCCESS", "state.json")),
-        *((False, ending) for ending in (f"{1:020d}.json", f"{2:020d}.json", f"{OURS}.json", "_SUCCESS")),
+        *((True, ending) for ending in (".jsonl", f"{OURS}.json", "_SUCCESS")),
+        *((False, ending) for ending in (f"{2:020d}.json", f"{OURS}.json", "_SUCCESS")),
     ],
 )
 @pytest.mark.parametrize("after", [False, True])
@@ -123,27 +136,21 @@ def test_another_process_writes_the_same_list(ending: str, is_apart: bool, after
     """A process that dies at any of these writes is followed by one with the same list and manifest."""
     with apart(is_apart):
         plain, expected = committed()
-        lake = Lake()
-        lake.put({"dt=1/old": b"old!"})
-        job = lake.set_up(said={"dag_id": "nightly"})
-        lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
-        job.seal()
+        lake = begun()
         lake.store.die("put", ending, after=after)
         with pytest.raises(Crash):
-            job.commit()
+            lake.job().commit()
         lake.store.rest()
-        assert is_apart or LIST not in lake.keys("")
         manifest = lake.job().commit()
         assert manifest == lake.job().commit()
-    assert manifest.listed == expected.listed
-    assert not is_apart or lake.get(LIST) == plain.get(LIST)
-    assert lake.keys(f"{HOME}manifests/") == plain.keys(f"{HOME}manifests/")
+    assert (manifest.within, manifest.files_sha256) == (expected.within, expected.files_sha256)
+    assert lists(lake) == lists(plain)
     assert (manifest.counts, manifest.partitions) == (expected.counts, expected.partitions)
     assert lake.data() == plain.data()
 
 
-def test_an_existing_manifest_is_kept() -> None:
-    """A second process that finishes the commit keeps the first one's manifest."""
+def test_an_existing_entry_is_kept() -> None:
+    """A second process that finishes the commit has the first one's manifest."""
     lake = Lake()
     job = lake.sealed(NEW)
     lake.store.die("put", f"{OURS}.json", after=True)
@@ -151,18 +158,18 @@ def test_an_existing_manifest_is_kept() -> None:
         job.commit()
     lake.store.rest()
     lake.clock.advance(3600)
-    first = lake.get(f"{HOME}manifests/{OURS}.json")
-    lake.job().commit()
-    assert lake.get(f"{HOME}manifests/{OURS}.json") == first
+    first = lake.get(lake.receipt_key())
+    assert lake.job().commit().committed == int(lake.clock.time() - 3600) * 1000
+    assert lake.get(lake.receipt_key()) == first == lake.get(entry_key(HERE, 2))
 
 
 def test_success_is_a_summary() -> None:
-    """``_SUCCESS`` is in Hadoop's format, counts what was committed, and points to the manifest."""
+    """``_SUCCESS`` is in Hadoop's format, counts what was committed, and points to the receipt."""
     lake, manifest = committed()
     success = read_success(lake.store, HERE)
     assert success.success
-    assert (success.jobId, success.committer) == (OURS, "magic")
-    assert success.manifest_uri == f"s3://{BUCKET}/{HOME}manifests/{OURS}.json"
+    assert (success.jobId, success.generation) == (OURS, 2)
+    assert success.manifest_uri == f"s3://{BUCKET}/{lake.receipt_key()}"
     assert success.filenames == [f"/{ROOT}{named(path)}" for path in NEW]
     assert success.timestamp == manifest.committed
     assert success.diagnostics["dag_id"] == "nightly"
@@ -188,7 +195,7 @@ def test_a_context_cannot_hide_the_manifest() -> None:
     lake.run_stage(job, NEW)
     job.seal()
     job.commit()
-    assert read_success(lake.store, HERE).manifest_uri == f"s3://{BUCKET}/{HOME}manifests/{OURS}.json"
+    assert read_success(lake.store, HERE).manifest_uri == f"s3://{BUCKET}/{lake.receipt_key()}"
 
 
 def test_each_commit_keeps_its_manifest() -> None:
@@ -213,36 +220,23 @@ def test_without_a_commit_there_is_nothing_to_read() -> None:
             read()
 
 
+def test_data_that_is_older_than_the_log_is_no_job_s() -> None:
+    """The first entry is a commit, but no job's: there is no last job before one has committed."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.set_up()
+    with pytest.raises(NoSuchKey, match=r"no job has committed to s3://lake/flights/.*s3commit jobs"):
+        latest_manifest(lake.store, HERE)
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"PAR1", b'{"name":"something/1"}'])
 def test_another_marker_is_refused(body: bytes) -> None:
     """The empty marker of the classic committer, and any other file of that name, is refused."""
-    lake = Lake()
-    lake.store.put(BUCKET, SUCCESS, body)
-    for read in (read_success, latest_manifest):
-        with pytest.raises(InvalidRecord, match="_SUCCESS"):
-            read(lake.store, HERE)
-
-
-def test_a_marker_of_hadoop_leads_to_no_manifest() -> None:
-    """A marker that Hadoop wrote is read, and has no manifest to follow."""
-    lake = Lake()
-    lake.store.put(BUCKET, SUCCESS, golden("hadoop-success-1"))
-    assert read_success(lake.store, HERE).committer == "directory"
-    with pytest.raises(InvalidRecord, match="written by directory"):
-        latest_manifest(lake.store, HERE)
-
-
-@pytest.mark.parametrize("job_id", ["../../other", "", "a/b"])
-def test_a_forged_marker_leads_nowhere(job_id: str) -> None:
-    """The log is read whatever job a marker names; a marker without a generation is another program's."""
     lake, manifest = committed()
-    marker = {**json.loads(lake.get(SUCCESS)), "jobId": job_id}
-    lake.store.put(BUCKET, SUCCESS, json.dumps(marker).encode())
+    lake.store.put(BUCKET, SUCCESS, body)
+    with pytest.raises(InvalidRecord, match="_SUCCESS"):
+        read_success(lake.store, HERE)
     assert latest_manifest(lake.store, HERE) == manifest
-    del marker["diagnostics"]["s3commit.generation"]
-    lake.store.put(BUCKET, SUCCESS, json.dumps(marker).encode())
-    with pytest.raises(InvalidRecord):
-        latest_manifest(lake.store, HERE)
 
 
 @pytest.mark.parametrize("cut", [1, 100, 1 << 20])
@@ -250,79 +244,54 @@ def test_a_forged_marker_leads_nowhere(job_id: str) -> None:
 def test_a_list_that_changed_is_refused(cut: int) -> None:
     """A list of files that the manifest does not name is refused before its first file."""
     lake, manifest = committed()
-    lake.tamper(LIST, cut=cut)
+    [key] = [key for key in lists(lake) if OURS in key]
+    lake.tamper(key, cut=cut)
     with pytest.raises(InvalidRecord, match="is not the list"):
         next(manifest_files(lake.store, manifest))
-    lake.store.delete(BUCKET, LIST)
-    with pytest.raises(NoSuchKey):
+    lake.store.delete(BUCKET, key)
+    with pytest.raises(InvalidRecord, match="is gone"):
         next(manifest_files(lake.store, manifest))
 
 
 @pytest.mark.parametrize("cut", [1, 100, 1 << 20])
-def test_a_manifest_that_is_cut_short_is_refused(cut: int) -> None:
-    """An unreadable manifest is refused, even as the proof of a commit."""
+def test_a_receipt_that_is_cut_short_is_refused(cut: int) -> None:
+    """An unreadable receipt is refused as the proof of a commit; the newest entry needs none."""
     lake, _ = committed()
-    lake.tamper(f"{HOME}manifests/{OURS}.json", cut=cut)
+    theirs = lake.sealed({"dt=1/x": b"x"}, job_id=THEIRS).commit()
+    for job_id in (OURS, THEIRS):
+        lake.tamper(lake.receipt_key(job_id), cut=cut)
+    assert read_manifest(lake.store, HERE, THEIRS) == theirs
     before = lake.everything()
     for read in (
         lambda: read_manifest(lake.store, HERE, OURS),
         lambda: lake.job().commit(),
         lambda: lake.job().abort(),
-        lake.set_up,
     ):
-        with pytest.raises(InvalidRecord):
+        with pytest.raises(InvalidRecord, match=rf"_s3commit/jobs/{OURS}\.json"):
             read()
     assert lake.everything() == before
-
-
-def test_an_older_job_does_not_take_the_marker_back() -> None:
-    """A process that slept before it wrote the marker leaves a newer job's marker unchanged."""
-    lake = Lake()
-    job = lake.sealed(NEW, conflict_mode="append")
-    theirs = lake.sealed({"x": b"x"}, job_id=THEIRS, conflict_mode="append")
-
-    def sleep() -> None:
-        lake.store.rest()
-        lake.job(owner="another process").commit()
-        theirs.commit()
-
-    lake.store.before = once("put", "_SUCCESS", sleep)
-    manifest = job.commit()
-    assert manifest.counts.files == 3
-    assert read_success(lake.store, HERE).jobId == THEIRS
-
-
-def test_a_marker_of_another_writer_is_replaced() -> None:
-    """A marker that another writer wrote meanwhile, readable or not, gives way to the job's own."""
-    for body in (b"", golden("hadoop-success-1")):
-        lake = Lake()
-        job = lake.sealed(NEW)
-        lake.store.before = once("put", "_SUCCESS", partial(lake.put, {"_SUCCESS": body}))
-        job.commit()
-        assert read_success(lake.store, HERE).jobId == OURS
 
 
 def test_manifests_survive_plain_json() -> None:
     """Any JSON reader sees the same totals, and the same files in a short list."""
     lake, manifest = committed()
-    plain = json.loads(lake.get(f"{HOME}manifests/{OURS}.json"))
+    plain = json.loads(lake.get(lake.receipt_key()))["commit"]
     assert plain["counts"]["files"] == manifest.counts.files
     keys = [entry.key for entry in manifest_files(lake.store, manifest)]
-    assert [entry["key"] for entry in plain.pop("within")] == keys
-    bare = msgspec.structs.replace(manifest, within=msgspec.UNSET)
-    assert msgspec.convert(plain, ManifestRecord) == bare
+    assert [entry["key"] for entry in plain["within"]] == keys
 
 
 @apart()
 def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that is longer than a piece is read piece by piece, and checked as a whole."""
-    monkeypatch.setattr("airflow_s3commit.protocol.metadata.manifests._READ_BYTES", 100)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.lists._READ_BYTES", 100)
     lake, manifest = committed()
-    assert len(lake.get(LIST)) > 200
+    [key] = [key for key in lists(lake) if OURS in key]
+    assert len(lake.get(key)) > 200
     assert [entry.key for entry in manifest_files(lake.store, manifest)] == [
-        json.loads(line)["key"] for line in lake.get(LIST).splitlines()
+        json.loads(line)["key"] for line in lake.get(key).splitlines()
     ]
-    lake.tamper(LIST, cut=1)
+    lake.tamper(key, cut=1)
     with pytest.raises(InvalidRecord, match="is not the list"):
         next(manifest_files(lake.store, manifest))
 
@@ -330,14 +299,15 @@ def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @apart()
 def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of two lists are never combined."""
-    monkeypatch.setattr("airflow_s3commit.protocol.metadata.manifests._READ_BYTES", 100)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.lists._READ_BYTES", 100)
     lake, manifest = committed()
+    [key] = [key for key in lists(lake) if OURS in key]
     pieces = iter([0, 1])
     read = lake.store.get_range
 
     def change(*args: Any, **kwargs: Any) -> bytes:
         if next(pieces) == 1:
-            lake.tamper(LIST, cut=1)
+            lake.tamper(key, cut=1)
         return read(*args, **kwargs)
 
     lake.store.get_range = change  # type: ignore[method-assign]
@@ -345,88 +315,82 @@ def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.Mon
         next(manifest_files(lake.store, manifest))
 
 
-# A short list lies within the manifest, so within the entry.
+# A short list lies within the entry.
 
 
 def test_a_list_up_to_the_limit_lies_within(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of exactly the limit takes no object of its own; one more byte, and it does."""
-    lake = Lake()
-    listed = lake.sealed(NEW).commit().listed
-    assert listed is not None
-    assert len(listed) < WITHIN_BYTES == 16 * 1024
+    lines = listed(Lake().sealed(NEW).commit())
+    assert len(lines) < WITHIN_BYTES == 16 * 1024
     for over in (0, 1):
-        monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest.WITHIN_BYTES", len(listed) - over)
+        monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list.WITHIN_BYTES", len(lines) - over)
         lake = Lake()
         manifest = lake.sealed(NEW).commit()
-        assert (LIST in lake.keys("")) == bool(over)
-        assert manifest.listed == (None if over else listed)
-        held = LIST if over else f"{HOME}manifests/{OURS}.json"
-        assert manifest.files == f"s3://{BUCKET}/{held}"
-        assert manifest.files_sha256 == hashlib.sha256(listed).hexdigest()
+        assert len(lists(lake)) == over
+        assert (manifest.within is None) == bool(over)
+        assert manifest.files_sha256 == hashlib.sha256(lines).hexdigest()
         assert [entry.size for entry in manifest_files(lake.store, manifest)] == [1, 2, 3]
 
 
-def test_a_list_within_takes_no_request() -> None:
-    """The manifest is enough to read its files; entry, object and the result of the commit have the same."""
+def test_a_list_within_takes_one_request() -> None:
+    """The entry is enough to read the files of a commit."""
     lake, manifest = committed()
-    stored = read_manifest(lake.store, HERE, OURS)
-    entry = read_entry(lake.store, HERE, manifest.generation)
     lake.store.calls.clear()
-    for one in (manifest, stored, entry.manifest):
-        assert one == manifest
-        assert one is not None
-        assert [entry.size for entry in manifest_files(lake.store, one)] == [1, 2, 3]
-    assert lake.store.calls == []
+    assert [entry.size for entry in manifest_files(lake.store, manifest)] == [1, 2, 3]
+    assert [call.key for call in lake.store.calls] == [entry_key(HERE, 2)]
 
 
-def with_lines(manifest: ManifestRecord, change: Callable[[bytes], bytes], **fields: Any) -> ManifestRecord:
-    """Return a manifest with another list within."""
-    lines = [change(line) for line in (manifest.listed or b"").splitlines()]
-    return msgspec.structs.replace(manifest, within=[msgspec.Raw(line) for line in lines], **fields)
+def pinned(lake: Lake, change: Callable[[bytes], bytes], *, digest: bool = True) -> Manifest:
+    """Change each line of the newest entry's list, and with ``digest`` its digest too."""
+    entry = decode(Entry, lake.get(entry_key(HERE, 2)), "x")
+    assert entry.commit is not None
+    lines = [change(line) for line in listed(Manifest.of(entry)).splitlines()]
+    whole = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    commit = msgspec.structs.replace(
+        entry.commit,
+        within=[msgspec.Raw(line) for line in lines],
+        files_sha256=whole if digest else entry.commit.files_sha256,
+    )
+    entry = msgspec.structs.replace(entry, commit=commit)
+    lake.store.put(BUCKET, entry_key(HERE, 2), msgspec.json.encode(entry))
+    return Manifest.of(entry)
 
 
-def digest(manifest: ManifestRecord) -> str:
-    """Return the SHA-256 of a list within."""
-    return hashlib.sha256(manifest.listed or b"").hexdigest()
-
-
-def test_a_list_within_that_changed_is_refused() -> None:
-    """It is refused before its first file, whether a line is changed or missing, or a space is added."""
-    lake, manifest = committed()
-    assert manifest.within is not msgspec.UNSET
-    shorter = msgspec.structs.replace(manifest, within=manifest.within[:-1])
-    spaced = with_lines(manifest, lambda line: line.replace(b":", b": ", 1))
-    for forged in (shorter, spaced, with_lines(manifest, lambda line: line.replace(b"dt=1", b"dt=2"))):
-        with pytest.raises(InvalidRecord, match="is not the list"):
-            next(manifest_files(lake.store, forged))
+@pytest.mark.parametrize(("old", "new"), [(b"dt=1", b"dt=2"), (b":", b": "), (b'"size":1', b'"size":2')])
+def test_a_list_within_that_changed_is_refused(old: bytes, new: bytes) -> None:
+    """It is refused before its first file, whether a line is changed, or a space is added."""
+    lake, _ = committed()
+    with pytest.raises(InvalidRecord, match="is not the list"):
+        next(manifest_files(lake.store, pinned(lake, lambda line: line.replace(old, new, 1), digest=False)))
 
 
 def test_a_list_within_leads_nowhere_else() -> None:
-    """A file outside the destination, an invalid line and another place of the list are refused."""
-    lake, manifest = committed()
-    elsewhere = with_lines(manifest, lambda line: line.replace(ROOT.encode(), b"trains/"))
-    broken = with_lines(manifest, lambda _: b'{"key":\n"flights/x"}')
-    for forged, problem in ((elsewhere, "outside of s3://lake/flights/"), (broken, "is not a valid")):
-        pinned = msgspec.structs.replace(forged, files_sha256=digest(forged))
-        with pytest.raises(InvalidRecord, match=problem):
-            list(manifest_files(lake.store, pinned))
-    for uri in ("s3://lake/trains/m.json", f"s3://{BUCKET}/{LIST}"):
-        with pytest.raises(InvalidRecord, match="where no job writes it"):
-            next(manifest_files(lake.store, msgspec.structs.replace(manifest, files=uri)))
+    """A file outside the destination, and an invalid line, are refused."""
+    lake, _ = committed()
+    elsewhere = pinned(lake, lambda line: line.replace(ROOT.encode(), b"trains/"))
+    with pytest.raises(InvalidRecord, match="outside of s3://lake/flights/"):
+        list(manifest_files(lake.store, elsewhere))
+    lake, _ = committed()
+    with pytest.raises(InvalidRecord, match="is not a valid"):
+        list(manifest_files(lake.store, pinned(lake, lambda _: b'{"key":1}')))
 
 
-def test_a_version_that_knows_no_lists_within_refuses_one() -> None:
-    """Without the field the list has a name that does not exist, so the manifest is refused."""
+def test_a_list_that_moved_out_of_its_entry_is_refused() -> None:
+    """An entry that listed its files and no longer does is not the one that was read before."""
     lake, manifest = committed()
-    older = msgspec.structs.replace(manifest, within=msgspec.UNSET)
-    with pytest.raises(InvalidRecord, match="where no job writes it"):
-        next(manifest_files(lake.store, older))
+    entry = decode(Entry, lake.get(entry_key(HERE, 2)), "x")
+    assert entry.commit is not None
+    bare = msgspec.structs.replace(entry, commit=msgspec.structs.replace(entry.commit, within=msgspec.UNSET))
+    lake.store.put(BUCKET, entry_key(HERE, 2), msgspec.json.encode(bare))
+    with pytest.raises(InvalidRecord, match="lists no files; it did before"):
+        next(manifest_files(lake.store, manifest))
 
 
 def test_a_list_within_does_not_hold_what_it_was_decoded_from() -> None:
     """The bytes of an entry are freed once it is decoded, whatever keeps its list."""
-    body = golden("manifest-1-within")
+    body = golden("entry-1-commit")
     before = sys.getrefcount(body)
-    manifest = decode(ManifestRecord, body, "x")
-    assert manifest.within is not msgspec.UNSET
+    entry = decode(Entry, body, "x")
+    assert entry.commit is not None
+    assert entry.commit.within is not msgspec.UNSET
     assert sys.getrefcount(body) == before
