@@ -15,13 +15,19 @@ from airflow_s3commit.protocol.model.layout import (
     check_attempt_id,
     check_id,
     check_new_id,
+    checkpoint_key,
+    checkpoint_number,
     entry_key,
     entry_number,
     final_path,
     is_magic_path,
+    job_key,
+    list_key,
     log_prefix,
     owner_of,
     partition_of,
+    receipt_key,
+    seal_key,
     unique_name,
 )
 from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
@@ -39,21 +45,19 @@ def test_the_keys_are_those_of_the_design() -> None:
     """Every record is where the protocol's description says."""
     staging = "flights/__magic_job-j-1/"
     assert LAYOUT.staging.uri == f"s3://lake/{staging}"
-    assert LAYOUT.job == f"{staging}job.json"
-    assert LAYOUT.state == f"{staging}state.json"
-    assert LAYOUT.seal == f"{staging}sealed.json"
     assert LAYOUT.stage_seal("spark", "1") == f"{staging}stages/spark-1/sealed.json"
     assert LAYOUT.pendingset("spark", "1", "00007", "12") == (
         f"{staging}stages/spark-1/tasks/00007_12.pendingset"
     )
-    assert LAYOUT.plans == f"{staging}plan/"
-    assert LAYOUT.plan("p") == f"{staging}plan/p/summary.json"
-    assert LAYOUT.plan_part("p", 3) == f"{staging}plan/p/3.jsonl"
-    assert LAYOUT.success == "flights/_SUCCESS"
-    assert LAYOUT.manifest == "flights/_s3commit/manifests/j-1.json"
-    assert LAYOUT.manifest_files == "flights/_s3commit/manifests/j-1.jsonl"
+    assert job_key(HERE, "j-1") == "flights/_s3commit/open/j-1/job.json"
+    assert seal_key(HERE, "j-1") == "flights/_s3commit/open/j-1/sealed.json"
+    assert receipt_key(HERE, "j-1") == "flights/_s3commit/jobs/j-1.json"
+    assert list_key(HERE, "j-1", "e3b0") == "flights/_s3commit/lists/j-1-e3b0.jsonl"
     assert log_prefix(HERE) == "flights/_s3commit/log/"
     assert entry_key(HERE, 7) == "flights/_s3commit/log/00000000000000000007.json"
+    assert checkpoint_key(HERE, 13) == "flights/_s3commit/checkpoints/00000000000000000013.jsonl.gz"
+    assert LAYOUT.success == "flights/_SUCCESS"
+    assert LAYOUT.partition_success("dt=1") == "flights/dt=1/_SUCCESS"
 
 
 @given(st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))
@@ -61,6 +65,8 @@ def test_keys_of_the_log_sort_as_their_numbers_do(one: int, other: int) -> None:
     """A listing has the entries in order, and a key shows its number."""
     assert (entry_key(HERE, one) < entry_key(HERE, other)) is (one < other)
     assert entry_number(HERE, entry_key(HERE, one)) == one
+    assert checkpoint_number(HERE, checkpoint_key(HERE, one)) == one
+    assert checkpoint_number(HERE, entry_key(HERE, one)) is None
 
 
 @pytest.mark.parametrize(
@@ -79,17 +85,21 @@ def test_other_keys_in_the_log_are_not_entries(name: str) -> None:
 
 
 def test_staging_may_be_elsewhere() -> None:
-    """With another staging root only the job's own records move; manifest, marker and lock stay."""
+    """With another staging root only what tasks and stages write moves; the marker stays."""
     layout = Layout.of(HERE, "j-1", Destination("private", "staging/"))
     assert layout.staging.uri == "s3://private/staging/__magic_job-j-1/"
-    assert layout.job == "staging/__magic_job-j-1/job.json"
-    assert (layout.manifest, layout.success) == (LAYOUT.manifest, LAYOUT.success)
+    assert layout.stage_seal("spark", "1") == "staging/__magic_job-j-1/stages/spark-1/sealed.json"
+    assert layout.success == LAYOUT.success
+    assert not layout.is_below_destination
+    assert LAYOUT.is_below_destination
 
 
 def test_a_bucket_s_root_has_a_layout_too() -> None:
     """At the root of a bucket no key begins with a slash."""
-    layout = Layout.of(Destination("lake", ""), "j-1")
-    assert layout.job == "__magic_job-j-1/job.json"
+    root = Destination("lake", "")
+    layout = Layout.of(root, "j-1")
+    assert layout.stages == "__magic_job-j-1/stages/"
+    assert job_key(root, "j-1") == "_s3commit/open/j-1/job.json"
     assert layout.success == "_SUCCESS"
 
 
@@ -201,8 +211,8 @@ def test_a_file_name_tells_its_job(name: str) -> None:
         f"flights/part{OURS}.parquet",
         f"flights/{OURS}.parquet",
         f"flights/part-0-{OURS.upper()}.parquet",
-        f"flights/x_s3commit/manifests/{OURS}.jsonl",
-        f"flights/_s3commit/manifests/x-{OURS}1.jsonl",
+        f"flights/x_s3commit/lists/{OURS}-{'0' * 64}.jsonl",
+        f"flights/_s3commit/lists/x-{OURS}1.jsonl",
         "flights/part-0-en.parquet",
     ],
 )
@@ -211,10 +221,15 @@ def test_other_keys_belong_to_no_job(key: str) -> None:
     assert owner_of(key) is None
 
 
-def test_the_list_of_a_manifest_belongs_to_its_job() -> None:
-    """The job's only upload that is not data is known by its place."""
-    assert owner_of(f"flights/_s3commit/manifests/{OURS}.jsonl") == OURS
-    assert owner_of(f"_s3commit/manifests/{OURS}.jsonl") == OURS
+def test_the_list_of_a_job_s_files_belongs_to_it() -> None:
+    """The job's upload that is not data is known by its place; the list of older data is nobody's."""
+    for home in (HERE, Destination("lake", "")):
+        assert owner_of(list_key(home, OURS, "0" * 64)) == OURS
+        assert owner_of(list_key(home, "older-data", "0" * 64)) is None
+    layout = Layout.of(HERE, OURS)
+    assert layout.is_own_upload(list_key(HERE, OURS, "0" * 64))
+    assert layout.is_own_upload(layout.probe)
+    assert not layout.is_own_upload(list_key(HERE, THEIRS, "0" * 64))
 
 
 @pytest.mark.parametrize(

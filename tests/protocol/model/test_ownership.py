@@ -7,12 +7,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from airflow_s3commit.exceptions import (
-    ForeignRecord,
-)
+from airflow_s3commit.exceptions import ForeignRecord
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
+from airflow_s3commit.protocol.model.layout import Layout, entry_key, job_key, list_key, receipt_key, seal_key
 from airflow_s3commit.protocol.model.ownership import (
     Proof,
     Thing,
@@ -25,8 +23,9 @@ from airflow_s3commit.store.base import ObjectInfo
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, named
 
-LAYOUT = Layout.of(Destination(BUCKET, ROOT), OURS)
-HADOOP = Layout.of(Destination(BUCKET, ROOT), "job_202502170001_0003")
+HERE = Destination(BUCKET, ROOT)
+LAYOUT = Layout.of(HERE, OURS)
+HADOOP = Layout.of(HERE, "job_202502170001_0003")
 RECORD_OF_JOB = JobRecord(**LAYOUT.place, options=JobOptions(), created=1, nonce="n-1")
 OWN, ADOPTED = RECORD_OF_JOB, msgspec.structs.replace(RECORD_OF_JOB, adopted=True)
 PROOFS = get_args(Proof)
@@ -83,9 +82,9 @@ def test_nothing_outside_the_destination_belongs_to_a_job(
     "path",
     [
         "_SUCCESS",
-        "_s3commit/store.json",
-        f"_s3commit/manifests/{THEIRS}.json",
-        f"__magic_job-{THEIRS}/state.json",
+        "_s3commit/log/00000000000000000001.json",
+        f"_s3commit/jobs/{THEIRS}.json",
+        f"__magic_job-{THEIRS}/stages/spark-1/sealed.json",
         f"_x/{named('part-0')}",
         f".x/{named('part-0')}",
         "dt=1/",
@@ -99,21 +98,28 @@ def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
 @pytest.mark.parametrize(
     ("bucket", "key", "own"),
     [
-        (BUCKET, LAYOUT.state, True),
+        (BUCKET, job_key(HERE, OURS), True),
+        (BUCKET, seal_key(HERE, OURS), True),
+        (BUCKET, list_key(HERE, OURS, "0" * 64), True),
         (BUCKET, LAYOUT.staging.key("anything"), True),
-        (BUCKET, LAYOUT.success, True),
-        (BUCKET, LAYOUT.manifest, False),
-        (BUCKET, LAYOUT.aborted, False),
         (BUCKET, LAYOUT.staging.prefix, True),
+        (BUCKET, LAYOUT.partition_success("dt=1"), True),
+        (BUCKET, LAYOUT.success, False),
+        (BUCKET, LAYOUT.partition_success("_hidden"), False),
+        (BUCKET, entry_key(HERE, 1), False),
+        (BUCKET, receipt_key(HERE, OURS), False),
+        (BUCKET, job_key(HERE, THEIRS), False),
+        (BUCKET, list_key(HERE, THEIRS, "0" * 64), False),
         (BUCKET, ROOT, False),
-        (BUCKET, f"{ROOT}__magic_job-{THEIRS}/state.json", False),
+        (BUCKET, f"{ROOT}__magic_job-{THEIRS}/job.json", False),
         (BUCKET, OUR_NAME, False),
-        ("other", LAYOUT.state, False),
-        ("other", LAYOUT.success, False),
+        ("other", job_key(HERE, OURS), False),
+        ("other", LAYOUT.staging.key("anything"), False),
+        ("other", LAYOUT.partition_success("dt=1"), False),
     ],
 )
 def test_records_are_known_by_their_place(bucket: str, key: str, own: bool) -> None:
-    """A job removes records of its own staging, the lock and the marker, but no manifest or other records."""
+    """A job removes its own records and partitions' markers, but no entry, receipt or other job's record."""
     assert (why_not(LAYOUT, OWN, Thing("record", bucket, key, "staging")) is None) == own
 
 
@@ -128,8 +134,7 @@ def test_records_are_known_by_their_place(bucket: str, key: str, own: bool) -> N
 )
 def test_a_record_speaks_for_its_own_place(fields: dict[str, Any], refused: str | None) -> None:
     """A record of another job, or for another place, is refused, and the message says which."""
-    record = AbortedRecord(**LAYOUT.place, since=1)
-    record = msgspec.structs.replace(record, **fields)
+    record = msgspec.structs.replace(RECORD_OF_JOB, **fields)
     if refused is None:
         check_place(record, LAYOUT, "s3://lake/there")
     else:

@@ -40,7 +40,7 @@ def test_an_audit_finds_a_partition_by_its_plain_name() -> None:
     """The directory of a time has escapes, and the rule need not."""
     partition = {"dt=2013-01-01T03%3A00%3A00": Counts(files=1, bytes=1, rows=1)}
     total = Counts(files=1, bytes=1, rows=1)
-    sealed = SealReference(location="s3://lake/x", etag="e", tasks=1, counts=total, partitions=partition)
+    sealed = SealReference(location="s3://lake/x", sha256="d", tasks=1, counts=total, partitions=partition)
     rules = AuditRules.from_dict({"partitions": ["dt=2013-01-01T03:00:00"], "only_partitions": True})
     assert audit("j", sealed, rules).passed
     other = AuditRules.from_dict({"partitions": ["dt=2013-01-02T03:00:00"]})

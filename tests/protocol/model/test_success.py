@@ -47,7 +47,7 @@ OURS = SuccessData(
     jobId=JOB,
     jobIdSource="airflow-s3commit",
     metrics={"complete_ms": 12},
-    diagnostics={MANIFEST_DIAGNOSTIC: f"s3://lake/flights/_s3commit/manifests/{JOB}.json"},
+    diagnostics={MANIFEST_DIAGNOSTIC: f"s3://lake/flights/_s3commit/jobs/{JOB}.json"},
     filenames=[f"/flights/dt=2013-01-01/part-00004-{JOB}.parquet"],
     iostatistics=IOStatistics(counters={"committer_commits_completed": 1}),
 )
@@ -58,7 +58,7 @@ def test_ours_is_written_byte_for_byte() -> None:
     assert encode(OURS) == golden("success-1")
     assert decode(SuccessData, golden("success-1"), "x") == OURS
     assert list(json.loads(golden("success-1"))) == FIELDS
-    assert OURS.manifest_uri == f"s3://lake/flights/_s3commit/manifests/{JOB}.json"
+    assert OURS.manifest_uri == f"s3://lake/flights/_s3commit/jobs/{JOB}.json"
 
 
 def test_the_format_is_hadoop_s() -> None:
