@@ -15,18 +15,14 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     Refused,
 )
-from airflow_s3commit.protocol.adoption.adopt import adopt
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
-from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
+from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.protocol.sweep.apply import sweep
 from airflow_s3commit.store.base import Put
 from airflow_s3commit.store.headers import with_headers
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore, named, once
-from tests.protocol.hadoop.dead_jobs import UUID, DeadJob
 
 KEY = "arn:aws:kms:eu-central-1:111122223333:key/1234abcd"
 ENCRYPTED = ObjectOptions(sse="aws:kms", sse_kms_key_id=KEY, acl="bucket-owner-full-control")
@@ -179,7 +175,6 @@ def test_data_gets_all_of_them_and_records_encryption_alone(committer: str) -> N
     """Data has class, tags and headers; records have the encryption and no ACL for others."""
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b""}, committer=committer, object_options=FULL)
-    job.plan()
     job.commit()
     stored = lake.store.inner._buckets[BUCKET].objects
     data = {named(f"{ROOT}dt=1/a"), named(f"{ROOT}dt=1/b")}
@@ -197,38 +192,35 @@ def test_data_gets_all_of_them_and_records_encryption_alone(committer: str) -> N
 
 @pytest.mark.parametrize("committer", ["magic", "directory"])
 def test_a_bucket_that_demands_encryption_takes_every_write_of_a_job(committer: str) -> None:
-    """Nothing is denied from set-up to clean-up, in one task or in shards, with records of each upload."""
+    """Nothing is denied from set-up to clean-up, in one task or in parts, with records of each upload."""
     lake, _ = demanding()
     settings: dict[str, Any] = {"committer": committer, "track_pending": "s3", "object_options": ENCRYPTED}
     job = lake.sealed({"dt=1/a": b"1"}, {"dt=2/b": b"2"}, **settings)
-    lake.job().plan()
+    lake.job().preview()
     lake.job().commit()
     again = lake.sealed({"dt=1/c": b"3"}, job_id=THEIRS, **settings)
-    again.plan()
-    for shard in lake.job(THEIRS).begin(2):
-        lake.job(THEIRS).complete(shard)
-    lake.job(THEIRS).finish()
+    for part in range(2):
+        lake.job(THEIRS).complete_part(part, 2)
+    again.commit()
     assert job.manifest() is not None
     kept = [] if committer == "directory" else [named("dt=2/b")]
     assert sorted(lake.data()) == [named("dt=1/c", THEIRS), *kept]
 
 
 def test_a_bucket_that_demands_encryption_takes_every_write_of_an_abort() -> None:
-    """A half-published job is rolled back, and other commands agree after its records are gone."""
+    """A half-published job is undone, and other processes agree after its records are gone."""
     lake, store = demanding()
     store_success = with_headers(store, ENCRYPTED.of_records)
     store_success.put(BUCKET, f"{ROOT}_SUCCESS", b"{}")
     job = lake.sealed({"dt=1/a": b"1"}, object_options=ENCRYPTED)
-    job.plan()
     store.after = once("complete_upload", "", Crash())
     with pytest.raises(Crash):
         job.commit()
     store.rest()
     assert lake.job().abort().objects == 1
     assert lake.get(f"{ROOT}_SUCCESS") == b"{}"
-    assert job.abort().state == "absent"
-    # A process that never saw the job's record.
-    assert lake.job().abort().state == "absent"
+    # Processes that have seen the job's record, and that have not.
+    assert job.abort() == lake.job().abort() == AbortReport(uploads=0, objects=0)
 
 
 def test_a_bucket_that_demands_encryption_takes_writes_among_many_calls() -> None:
@@ -248,10 +240,7 @@ def test_a_bucket_that_demands_encryption_is_swept() -> None:
     bound = with_headers(store, ENCRYPTED.of_records)
     bound.create_upload(BUCKET, f"{ROOT}stray", metadata={}, content_type="x")
     lake.store_clock.advance(1_000_000)
-    report = sweep(
-        bound, Destination(BUCKET, ROOT), clock=lake.clock, new_id=lake.new_id, older_than=10.0, threads=0,
-        dry_run=False,
-    )  # fmt: skip
+    report = lake.sweep(bound, older_than=10.0)
     assert (report.failures, lake.pending()) == ([], [])
 
 
@@ -260,25 +249,6 @@ def test_missing_rights_show_at_set_up() -> None:
     lake, _ = demanding()
     with pytest.raises(AccessDenied, match="denies what is not encrypted"):
         lake.set_up(object_options=ObjectOptions(storage_class="STANDARD_IA"))
-
-
-def test_an_adopted_job_has_encrypted_records_and_keeps_its_uploads() -> None:
-    """Encryption applies to an adoption's records; options too late for Hadoop's uploads are refused."""
-    dead = DeadJob.magic()
-    options = JobOptions(committer="magic", conflict_mode="append", object_options=FULL)
-    with pytest.raises(InvalidOption, match="come too late for them"):
-        adopt(dead.store, dead.destination, job_id=UUID, options=options)
-    encrypted = msgspec.structs.replace(options, object_options=ENCRYPTED)
-    adopt(dead.store, dead.destination, job_id=UUID, options=encrypted)
-    stored = dead.store._buckets[BUCKET].objects
-    records = [key for key in stored if key.startswith("sales/_")]
-    names = {
-        "_SUCCESS",
-        f"{UUID}.json",
-        "00000000000000000001.json",
-    }
-    assert {key.rpartition("/")[2] for key in records} == names
-    assert all(stored[key].headers == ENCRYPTED.of_records for key in records)
 
 
 def test_a_job_s_reference_is_enough_for_its_tasks() -> None:
