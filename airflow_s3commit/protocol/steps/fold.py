@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
-from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES
+from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
@@ -18,10 +19,14 @@ from airflow_s3commit.protocol.model.layout import (
 )
 from airflow_s3commit.protocol.model.table import Left, Table
 from airflow_s3commit.protocol.steps import checkpoint
-from airflow_s3commit.protocol.steps.log import Read, read_entry
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.protocol.steps.log import Read, decode_entry, find_head, read_entry
+from airflow_s3commit.store.base import Fetched, Get, ObjectStore
+from airflow_s3commit.store.execute import in_batches
 
 logger = logging.getLogger(__name__)
+
+#: Entries to read at once.
+_AHEAD = 16
 
 #: Entries from one checkpoint to the next. A prime: no rhythm of commits and aborts keeps missing it.
 CHECKPOINT_EVERY = 13
@@ -41,7 +46,8 @@ def read_table(store: ObjectStore, home: Destination, number: int | None = None)
 
     """
     table = _from_checkpoint(store, home, number)
-    for read in entries_after(store, home, table.head, number):
+    listed = find_head(store, home) if number is None else number
+    for read in entries_after(store, home, table.head, number, listed=listed):
         table.apply(read.entry, read.sha256)
     return table
 
@@ -60,7 +66,12 @@ def what_left(store: ObjectStore, home: Destination, number: int) -> Left:
 
 
 def entries_after(
-    store: ObjectStore, home: Destination, position: Position, last: int | None = None
+    store: ObjectStore,
+    home: Destination,
+    position: Position,
+    last: int | None = None,
+    *,
+    listed: int = 0,
 ) -> Iterator[Read]:
     """Yield the entries after a position, each checked against the one before.
 
@@ -69,25 +80,43 @@ def entries_after(
         home: The destination.
         position: Where to begin.
         last: The last entry to yield; None to go on until one is missing.
+        listed: The newest entry that a listing has shown: those up to it are read several at once.
 
     Raises:
         NoSuchKey: The last entry, or one before it, is missing.
-        InvalidRecord: An entry is damaged, or does not follow the one before.
+        InvalidRecord: An entry is damaged, missing, or does not follow the one before.
 
     """
-    number, digest = position.number + 1, position.sha256
-    while last is None or number <= last:
-        try:
-            read = read_entry(store, home, number)
-        except NoSuchKey:
-            if last is not None:
-                raise
-            return
+    digest = position.sha256
+    for read in _in_order(store, home, position.number + 1, last, last or listed):
         if read.entry.destination != home.uri or read.entry.prev != digest:
-            where = join_uri(home.bucket, entry_key(home, number))
+            where = join_uri(home.bucket, entry_key(home, read.entry.number))
             raise InvalidRecord(f"{where} does not follow the entry before it in the log of {home.uri}")
         yield read
-        number, digest = number + 1, read.sha256
+        digest = read.sha256
+
+
+def _in_order(
+    store: ObjectStore, home: Destination, number: int, last: int | None, known: int
+) -> Iterator[Read]:
+    """Yield entries by their keys; several are read at once up to one that is known to be there."""
+    for numbers in in_batches(range(number, known + 1), _AHEAD):
+        calls = [(one, Get(home.bucket, entry_key(home, one), largest(Entry))) for one in numbers]
+        found = dict(store.perform(calls))
+        for one in numbers:
+            outcome = found.pop(one)
+            if isinstance(outcome, NoSuchKey) and last is None:
+                where = join_uri(home.bucket, entry_key(home, one))
+                raise InvalidRecord(f"{where} is missing, and entry {known} is there") from outcome
+            if isinstance(outcome, S3CommitError):
+                raise outcome
+            assert isinstance(outcome, Fetched)
+            yield decode_entry(outcome.body, home, one)
+    number = max(number, known + 1)
+    with suppress(NoSuchKey):
+        while last is None:
+            yield read_entry(store, home, number)
+            number += 1
 
 
 def write_checkpoint(store: ObjectStore, home: Destination, entry: Entry) -> None:

@@ -10,9 +10,10 @@ missing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -23,13 +24,24 @@ from airflow_s3commit.protocol.model.codec import PROSE, decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobRecord, Position
-from airflow_s3commit.protocol.model.layout import entry_key, entry_number, log_prefix, receipt_key
+from airflow_s3commit.protocol.model.layout import (
+    checkpoint_key,
+    checkpoint_number,
+    checkpoints_prefix,
+    entry_key,
+    entry_number,
+    log_prefix,
+    receipt_key,
+)
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
 
 #: Tries to create an entry. Each that fails means that another job's entry came first.
 TRIES = 100
+
+#: Entries on a page of a listing.
+_PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +255,18 @@ def read_entry(store: ObjectStore, home: Destination, number: int) -> Read:
         InvalidRecord: It is damaged.
 
     """
-    key = entry_key(home, number)
-    where = join_uri(home.bucket, key)
-    body = store.get(home.bucket, key, limit=largest(Entry)).body
+    body = store.get(home.bucket, entry_key(home, number), limit=largest(Entry)).body
+    return decode_entry(body, home, number)
+
+
+def decode_entry(body: bytes, home: Destination, number: int) -> Read:
+    """Return an entry from its bytes.
+
+    Raises:
+        InvalidRecord: It is damaged, or has another number.
+
+    """
+    where = join_uri(home.bucket, entry_key(home, number))
     entry = decode(Entry, body, where)
     if entry.number != number:
         raise InvalidRecord(f"{where} is entry {entry.number}")
@@ -253,9 +274,27 @@ def read_entry(store: ObjectStore, home: Destination, number: int) -> Read:
 
 
 def find_head(store: ObjectStore, home: Destination) -> int:
-    """Return the number of the newest entry that a listing shows; 0 without one. It may lag."""
-    listed = store.list_objects(home.bucket, log_prefix(home), recursive=False)
-    return max((entry_number(home, info.key) or 0 for info in listed), default=0)
+    """Return the number of the newest entry that a listing shows; 0 without one. It may lag.
+
+    One request for up to a thousand entries; three for up to 13,000, and one more for each 13,000 more.
+    """
+
+    def after(number: int) -> Iterator[int]:
+        start = entry_key(home, number) if number else None
+        listed = store.list_objects(home.bucket, log_prefix(home), recursive=False, start_after=start)
+        return (found for info in listed if (found := entry_number(home, info.key)) is not None)
+
+    first = list(islice(after(0), _PAGE))
+    head = max(first, default=0)
+    if len(first) < _PAGE:
+        return head
+    # Checkpoints say where the end is about. One whose entry is gone says nothing.
+    listed = store.list_objects(
+        home.bucket, checkpoints_prefix(home), recursive=False, start_after=checkpoint_key(home, head)
+    )
+    marked = max((checkpoint_number(home, info.key) or 0 for info in listed), default=0)
+    near = max(after(marked - 1), default=0) if marked > head else 0
+    return near or max(after(head), default=head)
 
 
 def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | None:
