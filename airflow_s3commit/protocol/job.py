@@ -26,6 +26,7 @@ from airflow_s3commit.protocol.steps.setup import never_set_up, open_job
 from airflow_s3commit.protocol.steps.shard import complete_part
 from airflow_s3commit.protocol.steps.state import is_publishing, look_up_end
 from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.remembering import RememberingStore
 
 #: The entry of a job's context that holds its display name.
 NAME = "name"
@@ -57,6 +58,7 @@ class Job(JobOutput):
         context: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
+        alone: bool = False,
     ) -> Job:
         """Set up a job: look at the bucket, then write the job's record. Begins the log if there is none.
 
@@ -71,6 +73,9 @@ class Job(JobOutput):
             context: Facts of the orchestrator to keep with the job, such as DAG and run.
             clock: Source of time.
             new_id: Source of ids.
+            alone: This process starts all writers of the job, and ends it itself: so it need not ask after
+                each step whether others have ended it, nor read what it wrote. Saves requests. Only for a
+                random id.
 
         Raises:
             InvalidDestination: The destination is no S3 URI, or is an object.
@@ -87,7 +92,14 @@ class Job(JobOutput):
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
-        plain = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id)
+        is_alone = alone and job_id is None
+        plain = JobContext(
+            RememberingStore(store) if is_alone else store,
+            layout,
+            clock=clock or SystemClock(),
+            new_id=new_id,
+            alone=is_alone,
+        )
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
         return cls(plain.as_recorded(open_job(plain, options, facts)))
 

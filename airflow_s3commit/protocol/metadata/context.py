@@ -42,6 +42,9 @@ class JobContext:
         owner: Host and process, for people who read records.
         record: The job's own record, once read and verified; None before, and after its clean-up.
         threads: Concurrent listings; 0 lists in the caller's thread.
+        alone: This process has set the job up under an id of its own making, starts all that writes to it,
+            and itself commits or aborts it after their last write, by the log. So a step need not look for
+            the receipt before: a saving of requests.
 
     """
 
@@ -52,6 +55,7 @@ class JobContext:
     owner: str = field(default_factory=_this_process)
     record: JobRecord | None = None
     threads: int = 16
+    alone: bool = False
 
     @property
     def job_id(self) -> str:

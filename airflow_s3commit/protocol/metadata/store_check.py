@@ -24,6 +24,7 @@ from airflow_s3commit.protocol.model.layout import probes_prefix
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.store.headers import store_without_headers
+from airflow_s3commit.store.remembering import RememberingStore
 
 #: An ETag that no object has.
 NO_ETAG = "0" * 32
@@ -45,9 +46,10 @@ _seen: WeakKeyDictionary[ObjectStore, _Seen] = WeakKeyDictionary()
 
 def _seen_of(store: ObjectStore) -> _Seen:
     # A commit counts the requests of its own with a wrapper of its own.
-    while isinstance(store, CountingStore):
+    while isinstance(store, CountingStore | RememberingStore):
         store = store.inner
-    return _seen.setdefault(store_without_headers(store), _Seen())
+    plain = store_without_headers(store)
+    return _seen_of(plain) if plain is not store else _seen.setdefault(store, _Seen())
 
 
 def has_looked(store: ObjectStore, bucket: str) -> bool:

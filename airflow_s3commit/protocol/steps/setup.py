@@ -264,6 +264,8 @@ def never_set_up(context: JobContext) -> str:
 
 def find_end(context: JobContext) -> Entry | None:
     """Return the entry that ended the job, by its receipt; None if the job has none."""
+    if context.alone:
+        return None
     return find_receipt(context.store, context.layout.destination, context.job_id)
 
 

@@ -1,0 +1,82 @@
+"""A store that remembers what its process has created once and for all."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit import MemoryStore
+from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed
+from airflow_s3commit.store.base import Get, Head, ObjectToDelete
+from airflow_s3commit.store.forwarding import CountingStore
+from airflow_s3commit.store.remembering import RememberingStore
+
+
+@pytest.fixture
+def counted() -> CountingStore:
+    """Return a counted store in memory."""
+    return CountingStore(MemoryStore(("lake",)))
+
+
+def test_what_was_created_is_not_read_again(counted: CountingStore) -> None:
+    """An object that the process created is returned without a request, alone and beside others."""
+    store = RememberingStore(counted)
+    written = store.put("lake", "a", b"1", if_none_match=True)
+    counted.put("lake", "b", b"2")
+    before = counted.counters["object_put_requests"]
+    found = store.get("lake", "a")
+    assert (found.body, found.info.etag) == (b"1", written.etag)
+    several = dict(store.perform([(key, Get("lake", key, 10)) for key in ("a", "b", "c")]))
+    assert several["a"].body == b"1"  # type: ignore[union-attr]
+    assert several["b"].body == b"2"  # type: ignore[union-attr]
+    assert isinstance(several["c"], NoSuchKey)
+    assert counted.counters == {"object_put_requests": before, "action_http_get_request": 2}
+
+
+def test_what_is_there_is_not_created_again(counted: CountingStore) -> None:
+    """A second creation of the same key fails without a request."""
+    RememberingStore(counted).put("lake", "a", b"1", if_none_match=True)
+    with pytest.raises(PreconditionFailed, match="s3://lake/a"):
+        RememberingStore(counted).put("lake", "a", b"2", if_none_match=True)
+    assert counted.counters == {"object_put_requests": 1}
+
+
+def test_only_creations_are_remembered(counted: CountingStore) -> None:
+    """What may change, what others wrote and what is missing is always asked for."""
+    store = RememberingStore(counted)
+    store.put("lake", "a", b"1")
+    counted.put("lake", "a", b"2")
+    assert store.get("lake", "a").body == b"2"
+    with pytest.raises(NoSuchKey):
+        store.get("lake", "b")
+    counted.put("lake", "b", b"3")
+    assert store.get("lake", "b").body == b"3"
+    assert [outcome.size for _, outcome in store.perform([(0, Head("lake", "a"))])] == [1]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("way", ["delete", "delete_many", "put"])
+def test_what_was_deleted_or_overwritten_is_forgotten(counted: CountingStore, way: str) -> None:
+    """After the process has deleted or overwritten an object, the store decides."""
+    store = RememberingStore(counted)
+    store.put("lake", "a", b"1", if_none_match=True)
+    if way == "delete":
+        store.delete("lake", "a")
+    elif way == "delete_many":
+        store.delete_many("lake", [ObjectToDelete("a")])
+    else:
+        store.put("lake", "a", b"22")
+    if way == "put":
+        assert store.get("lake", "a").body == b"22"
+    else:
+        with pytest.raises(NoSuchKey):
+            store.get("lake", "a")
+
+
+def test_little_is_remembered(counted: CountingStore) -> None:
+    """The oldest of many objects, and a large one, are asked for."""
+    store = RememberingStore(counted)
+    for number in range(65):
+        store.put("lake", str(number), b"1", if_none_match=True)
+    store.put("lake", "large", bytes(300_000), if_none_match=True)
+    for key in ("0", "large", "64"):
+        store.get("lake", key)
+    assert counted.counters["action_http_get_request"] == 2
