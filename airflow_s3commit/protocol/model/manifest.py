@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Raw, Struct, field
 
 from airflow_s3commit.protocol.model.codec import Count, Integer, Line, Milliseconds, Prose, Text
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
-from airflow_s3commit.protocol.model.layout import OLDER_DATA
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, receipt_key
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.statistics import KnownColumns
@@ -123,6 +124,14 @@ class Manifest(Struct, frozen=True, kw_only=True):
     def mode(self) -> str:
         """The conflict mode, for people; of a rollback the generation that it led back to."""
         return f"rollback to {self.rolled_back_to}" if self.rolled_back_to else self.conflict_mode
+
+    @property
+    def uri(self) -> str:
+        """URI of the job's receipt, which has the same facts; empty for data that is older than the log."""
+        if self.job_id == OLDER_DATA:
+            return ""
+        home = Destination.parse(self.destination)
+        return join_uri(home.bucket, receipt_key(home, self.job_id))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals as plain values, small enough for XCom: partitions are only counted."""

@@ -55,6 +55,14 @@ def listed(manifest: Manifest) -> bytes:
     return b"".join(bytes(line) + b"\n" for line in manifest.within)
 
 
+def test_a_manifest_names_the_receipt_that_has_its_facts() -> None:
+    """The URI of a job's manifest is that of its receipt; data that is older than the log has none."""
+    lake, manifest = committed()
+    assert manifest.uri == f"s3://{BUCKET}/{lake.receipt_key()}"
+    assert Manifest.of(decode(Entry, lake.get(lake.receipt_key()), manifest.uri)) == manifest
+    assert Manifest.of(decode(Entry, lake.get(entry_key(HERE, 1)), "entry 1")).uri == ""
+
+
 def test_the_manifest_adds_up_what_was_committed() -> None:
     """Counts, partitions, what was replaced and who asked for it are in the manifest."""
     lake, manifest = committed()
