@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow_s3commit.exceptions import ForeignRecord, NoSuchKey
+from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.codec import decode, largest
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import OLDER_DATA, SUCCESS, Layout
-from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest, SuccessData
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout
+from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
 from airflow_s3commit.protocol.model.table import Source
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import read_entry
+from airflow_s3commit.protocol.steps.marker import read_success
 from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import ObjectStore
 
-
-def read_success(store: ObjectStore, destination: Destination) -> SuccessData:
-    """Read a destination's ``_SUCCESS``.
-
-    Raises:
-        NoSuchKey: It does not exist.
-        ForeignRecord: It is empty: the classic committer's marker.
-        InvalidRecord: It is truncated, or no manifest.
-
-    """
-    key = destination.key(SUCCESS)
-    body = store.get(destination.bucket, key, limit=largest(SuccessData)).body
-    where = join_uri(destination.bucket, key)
-    if not body:
-        raise ForeignRecord(f"{where} is empty: the classic committer's marker, not a manifest")
-    return decode(SuccessData, body, where)
+__all__ = [
+    "find_manifest",
+    "latest_manifest",
+    "manifest_files",
+    "manifest_of",
+    "read_manifest",
+    "read_success",
+]
 
 
 def read_manifest(store: ObjectStore, destination: str | Destination, job_id: str) -> Manifest:

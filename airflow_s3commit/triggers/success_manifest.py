@@ -186,7 +186,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
     def _open(self) -> Snapshot:
         from airflow_s3commit.protocol.watch.new_manifests import Snapshot  # noqa: PLC0415
 
-        return Snapshot(self.hook().store, Destination.parse(self.destination), shared=True)
+        return Snapshot(self.hook().store, Destination.parse(self.destination))
 
 
 class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
@@ -270,7 +270,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             self.log.warning("Commits made while no triggerer runs will be missed: %s", error)
             self.asset_state_store = None
             return None
-        return known if isinstance(known, Mapping) and "met" in known else None
+        return known if isinstance(known, Mapping) and "sha256" in known else None
 
     async def _remember(self, memory: JsonObject | None) -> None:
         if self.asset_state_store is not None and memory is not None:

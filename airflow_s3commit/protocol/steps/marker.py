@@ -13,10 +13,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed, TooLarge
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, NoSuchKey, PreconditionFailed, TooLarge
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
-from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.layout import SUCCESS, entry_key, receipt_key
 from airflow_s3commit.protocol.model.manifest import (
@@ -27,6 +27,7 @@ from airflow_s3commit.protocol.model.manifest import (
     SuccessData,
 )
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
+from airflow_s3commit.store.base import ObjectStore
 
 
 class Marker(NamedTuple):
@@ -90,6 +91,23 @@ def success_of(context: JobContext, entry: Entry, keys: list[str]) -> SuccessDat
         filenames=[f"/{key}" for key in keys],
         iostatistics=IOStatistics(counters=counters),
     )
+
+
+def read_success(store: ObjectStore, home: Destination) -> SuccessData:
+    """Read a destination's ``_SUCCESS``.
+
+    Raises:
+        NoSuchKey: It does not exist.
+        ForeignRecord: It is empty: the classic committer's marker.
+        InvalidRecord: It is truncated, or no manifest.
+
+    """
+    key = home.key(SUCCESS)
+    body = store.get(home.bucket, key, limit=largest(SuccessData)).body
+    where = join_uri(home.bucket, key)
+    if not body:
+        raise ForeignRecord(f"{where} is empty: the classic committer's marker, not a manifest")
+    return decode(SuccessData, body, where)
 
 
 def find_marker(context: JobContext, key: str) -> Marker | None:

@@ -1,227 +1,219 @@
-"""How a destination's new manifests are found: a cached snapshot for waiters, and a feed of each one once.
+"""Find a destination's new commits in its log: a view for those who wait, and a feed of each commit once.
 
-A destination's log tells with one request whether there was a commit: its next entry is there or not. The
-snapshot, which all waiters of a process share, lists the manifests at first, and from then on reads only the
-entry after the newest known one. For a destination whose log was deleted everything is listed again from time
-to time.
-
-The feed yields manifests in the order of their commits. Where there is a log, it reads the entry after the
-last one that it has read; until there is one, it lists the manifests.
+Whoever knows the newest entry learns with one request whether there is another one: the key of the next
+number is there or not. Only the first look lists the log. A log that was deleted and begun anew is noticed at
+every twentieth look.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from airflow_s3commit.exceptions import AccessDenied, InvalidRecord, NoSuchKey, S3CommitError
-from airflow_s3commit.protocol.metadata.log import next_entries, read_entry
-from airflow_s3commit.protocol.metadata.log_end import find_head
-from airflow_s3commit.protocol.metadata.manifests import manifests_at, read_manifest, read_success
-from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
-from airflow_s3commit.protocol.model.manifest import SuccessData
-
-if TYPE_CHECKING:
-    from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.protocol.model.log import LogEntry
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
-    from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import Position
+from airflow_s3commit.protocol.model.layout import log_prefix, receipt_key
+from airflow_s3commit.protocol.model.manifest import Manifest, SuccessData
+from airflow_s3commit.protocol.steps.fold import entries_after
+from airflow_s3commit.protocol.steps.log import Read, find_receipt, read_entry
+from airflow_s3commit.protocol.steps.marker import read_success
+from airflow_s3commit.protocol.steps.newest import entries_before, newest_entry
+from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+#: Looks from one that makes sure of the known entry to the next.
+_CHECK_EVERY = 20
 
-#: Refreshes from one that lists the manifests to the next, where there is a log.
-_LIST_EVERY = 20
+#: Older entries to read at once: most searches end with the newest few.
+_AT_ONCE = 8
 
 
 class Snapshot:
-    """Manifests and ``_SUCCESS`` of a destination, each fetched once until the next `refresh`.
+    """The commits of a destination as of the last `refresh`, each entry of the log read once.
 
-    Manifests never change and stay cached, as does a ``_SUCCESS`` whose ETag is the same. Errors are cached
-    until the next `refresh`, so that waiters do not each retry against a failing store. Not thread-safe.
+    An error is kept until the next `refresh`, so that of many waiters only one asks a failing store. Not
+    thread-safe.
 
     Args:
         store: The store of the destination.
         destination: The dataset.
-        shared: Whether many waiters share the snapshot. If so, it fetches a job's manifest only if the
-            listing shows it, because one listing serves all waiters.
-        depth: Number of manifests to cache, newest first.
+        depth: How many commits to keep, newest first.
 
     """
 
-    def __init__(
-        self, store: ObjectStore, destination: Destination, *, shared: bool = False, depth: int = 100
-    ) -> None:
+    def __init__(self, store: ObjectStore, destination: Destination, *, depth: int = 100) -> None:
         self.destination = destination
-        self._store = store
-        self._shared = shared
         self.depth = depth
-        self._manifests: dict[str, ManifestRecord] = {}
-        self._known_success: tuple[str, SuccessData] | None = None
-        self._cache: dict[tuple[str, str], object] = {}
-        self._refreshes = 0
-        #: Number of the newest entry that was read; None while the manifests are listed.
-        self._position: int | None = None
-        #: Jobs whose entries were read, newest first.
-        self._entered: list[str] = []
-        self._listed: list[str] = []
+        self._store = store
+        self._looks = 0
         self._failure: S3CommitError | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        #: The newest and the oldest entry that was read; None before, and without a log.
+        self._newest: Read | None = None
+        self._oldest: Read | None = None
+        self._older: Iterator[Read] | None = None
+        #: The commits between the two, newest first.
+        self._commits: list[Manifest] = []
+        #: How each job that somebody asked for has ended; None if it has not.
+        self._ends: dict[str, Entry | None] = {}
+        self._success: SuccessData | S3CommitError | None = None
 
     def refresh(self) -> None:
-        """Find out what has changed: read the next entry of the log, or drop what was listed.
+        """Read what is new in the log.
 
-        Does not raise: an error of the store is raised by the next call, until the next refresh.
+        Never raises: until the next refresh, every call that needs what could not be read raises the error.
         """
-        self._refreshes += 1
         self._failure = None
+        self._looks += 1
         try:
-            if self._position is not None and self._refreshes % _LIST_EVERY:
-                self._follow(self._position)
-            else:
+            if self._newest is None or (
+                not self._looks % _CHECK_EVERY
+                and not _is_there(self._store, self.destination, self._newest.position)
+            ):
                 self._begin()
-        except (AccessDenied, InvalidRecord) as error:
-            # Whatever waiters need beside the log, they may still find.
-            logger.warning("%s: using its manifests, not its log: %s", self.destination.uri, error)
-            self._position = None
-            self._cache.clear()
+            else:
+                self._follow(self._newest.position)
         except S3CommitError as error:
             self._failure = error
 
-    def success(self) -> SuccessData | None:
-        """Return the contents of ``_SUCCESS``; None if it has 0 bytes.
+    def newest(self, depth: int) -> Iterator[Manifest]:
+        """Yield the newest commits of jobs; reads older entries of the log only as the caller goes on.
+
+        Args:
+            depth: How many commits at most.
+
+        Raises:
+            InvalidRecord: An entry is damaged or missing.
+            S3CommitError: A request failed.
+
+        """
+        self._raise_failure()
+        for number in range(depth):
+            if number == len(self._commits) and not self._read_older():
+                return
+            yield self._commits[number]
+
+    def end_of(self, job_id: str) -> Entry | None:
+        """Return the entry that ended a job; None if the job has not ended.
+
+        Raises:
+            InvalidRecord: The id is not valid, or a record is damaged.
+            S3CommitError: A request failed.
+
+        """
+        self._raise_failure()
+        if job_id not in self._ends:
+            found = None
+            # The newest entry alone may lack its receipt.
+            if self._newest is not None:
+                newest = self._newest.entry
+                found = (
+                    newest if newest.job_id == job_id else find_receipt(self._store, self.destination, job_id)
+                )
+            self._ends[job_id] = found
+        return self._ends[job_id]
+
+    def success(self) -> SuccessData:
+        """Return what ``_SUCCESS`` says. It is read once a refresh at most, and only for who asks.
 
         Raises:
             NoSuchKey: It does not exist.
-            InvalidRecord: It is truncated, or from another program.
+            InvalidRecord: It is empty, truncated, or no marker.
+            S3CommitError: The request failed.
 
         """
-        return self._cached(("success", ""), self._read_success)
-
-    def newest(self) -> list[str]:
-        """Return the ids of all jobs that have a manifest, newest first."""
-        listed = self._cached(("listing", ""), self._list)
-        return [*self._entered, *(job for job in listed if job not in self._entered)]
-
-    def manifest(self, job_id: str) -> ManifestRecord:
-        """Return the manifest of a job.
-
-        Raises:
-            NoSuchKey: The job has not committed to this destination.
-            InvalidRecord: The manifest is damaged.
-
-        """
-        if job_id in self._manifests:
-            return self._manifests[job_id]
-        return self._cached(("manifest", job_id), lambda: self._read_manifest(job_id))
-
-    def where(self, job_id: str) -> str:
-        """Return the URI of a job's manifest, whether it exists or not."""
-        return join_uri(self.destination.bucket, Layout.of(self.destination, job_id).manifest)
+        if self._success is None:
+            try:
+                self._success = read_success(self._store, self.destination)
+            except S3CommitError as error:
+                self._success = error
+        if isinstance(self._success, S3CommitError):
+            raise self._success.with_traceback(None)
+        return self._success
 
     @property
-    def where_success(self) -> str:
-        """The URI of ``_SUCCESS``."""
-        return join_uri(self.destination.bucket, self.destination.key(SUCCESS))
+    def has_log(self) -> bool:
+        """Whether there is a log.
+
+        Raises:
+            S3CommitError: A request failed.
+
+        """
+        self._raise_failure()
+        return self._newest is not None
+
+    def where(self, job_id: str | None = None) -> str:
+        """Return the URI of the log, or of a job's receipt, whether it exists or not."""
+        home = self.destination
+        return join_uri(home.bucket, log_prefix(home) if job_id is None else receipt_key(home, job_id))
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            # Each waiter raises the same exception: drop the traceback of the waiter before.
+            raise self._failure.with_traceback(None)
 
     def _begin(self) -> None:
-        """Drop what was listed, and find the newest entry of the log, before the manifests are listed.
+        self._forget()
+        read = newest_entry(self._store, self.destination)
+        if read is not None:
+            self._oldest = read
+            self._take(read)
 
-        The first refresh does not look for the log: most sensors find their manifest, or end, with it.
-        Where there is no log, later ones do not either, until a marker or manifest has a generation.
-        """
-        known = [manifest.generation for manifest in self._manifests.values()]
-        if self._known_success is not None:
-            known.append(self._known_success[1].generation or 0)
-        self._cache.clear()
-        self._entered.clear()
-        self._position = None
-        if self._refreshes == 1 or not (self._refreshes == 2 or any(known)):  # noqa: PLR2004
-            return
-        head = find_head(self._store, self.destination)
-        if head:
-            # Its manifest may not be there yet.
-            self._take(read_entry(self._store, self.destination, head))
+    def _follow(self, position: Position) -> None:
+        try:
+            for read in entries_after(self._store, self.destination, position):
+                self._take(read)
+        except InvalidRecord:
+            # The log was begun anew, or its new entry is damaged; the newest one may be readable.
+            self._begin()
 
-    def _follow(self, position: int) -> None:
-        """Read the entries after a position. Errors are dropped, but for those that only an entry changes."""
-        self._cache = {
-            key: value
-            for key, value in self._cache.items()
-            if isinstance(value, NoSuchKey) or not isinstance(value, S3CommitError)
-        }
-        for entry in next_entries(self._store, self.destination, position):
-            self._take(entry)
-            self._cache.pop(("success", ""), None)
+    def _take(self, read: Read) -> None:
+        self._newest = read
+        if read.entry.job_id in self._ends:
+            self._ends[read.entry.job_id] = read.entry
+        if (manifest := job_manifest(read.entry)) is not None:
+            self._commits = [manifest, *self._commits][: self.depth]
 
-    def _take(self, entry: LogEntry) -> None:
-        self._position = entry.number
-        if (
-            entry.kind == "commit"
-            and entry.manifest is not None
-            and entry.destination == self.destination.uri
-        ):
-            self._entered = [entry.job_id, *self._entered][: self.depth]
-            self._manifests[entry.job_id] = entry.manifest
-            self._forget_old()
-
-    def _cached(self, key: tuple[str, str], fetch: Callable[[], T]) -> T:
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
-        if key not in self._cache:
-            try:
-                self._cache[key] = fetch()
-            except S3CommitError as error:
-                self._cache[key] = error
-        cached = self._cache[key]
-        if isinstance(cached, S3CommitError):
-            # Each waiter raises the same exception: drop the traceback of the previous waiter.
-            raise cached.with_traceback(None)
-        return cached  # type: ignore[return-value]
-
-    def _read_success(self) -> SuccessData | None:
-        info = self._store.head(self.destination.bucket, self.destination.key(SUCCESS))
-        if info.size == 0:
-            return None
-        if self._known_success is None or self._known_success[0] != info.etag:
-            self._known_success = (info.etag, read_success(self._store, self.destination))
-        return self._known_success[1]
-
-    def _list(self) -> list[str]:
-        found = sorted(manifests_at(self._store, self.destination), reverse=True)
-        self._listed = [job_id for _, job_id in found]
-        self._forget_old()
-        return self._listed
-
-    def _forget_old(self) -> None:
-        kept = {*self._entered, *self._listed[: self.depth]}
-        self._manifests = {job: record for job, record in self._manifests.items() if job in kept}
-
-    def _read_manifest(self, job_id: str) -> ManifestRecord:
-        if self._shared and job_id not in self.newest():
-            raise NoSuchKey(f"no manifest at {self.where(job_id)}")
-        record = read_manifest(self._store, self.destination, job_id)
-        self._manifests[job_id] = record
-        return record
+    def _read_older(self) -> bool:
+        """Read older entries until one more commit is known; return whether there is one."""
+        if self._oldest is None:
+            return False
+        if self._older is None:
+            self._older = entries_before(self._store, self.destination, self._oldest, at_once=_AT_ONCE)
+        try:
+            for read in self._older:
+                self._oldest = read
+                if (manifest := job_manifest(read.entry)) is not None:
+                    self._commits.append(manifest)
+                    return True
+        except S3CommitError as error:
+            self._older, self._failure = None, error
+            raise
+        return False
 
 
-#: Seconds. ``Last-Modified`` is the start of the PUT request in whole seconds, so a manifest may appear after
-#: one with a later time. Within this window the feed compares job ids instead of times.
-_OVERLAP = 300.0
+def job_manifest(entry: Entry) -> Manifest | None:
+    """Return what a job or a rollback committed; None for other entries, also for data older than the log."""
+    return Manifest.of(entry) if entry.commit is not None and entry.job_id is not None else None
 
 
 class ManifestFeed:
-    """Yields each new manifest of a destination once.
+    """Yields each new commit of a destination once.
 
     `memory` holds the state of the feed as JSON values, to continue in another process. A new feed skips the
-    manifests that exist at its first poll.
+    commits that exist at its first look. If the log is deleted and begun anew, the feed goes on with its
+    newest commit.
 
     Args:
         store: The store of the destination.
         destination: The dataset.
-        unmet: Returns why to skip a manifest, such as `Criteria.unmet`; nothing to yield it.
+        unmet: Returns why to skip a commit, such as `Criteria.unmet`; nothing to yield it.
         memory: The `memory` of an earlier feed; None for a new feed.
 
     """
@@ -230,102 +222,81 @@ class ManifestFeed:
         self,
         store: ObjectStore,
         destination: Destination,
-        unmet: Callable[[ManifestRecord], list[str]],
+        unmet: Callable[[Manifest], list[str]],
         memory: Mapping[str, Any] | None = None,
     ) -> None:
         self._store = store
         self._destination = destination
         self._unmet = unmet
-        self._job_id: str | None = None
-        self._seen: dict[str, float] | None = None
-        #: Number of the newest entry that was read; 0 while there is no log, None before it was looked for.
-        self._position: int | None = None
+        self._looks = 0
+        self._position: Position | None = None
         if memory is not None:
-            self._job_id = memory.get("job_id")
-            self._seen = {str(job): float(written) for job, written in memory["met"].items()}
-            self._position = memory.get("log")
+            self._position = Position(int(memory["number"]), str(memory["sha256"]))
 
     @property
     def memory(self) -> dict[str, Any] | None:
-        """State of the feed: the last job yielded, the newest listed manifests, and the position in the log.
-
-        None before the first poll. A state of an earlier version has no ``log``.
-        """
-        if self._seen is None:
+        """The last entry of the log that was read; None before the first look."""
+        if self._position is None:
             return None
-        return {"job_id": self._job_id, "met": dict(self._seen), "log": self._position}
+        return {"number": self._position.number, "sha256": self._position.sha256}
 
-    def look(self) -> Iterator[ManifestRecord]:
-        """Poll once, and yield the new manifests, oldest first. Reads only.
+    def look(self) -> Iterator[Manifest]:
+        """Look once, and yield the new commits, oldest first. Reads only.
 
-        A manifest counts as seen once the next one is requested. Damaged manifests are logged and skipped.
+        A commit counts as seen once the next one is requested.
 
         Raises:
-            InvalidRecord: An entry of the log is damaged or missing.
+            InvalidRecord: An entry of the log is damaged.
             NoSuchBucket: The destination's bucket does not exist.
             AccessDenied: The credentials may not read the destination.
             S3CommitError: Another request failed.
 
         """
-        if self._seen is None:
-            head = find_head(self._store, self._destination)
-            self._seen = {}
-            for written, job_id in [] if head else sorted(manifests_at(self._store, self._destination)):
-                self._mark_seen(written, job_id)
-            self._position = head
-        elif self._position:
-            yield from self._entered(next_entries(self._store, self._destination, self._position))
-        else:
-            yield from self._begin()
-
-    def _begin(self) -> Iterator[ManifestRecord]:
-        """Yield the new manifests by listing them, and go over to the log if there is one."""
-        position = self._position
-        if position is None:
-            # The manifest of the newest entry may not be there yet.
-            position = max(find_head(self._store, self._destination) - 1, 0)
-        entries = list(next_entries(self._store, self._destination, position))
-        since = self._since()
-        for written, job_id in sorted(manifests_at(self._store, self._destination)):
-            if written < since or job_id in (self._seen or {}):
-                continue
-            manifest = self._read(job_id)
-            if manifest is not None and manifest.generation > position:
-                continue  # Its entry yields it.
-            if manifest is not None and self._is_wanted(manifest):
-                yield manifest
-                self._job_id = job_id
-            self._mark_seen(written, job_id)
-        self._position = position
-        yield from self._entered(entries)
-
-    def _entered(self, entries: Iterable[LogEntry]) -> Iterator[ManifestRecord]:
-        """Yield the manifests in entries of the log, without those that a listing has shown."""
-        for entry in entries:
-            manifest = entry.manifest if entry.kind == "commit" else None
-            is_new = entry.destination == self._destination.uri and entry.job_id not in (self._seen or {})
-            if manifest is not None and is_new and self._is_wanted(manifest):
-                yield manifest
-                self._job_id = entry.job_id
-            self._position = entry.number
-
-    def _read(self, job_id: str) -> ManifestRecord | None:
+        if self._position is None:
+            newest = newest_entry(self._store, self._destination)
+            self._position = newest.position if newest is not None else Position()
+            return
+        self._looks += 1
+        if not self._looks % _CHECK_EVERY and not self._is_there(self._position):
+            yield from self._begin_anew()
         try:
-            return read_manifest(self._store, self._destination, job_id)
-        except (NoSuchKey, InvalidRecord) as error:
-            logger.warning("skipping the manifest of job %s: %s", job_id, error)
-            return None
+            for read in entries_after(self._store, self._destination, self._position):
+                yield from self._take(read)
+        except InvalidRecord:
+            if self._is_there(self._position):
+                raise
+            yield from self._begin_anew()
 
-    def _is_wanted(self, manifest: ManifestRecord) -> bool:
-        unmet = self._unmet(manifest)
-        if unmet:
-            logger.info("skipping the manifest of job %s: %s", manifest.job_id, "; ".join(unmet))
-        return not unmet
+    def _is_there(self, position: Position) -> bool:
+        return _is_there(self._store, self._destination, position)
 
-    def _mark_seen(self, written: float, job_id: str) -> None:
-        self._seen = {**(self._seen or {}), job_id: written}
-        since = self._since()
-        self._seen = {job: time for job, time in self._seen.items() if time >= since}
+    def _begin_anew(self) -> Iterator[Manifest]:
+        """Yield the newest commit of another log than the one that was read before."""
+        logger.warning("%s: the log was begun anew; going on with its newest commit", self._destination.uri)
+        newest = newest_entry(self._store, self._destination)
+        if newest is None:
+            self._position = Position()
+            return
+        found = newest
+        if job_manifest(newest.entry) is None:
+            older = entries_before(self._store, self._destination, newest, at_once=_AT_ONCE)
+            found = next((read for read in older if job_manifest(read.entry) is not None), newest)
+        yield from self._take(found)
+        self._position = newest.position
 
-    def _since(self) -> float:
-        return max((self._seen or {}).values(), default=_OVERLAP) - _OVERLAP
+    def _take(self, read: Read) -> Iterator[Manifest]:
+        manifest = job_manifest(read.entry)
+        unmet = self._unmet(manifest) if manifest is not None else []
+        if manifest is not None and not unmet:
+            yield manifest
+        elif manifest is not None:
+            logger.info("skipping the commit of job %s: %s", manifest.job_id, "; ".join(unmet))
+        self._position = read.position
+
+
+def _is_there(store: ObjectStore, destination: Destination, position: Position) -> bool:
+    """Return whether a log still has an entry that was read before; true before the first entry."""
+    try:
+        return not position.number or read_entry(store, destination, position.number).position == position
+    except (NoSuchKey, InvalidRecord):
+        return False

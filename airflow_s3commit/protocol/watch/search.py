@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from airflow_s3commit._format import moment
 from airflow_s3commit.exceptions import (
     AccessDenied,
+    ForeignRecord,
     InvalidRecord,
     NoSuchBucket,
     NoSuchKey,
@@ -24,16 +25,15 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.watch.new_manifests import Snapshot
+from airflow_s3commit.store.base import ObjectStore
 
-if TYPE_CHECKING:
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
-    from airflow_s3commit.store.base import ObjectStore
-
-#: Outcome of a search. ``absent``: there is no manifest. ``stale``: there are manifests, but none matches.
-#: ``empty``: ``_SUCCESS`` has 0 bytes, as written by Hadoop's classic committers. ``half-written``: truncated
-#: JSON. ``foreign``: a marker of another program. The others are errors: ``missing-bucket``,
+#: Outcome of a search. ``absent``: there is no commit. ``stale``: there are commits, but none matches.
+#: ``empty``: there is no log, and ``_SUCCESS`` has 0 bytes, as written by Hadoop's classic committers.
+#: ``half-written``: truncated JSON, in the log or, without one, in ``_SUCCESS``. ``foreign``: a marker of
+#: another program, or a log that was damaged or copied. The others are errors: ``missing-bucket``,
 #: ``no-permission``, ``refused`` (an invalid request), ``unavailable`` (temporary), ``error``.
 Outcome: TypeAlias = Literal[
     "found",
@@ -63,7 +63,7 @@ class SearchResult(NamedTuple):
 
     """
 
-    manifest: ManifestRecord | None
+    manifest: Manifest | None
     seen: str
     outcome: Outcome
 
@@ -160,7 +160,7 @@ class Criteria:
         """Build criteria from the result of `to_dict`."""
         return cls(**{**mapping, "partitions": frozenset(mapping.get("partitions", ()))})
 
-    def unmet(self, manifest: ManifestRecord) -> list[str]:
+    def unmet(self, manifest: Manifest) -> list[str]:
         """Return the conditions that a manifest does not meet: what each wants, and what was found."""
         unmet = []
         if self.job_id is not None and manifest.job_id != self.job_id:
@@ -226,7 +226,7 @@ def search_manifest(
     partitions: Iterable[str] | str | None = None,
     min_files: int = 0,
     depth: int = 100,
-) -> ManifestRecord | None:
+) -> Manifest | None:
     """Return the newest manifest that meets all criteria; None if none does. Reads only.
 
     Polls once; to wait for a manifest in Airflow, use `S3SuccessManifestSensor`.
@@ -240,7 +240,7 @@ def search_manifest(
         newer_than: Earliest commit time, exclusive: a datetime, or ISO 8601 text; UTC without a time zone.
         partitions: Partitions that the job wrote, such as ``dt=2013-01-01``.
         min_files: Minimum number of files.
-        depth: Maximum number of manifests to read, newest first.
+        depth: Maximum number of commits to look at, newest first.
 
     Raises:
         NoSuchBucket: The destination's bucket does not exist.
@@ -258,20 +258,20 @@ def search_manifest(
         min_files=min_files,
     )
     view = Snapshot(store, Destination.of(destination), depth=depth)
+    view.refresh()
     return ManifestSearch(view, criteria, depth=depth).look().manifest
 
 
 class ManifestSearch:
     """Repeated search of one destination for a manifest.
 
-    ``_SUCCESS`` names the last commit only, and another job may commit after the one that matches. So the
-    search also reads the manifests of the destination, newest first. A manifest never changes, so the search
-    reads each one once.
+    The commit that matches need not be the last one, so the search looks at the newest ones. A commit never
+    changes: each is judged once.
 
     Args:
         view: Snapshot of the destination; refresh it between two searches.
         criteria: What the manifest must meet.
-        depth: Maximum number of manifests to read in one search, newest first.
+        depth: Maximum number of commits to look at in one search, newest first.
 
     """
 
@@ -279,8 +279,8 @@ class ManifestSearch:
         self._view = view
         self._criteria = criteria
         self._depth = depth
-        #: The conditions that each manifest read so far does not meet, by its job.
-        self._read: dict[str, list[str]] = {}
+        #: The conditions that each commit looked at so far does not meet, by its job.
+        self._judged: dict[str, list[str]] = {}
 
     def look(self) -> SearchResult:
         """Search the snapshot once. Repeatable.
@@ -290,70 +290,67 @@ class ManifestSearch:
             AccessDenied: The credentials may not read the destination.
 
         """
-        if self._criteria.job_id is not None:
-            return self._examine(self._criteria.job_id)
-        success = self._examine_success()
-        for job_id in self._newest():
-            look = self._examine(job_id)
-            if look.manifest is not None:
-                return look
-        return self._closest() if self._read and success.outcome in ("absent", "stale") else success
+        try:
+            if self._criteria.job_id is not None:
+                return self._look_up(self._criteria.job_id)
+            newest = list(self._find())
+        except InvalidRecord as error:
+            return SearchResult(None, str(error), _damage(error))
+        if newest and not self._judged[newest[-1].job_id]:
+            return self._found(newest[-1])
+        if newest:
+            return self._closest(newest)
+        return self._without_commits()
 
-    def _closest(self) -> SearchResult:
-        """Return the result for the manifest with the fewest unmet conditions, the newest of several."""
-        newest = [job_id for job_id in self._view.newest() if job_id in self._read]
-        job_id = min(newest or self._read, key=lambda job: len(self._read[job]))
-        unmet = self._read[job_id]
-        read = f"1 of {len(self._read)} manifests, the closest," if len(self._read) > 1 else "the manifest"
-        seen = f"{read} {self._view.where(job_id)} does not meet {'; '.join(unmet)}"
+    def _find(self) -> Iterator[Manifest]:
+        """Yield the newest commits up to the one that meets the criteria."""
+        for manifest in self._view.newest(self._depth):
+            if manifest.job_id not in self._judged:
+                self._judged[manifest.job_id] = self._criteria.unmet(manifest)
+            yield manifest
+            if not self._judged[manifest.job_id]:
+                return
+
+    def _look_up(self, job_id: str) -> SearchResult:
+        where = self._view.where(job_id)
+        end = self._view.end_of(job_id)
+        if end is None:
+            return SearchResult(None, f"no {where} yet", "absent")
+        if end.commit is None:
+            return SearchResult(None, f"{where}: the job is aborted, and never commits: {end.why}", "absent")
+        manifest = Manifest.of(end)
+        unmet = self._criteria.unmet(manifest)
+        if unmet:
+            return SearchResult(None, f"{where} does not meet {'; '.join(unmet)}", "stale")
+        return self._found(manifest)
+
+    def _found(self, manifest: Manifest) -> SearchResult:
+        return SearchResult(manifest, f"manifest {self._view.where(manifest.job_id)}", "found")
+
+    def _closest(self, newest: list[Manifest]) -> SearchResult:
+        """Return the result for the commit with the fewest unmet conditions, the newest of several."""
+        closest = min(newest, key=lambda manifest: len(self._judged[manifest.job_id]))
+        unmet = self._judged[closest.job_id]
+        read = f"1 of {len(newest)} commits, the closest," if len(newest) > 1 else "the commit"
+        seen = f"{read} {self._view.where(closest.job_id)} does not meet {'; '.join(unmet)}"
         if len(unmet) == 1 and unmet[0].startswith("newer_than:"):
             seen += "; if that commit is the one you wait for, leave newer_than out"
         return SearchResult(None, seen, "stale")
 
-    def _examine(self, job_id: str) -> SearchResult:
-        where = f"the manifest of job {job_id!r}"
+    def _without_commits(self) -> SearchResult:
+        """Return the result for a place without commits, by what other programs have left there."""
+        where = self._view.where()
+        if self._view.has_log:
+            return SearchResult(None, f"no commit in {where} yet", "absent")
         try:
-            where = self._view.where(job_id)
-            manifest = self._view.manifest(job_id)
-        except NoSuchKey:
-            return SearchResult(None, f"no manifest at {where} yet", "absent")
-        except InvalidRecord as error:
-            return SearchResult(None, f"{where} is not a valid manifest: {error}", _damage(error))
-        unmet = self._criteria.unmet(manifest)
-        self._read[job_id] = unmet
-        if not unmet:
-            return SearchResult(manifest, f"manifest {where}", "found")
-        return SearchResult(None, f"{where} does not meet {'; '.join(unmet)}", "stale")
-
-    def _examine_success(self) -> SearchResult:
-        """Return the result for ``_SUCCESS``."""
-        where = self._view.where_success
-        try:
-            success = self._view.success()
+            self._view.success()
         except NoSuchKey:
             return SearchResult(None, f"no {where} yet", "absent")
+        except ForeignRecord as error:
+            return SearchResult(None, f"no {where}, and {error}", "empty")
         except InvalidRecord as error:
-            return SearchResult(None, f"{where} is not a manifest marker: {error}", _damage(error))
-        if success is None:
-            seen = f"{where} has 0 bytes: a classic committer wrote it, so there is no manifest"
-            return SearchResult(None, seen, "empty")
-        if success.jobId in self._read:
-            return SearchResult(None, f"{where} is from job {success.jobId}", "stale")
-        if not success.jobId or success.manifest_uri is None:
-            seen = f"{where} is from another S3A committer, and names no manifest"
-            return SearchResult(None, seen, "foreign")
-        return self._examine_named(success.jobId, where)
-
-    def _examine_named(self, job_id: str, where: str) -> SearchResult:
-        look = self._examine(job_id)
-        if look.manifest is not None:
-            self._read.pop(job_id, None)  # the search continues: a newer one may match too
-        return SearchResult(look.manifest, f"{where} is from job {job_id}: {look.seen}", look.outcome)
-
-    def _newest(self) -> Iterable[str]:
-        """Return the jobs whose manifests this search has not read yet, newest first."""
-        newest = self._view.newest()[: self._depth]
-        return [name for name in newest if name not in self._read]
+            return SearchResult(None, f"no {where}, and {error}", _damage(error))
+        return SearchResult(None, f"no {where}, and _SUCCESS is of another S3A committer", "foreign")
 
 
 def _damage(error: InvalidRecord) -> Outcome:
@@ -422,7 +419,7 @@ class Waiter:
 
     Args:
         criteria: What the manifest must meet.
-        depth: Maximum number of manifests to read in one search, newest first.
+        depth: Maximum number of commits to look at in one search, newest first.
 
     """
 

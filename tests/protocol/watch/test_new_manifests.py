@@ -1,4 +1,4 @@
-"""If there is a log, waiters and a feed find each new manifest once, with one request for a look."""
+"""Waiters and a feed find each new commit once, with one request for a look."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
 
-from airflow_s3commit import Destination, read_manifest
-from airflow_s3commit.exceptions import AccessDenied, NoSuchBucket, Unavailable
-from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit import Destination, search_manifest
+from airflow_s3commit.exceptions import AccessDenied, InvalidRecord, NoSuchBucket, Unavailable
 from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
 from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch, SearchResult
 from airflow_s3commit.testing import StoreCall
-from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id
 
 FILES = {"dt=1/a.parquet": b"a"}
+
+#: Commits beyond those that one search looks at.
+MANY = 12
 
 
 class Wait:
     """A waiter for a job of a run, and the requests of each look."""
 
-    def __init__(self, lake: Lake, *, shared: bool = True, **criteria: object) -> None:
+    def __init__(self, lake: Lake, *, depth: int = 100, **criteria: object) -> None:
         self._lake = lake
-        self._view = Snapshot(lake.store, Destination.parse(lake.destination), shared=shared)
-        self._search = ManifestSearch(self._view, Criteria.of(**(criteria or {"run_id": "monday"})))  # type: ignore[arg-type]
+        self._view = Snapshot(lake.store, Destination.parse(lake.destination), depth=depth)
+        wanted = Criteria.of(**(criteria or {"run_id": "monday"}))  # type: ignore[arg-type]
+        self._search = ManifestSearch(self._view, wanted, depth=depth)
         self.requests: list[tuple[str, str]] = []
 
     def look(self, times: int = 1) -> SearchResult:
@@ -54,60 +55,86 @@ def commit(lake: Lake, job_id: str = OURS, run_id: str = "sunday") -> None:
     job.commit()
 
 
-def commit_without_a_log(lake: Lake, job_id: str, run_id: str = "monday") -> None:
-    """Write a manifest that is in no log."""
-    commit(lake, THEIRS)
-    record = read_manifest(lake.store, lake.destination, THEIRS)
-    older = msgspec.structs.replace(record, job_id=job_id, generation=0, context={"run_id": run_id})
-    lake.store.put(BUCKET, f"{HOME}manifests/{job_id}.json", encode(older))
+def delete_everything(lake: Lake) -> None:
+    """Delete the dataset with its log, as somebody who loads it anew does."""
+    for key in lake.keys(""):
+        lake.store.delete(BUCKET, key)
 
 
-@each("criteria", [{"run_id": "monday"}, {"job": an_id("ours")}, {"partitions": ["dt=9"]}])
-@each("shared", [True, False])
-def test_a_look_is_one_request_with_a_log(criteria: dict[str, object], shared: bool) -> None:
-    """From the third look on only the next entry is read, whatever the criteria are."""
+def key_of_entry(lake: Lake, number: int) -> str:
+    """Return the key of an entry of the log."""
+    return entry_key(Destination.parse(lake.destination), number)
+
+
+@pytest.mark.parametrize("criteria", [{"run_id": "monday"}, {"job": an_id("ours")}, {"partitions": ["dt=9"]}])
+def test_a_look_is_one_request(criteria: dict[str, object]) -> None:
+    """From the second look on only the next entry is read, whatever the criteria are."""
     lake = Lake()
     commit(lake)
-    wait = Wait(lake, shared=shared, **criteria)
-    wait.look(2)
+    wait = Wait(lake, **criteria)
+    wait.look()
     for _ in range(10):
         assert wait.found() is None
-        assert wait.requests == [("get", f"log/{2:020d}.json")]
+        assert wait.requests == [("get", f"log/{3:020d}.json")]
 
 
 def test_a_commit_is_found_by_its_entry() -> None:
-    """The entry is enough, even if the committer died before its manifest; of several the newest is taken."""
+    """The entry is enough, even if the committer died before the receipt; of several the newest is taken."""
     lake = Lake()
     commit(lake)
     wait, by_job = Wait(lake), Wait(lake, job=THEIRS)
-    assert (wait.found(3), by_job.found(3)) == (None, None)
+    assert (wait.found(), by_job.found()) == (None, None)
     lake.set_up(an_id("gone")).abort()
     commit(lake, an_id("first"), "monday")
     commit(lake, THEIRS, "monday")
-    lake.store.delete(BUCKET, f"{HOME}manifests/{THEIRS}.json")
+    lake.store.delete(BUCKET, lake.receipt_key(THEIRS))
     assert (wait.found(), by_job.found()) == (THEIRS, THEIRS)
+    assert (Wait(lake).found(), Wait(lake, job=THEIRS).found()) == (THEIRS, THEIRS)
 
 
-def test_the_newest_entry_counts_without_its_manifest() -> None:
-    """The commit whose entry is the last one when the log is looked up is not missed."""
+def test_an_old_job_is_found_by_its_receipt() -> None:
+    """Waiting for one job costs a request for its receipt, however long the log is."""
     lake = Lake()
-    commit(lake)
-    wait = Wait(lake)
-    assert wait.found() is None
-    commit(lake, THEIRS, "monday")
-    lake.store.delete(BUCKET, f"{HOME}manifests/{THEIRS}.json")
-    assert wait.found() == THEIRS
+    for number in range(MANY):
+        commit(lake, an_id(str(number)))
+    wait = Wait(lake, job=an_id("0"))
+    assert wait.found() == an_id("0")
+    assert [request for request in wait.requests if request[1].startswith("jobs/")] == [
+        ("get", f"jobs/{an_id('0')}.json")
+    ]
+    assert len(wait.requests) == 4
 
 
-def test_versions_without_a_log_are_seen_now_and_then() -> None:
-    """Their commits have no entry yet, so every twentieth look lists the manifests."""
+def test_an_aborted_job_is_reported() -> None:
+    """Who waits for a job that was aborted reads why, rather than that it is not there yet."""
     lake = Lake()
-    commit(lake)
-    wait = Wait(lake)
-    wait.look(3)
-    commit_without_a_log(lake, an_id("older"))
-    assert wait.found(16) is None
-    assert wait.found() == an_id("older")
+    lake.set_up(OURS).abort(reason="a bad day")
+    found = Wait(lake, job=OURS).look()
+    assert found.outcome == "absent"
+    assert found.seen.endswith("the job is aborted, and never commits: a bad day")
+
+
+def test_only_the_newest_commits_are_looked_at() -> None:
+    """A search reads older entries until it has what it wants, and at most as many commits as it was told."""
+    lake = Lake()
+    commit(lake, OURS, "monday")
+    for number in range(MANY):
+        commit(lake, an_id(str(number)))
+    assert Wait(lake, depth=MANY).found() is None
+    assert Wait(lake, depth=MANY + 1).found() == OURS
+    wait = Wait(lake, run_id="sunday")
+    assert wait.found() == an_id(str(MANY - 1))
+    assert len(wait.requests) == 3
+
+
+def test_data_older_than_the_log_is_no_commit_of_a_job() -> None:
+    """A waiter without further wishes is not content with the files that the first setup found."""
+    lake = Lake()
+    lake.put({"dt=1/older.parquet": b"older"})
+    lake.set_up(OURS)
+    found = Wait(lake, min_files=1).look()
+    assert (found.manifest, found.outcome) == (None, "absent")
+    assert search_manifest(lake.store, lake.destination) is None
 
 
 def test_a_deleted_log_is_noticed() -> None:
@@ -117,53 +144,95 @@ def test_a_deleted_log_is_noticed() -> None:
         commit(lake, an_id(name))
     wait = Wait(lake)
     wait.look(3)
-    for key in lake.keys(""):
-        lake.store.delete(BUCKET, key)
+    delete_everything(lake)
     commit(lake, OURS, "monday")
-    assert wait.found(17) == OURS
+    assert wait.found(16) is None
+    assert wait.found() == OURS
 
 
-def test_an_unreadable_log_does_not_end_the_wait() -> None:
-    """With a damaged entry, or without permission, the manifests are listed as before."""
+def test_a_log_that_was_begun_anew_and_grew_is_noticed_at_once() -> None:
+    """If the new log is longer, its next entry does not follow the one that was read."""
+    lake = Lake()
+    commit(lake, an_id("before"))
+    wait = Wait(lake)
+    wait.look()
+    delete_everything(lake)
+    commit(lake, THEIRS)
+    commit(lake, OURS, "monday")
+    assert wait.found() == OURS
+
+
+def test_a_damaged_log_is_reported_and_does_not_end_the_wait() -> None:
+    """Commits after the damage are found; without one the search says what is wrong."""
     lake = Lake()
     commit(lake)
     wait = Wait(lake)
-    wait.look(3)
-    commit(lake, THEIRS, "monday")
-    lake.tamper(entry_key(Destination.parse(lake.destination), 2), cut=1)
-    assert wait.found() == THEIRS
+    wait.look()
+    commit(lake, THEIRS)
+    whole = lake.get(key_of_entry(lake, 3))
+    lake.tamper(key_of_entry(lake, 3), cut=1)
+    assert wait.look().outcome == "half-written"
+    lake.store.put(BUCKET, key_of_entry(lake, 3), whole)
+    commit(lake, an_id("next"), "monday")
+    lake.tamper(key_of_entry(lake, 3), cut=1)
+    assert wait.found() == an_id("next")
+
+
+def test_a_copied_log_is_not_believed() -> None:
+    """The entries of a copied dataset name the original, whose commits are not here."""
+    lake = Lake()
+    commit(lake, OURS, "monday")
+    for key in lake.keys("flights/"):
+        lake.store.put(BUCKET, key.replace("flights/", "copy/"), lake.get(key))
+    copy = Snapshot(lake.store, Destination.parse(f"s3://{BUCKET}/copy/"))
+    copy.refresh()
+    found = ManifestSearch(copy, Criteria.of(run_id="monday")).look()
+    assert (found.manifest, found.outcome) == (None, "foreign")
+    assert "is a copy" in found.seen
 
 
 @pytest.mark.parametrize("error", [AccessDenied("403"), Unavailable("503"), NoSuchBucket("404")], ids=repr)
-def test_an_error_of_the_log_does_not_last(error: Exception) -> None:
-    """Permission for the log is not needed; any other error reaches all waiters, until the next look."""
+def test_an_error_lasts_until_the_next_look(error: Exception) -> None:
+    """All waiters at one snapshot get the error of the request that one of them made."""
     lake = Lake()
     commit(lake)
-    wait = Wait(lake)
-    wait.look(3)
+    view = Snapshot(lake.store, Destination.parse(lake.destination))
+    searches = [ManifestSearch(view, Criteria.of(run_id="monday")) for _ in range(2)]
+    view.refresh()
     commit(lake, THEIRS, "monday")
 
-    def fail(call: StoreCall) -> None:
-        if "/log/" in call.key:
-            raise error
+    def fail(_: StoreCall) -> None:
+        raise error
 
     lake.store.before = fail
-    if isinstance(error, AccessDenied):
-        assert wait.found() == THEIRS
-    else:
+    view.refresh()
+    lake.store.rest()
+    for search in searches:
         with pytest.raises(type(error)):
-            wait.look()
-        lake.store.rest()
-        assert wait.found() == THEIRS
+            search.look()
+    view.refresh()
+    assert all(search.look().manifest is not None for search in searches)
 
 
-def test_a_place_without_a_log_costs_no_more_than_before() -> None:
-    """A look takes a HEAD of the marker and a listing, and the log is looked up once."""
+@pytest.mark.parametrize(
+    ("marker", "outcome"),
+    [
+        (None, "absent"),
+        (b"", "empty"),
+        (b'{"name": "org', "half-written"),
+        (b'{"name": "something else"}', "foreign"),
+        (b'{"name": "org.apache.hadoop.fs.s3a.commit.files.SuccessData/1"}', "foreign"),
+    ],
+)
+def test_a_place_without_a_log(marker: bytes | None, outcome: str) -> None:
+    """A look takes a listing of the log and a GET of the marker, whose writer the result names."""
     lake = Lake()
+    if marker is not None:
+        lake.put({"_SUCCESS": marker})
     wait = Wait(lake)
-    for look in range(1, 20):
-        assert wait.look().outcome == "absent"
-        assert len(wait.requests) == (3 if look == 2 else 2)
+    for _ in range(3):
+        assert wait.look().outcome == outcome
+        assert [verb for verb, _ in wait.requests] == ["list_objects", "get"]
     commit(lake, OURS, "monday")
     assert wait.found() == OURS
 
@@ -174,22 +243,20 @@ def feed(lake: Lake, memory: Mapping[str, Any] | None = None) -> ManifestFeed:
 
 
 def jobs(watched: ManifestFeed) -> list[str]:
-    """Poll once."""
+    """Look once."""
     return [manifest.job_id for manifest in watched.look()]
 
 
-def test_a_poll_is_one_request_with_a_log() -> None:
-    """A new feed finds the end of the log and lists no manifests, and then reads the next entry."""
+def test_a_poll_is_one_request() -> None:
+    """A new feed finds the end of the log, and then reads the next entry."""
     lake = Lake()
     commit(lake)
     watched = feed(lake)
-    lake.store.calls.clear()
     assert jobs(watched) == []
-    assert lake.store.calls == [StoreCall("list_objects", BUCKET, f"{HOME}log/")]
-    for _ in range(30):
+    for _ in range(10):
         lake.store.calls.clear()
         assert jobs(watched) == []
-        assert lake.store.calls == [StoreCall("get", BUCKET, f"{HOME}log/{2:020d}.json")]
+        assert lake.store.calls == [StoreCall("get", BUCKET, f"{HOME}log/{3:020d}.json")]
 
 
 def test_every_commit_is_yielded_once_and_in_order() -> None:
@@ -221,45 +288,35 @@ def test_a_commit_counts_as_seen_with_the_next_one() -> None:
     assert jobs(feed(lake, watched.memory)) == [an_id("b"), an_id("c")]
 
 
-def test_a_position_of_an_earlier_version_is_continued() -> None:
-    """It knows nothing of the log, so commits since then are listed, and nothing comes twice."""
-    lake = Lake()
-    commit(lake)
-    memory = {"job_id": OURS, "met": {OURS: lake.store.head(BUCKET, f"{HOME}manifests/{OURS}.json").modified}}
-    names = [an_id(name) for name in "abc"]
-    for name in names:
-        lake.store_clock.advance(1)
-        commit(lake, name)
-    # The last committer died before it wrote its manifest.
-    lake.store.delete(BUCKET, f"{HOME}manifests/{names[-1]}.json")
-    watched = feed(lake, memory)
-    assert jobs(watched) == names
-    assert jobs(watched) == []
-    assert watched.memory is not None
-    assert watched.memory["log"] == 4
-
-
-def test_a_feed_switches_to_a_log_that_begins() -> None:
-    """Manifests are listed until then, and none is lost or repeated."""
-    lake = Lake()
-    watched = feed(lake)
-    assert jobs(watched) == []
-    older = an_id("older")
-    commit_without_a_log(lake, older)
-    assert jobs(watched) == [older, THEIRS]
-    commit(lake, OURS)
-    lake.store.calls.clear()
-    assert jobs(watched) == [OURS]
-    assert not any("manifests" in call.key for call in lake.store.calls)
-
-
-def test_an_error_in_the_middle_of_a_listing_loses_nothing() -> None:
-    """A feed switches to the log only after it has yielded everything that the listing showed."""
+@pytest.mark.parametrize("longer", [False, True])
+def test_a_feed_goes_on_with_the_newest_commit_of_a_new_log(longer: bool) -> None:
+    """Commits that a restored log had before are not yielded all over again, and the newest is not missed."""
     lake = Lake()
     watched = feed(lake)
     jobs(watched)
-    commit_without_a_log(lake, an_id("older"))
-    looking = watched.look()
-    assert next(looking).job_id == an_id("older")
-    looking.close()
-    assert jobs(watched) == [an_id("older"), THEIRS]
+    commit(lake)
+    assert jobs(watched) == [OURS]
+    delete_everything(lake)
+    names = [an_id(name) for name in ("abc" if longer else "")]
+    for name in names:
+        commit(lake, name)
+    lake.set_up(an_id("gone")).abort()
+    found = [name for _ in range(20) for name in jobs(watched)]
+    assert found == names[-1:]
+    commit(lake, THEIRS)
+    assert jobs(watched) == [THEIRS]
+
+
+def test_a_damaged_entry_stops_a_feed() -> None:
+    """Nobody commits after a damaged entry, so the feed reports it and stays where it is."""
+    lake = Lake()
+    watched = feed(lake)
+    jobs(watched)
+    commit(lake)
+    whole = lake.get(key_of_entry(lake, 2))
+    lake.tamper(key_of_entry(lake, 2), cut=1)
+    for _ in range(2):
+        with pytest.raises(InvalidRecord):
+            jobs(watched)
+    lake.store.put(BUCKET, key_of_entry(lake, 2), whole)
+    assert jobs(watched) == [OURS]
