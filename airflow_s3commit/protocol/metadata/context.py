@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.store.base import ObjectStore
@@ -78,16 +78,26 @@ class JobContext:
         return f"job {self.job_id} on {self.layout.destination.uri}"
 
     def as_recorded(self, record: JobRecord) -> JobContext:
-        """Return the context with the settings of the job's own record.
-
-        It writes records with the headers of the job's options.
+        """Return the context with the settings of the job's own record: its staging, and its headers.
 
         Args:
             record: The job's own record.
 
         """
         store = with_headers(self.store, record.options.object_options.of_records)
-        return replace(self, store=store, record=record)
+        return replace(self.in_staging(record.staging), store=store, record=record)
+
+    def in_staging(self, uri: str) -> JobContext:
+        """Return the context of the same job with its staging at a URI that one of its records names.
+
+        Raises:
+            InvalidRecord: It cannot be the staging of this job.
+
+        """
+        if uri in ("", self.layout.staging.uri):
+            return self
+        layout = Layout(self.layout.destination, Destination.parse(uri), self.job_id)
+        return replace(self, layout=layout)
 
     def staging_uri(self, key: str) -> str:
         """Return the URI of a key in the staging bucket."""

@@ -90,6 +90,7 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
         S3CommitError: A request failed; run the step again.
 
     """
+    context = context.in_staging(entry.staging)
     # Before uploads are listed: a task attempt that records its output later finds the receipt.
     write_receipt(context.store, context.layout.destination, entry)
     staged = list_staging(context)

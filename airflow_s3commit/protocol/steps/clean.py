@@ -69,7 +69,7 @@ def clean(context: JobContext, entry: Entry, staged: list[ObjectInfo] | None) ->
 
     Args:
         context: The job.
-        entry: Its end, which names its staging.
+        entry: Its end.
         staged: What `list_staging` returned.
 
     """
@@ -80,8 +80,7 @@ def clean(context: JobContext, entry: Entry, staged: list[ObjectInfo] | None) ->
     found = (
         staged if staged is not None else store.list_objects(context.staging_bucket, layout.staging.prefix)
     )
-    own = (info.key for info in found) if entry.staging in ("", layout.staging.uri) else iter(())
-    delete_records(context, chain(own, [seal] if is_near else []))
+    delete_records(context, chain((info.key for info in found), [seal] if is_near else []))
     if not is_near:
         delete_record(context, context.bucket, seal)
     delete_record(context, context.bucket, job_key(layout.destination, context.job_id))

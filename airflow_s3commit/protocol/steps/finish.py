@@ -64,6 +64,7 @@ def finish(context: JobContext, entry: Entry, known: Known | None = None) -> Non
     """
     commit = entry.commit
     assert commit is not None
+    context = context.in_staging(entry.staging)
     store, home = context.store, context.layout.destination
     takes = commit.takes != "nothing" or bool(commit.restores)
     needs_what_left = takes and (entry.marks or not commit.retain)

@@ -102,8 +102,9 @@ def set_up(
     if not adopting:
         check_new_id(context.job_id)
     log = Log(context)
-    begin_log(context, log)
-    refuse_ended(context, log.end)
+    if not begin_log(context, log):
+        # The newest entry first: it alone may lack its receipt. So the job ends after its base, if at all.
+        refuse_ended(context, log.end or find_end(context))
     if options.conflict_mode == "fail" and options.whole_destination:
         # A job that could only fail is refused before it writes anything; the commit looks again.
         decide(context, options, (), read_table(context.store, context.layout.destination))
@@ -126,7 +127,7 @@ def set_up(
         raise JobMismatch(
             f"{context.name} is open with other options: {found.options}; give the new job another id"
         )
-    # Write, then look. The newest entry was read before: it alone may lack its receipt.
+    # Write, then look: another process may have ended the job since the first look.
     if (end := find_end(context)) is not None:
         if found.nonce == record.nonce:
             with suppress(PreconditionFailed):
@@ -135,11 +136,11 @@ def set_up(
     return stored
 
 
-def begin_log(context: JobContext, log: Log) -> None:
-    """Read the newest entry of a log, after creating the first one if there is none. Repeatable.
+def begin_log(context: JobContext, log: Log) -> bool:
+    """Read the newest entry of a log, or create the first one; return whether this process created it.
 
     That entry lists the data that is there, or nothing. It is made before any upload is completed there:
-    otherwise a job's file could enter the table twice, or stay in it after an abort.
+    otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable.
 
     Raises:
         InvalidDestination: There is no log, and the destination is an object, or another dataset lies below.
@@ -147,7 +148,7 @@ def begin_log(context: JobContext, log: Log) -> None:
     """
     log.read_listed()
     if log.head.number:
-        return
+        return False
     _refuse_object(context)
     files = list_older_data(context)
     write_list(context, files, OLDER_DATA)
@@ -170,8 +171,10 @@ def begin_log(context: JobContext, log: Log) -> None:
             nonce=context.new_id(),
         )
 
-    if log.append(first) is None:
-        log.read()
+    if log.append(first) is not None:
+        return True
+    log.read()
+    return False
 
 
 def _refuse_object(context: JobContext) -> None:
@@ -194,7 +197,7 @@ def _refuse_object(context: JobContext) -> None:
 
 
 def recorded(context: JobContext) -> JobContext:
-    """Return the context with the job's record; unchanged if it has that already, or there is none.
+    """Return the context with the job's record, and with the staging that it names; unchanged without one.
 
     A record never changes, so one that was read before is as good as one that is read now.
 
@@ -290,6 +293,4 @@ def _checked(context: JobContext, record: JobRecord) -> JobRecord:
     if (record.job_id, record.destination) != (layout.job_id, layout.destination.uri):
         where = join_uri(context.bucket, job_key(layout.destination, layout.job_id))
         raise InvalidRecord(f"{where} is of job {record.job_id} on {record.destination}: it was copied here")
-    if record.staging != layout.staging.uri:
-        raise JobMismatch(f"{context.name} has its staging at {record.staging}, not at {layout.staging.uri}")
     return record

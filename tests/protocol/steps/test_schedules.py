@@ -20,7 +20,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.crash.late import Delay, LateStore
-from tests.protocol.steps.lake import A, Actor, B, C, Lake, Watched, calls_of, play
+from tests.protocol.steps.lake import BUCKET, ROOT, A, Actor, B, C, Lake, Watched, calls_of, play
 
 FAULTS: tuple[Effect, ...] = ("crash-before", "crash-after", "lose-answer", "refuse")
 MODES = ("append", "replace")
@@ -255,6 +255,21 @@ def play_late_sealer() -> None:
         watched, _ = play(lake, actors, [(0, written), (1, committed), (2, aborted)])
         watched.check_left()
         end_all(lake, watched, A)
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_record_never_begins_after_the_end_of_its_job(end: str) -> None:
+    """A setup that stops anywhere after its job's end leaves no record from which that end is not found."""
+    calls = 20
+    for nth, fault in product(range(1, calls), FAULTS):
+        lake = Lake()
+        lake.prepare(A, "append")
+        (lake.commit if end == "commit" else lake.abort)(A)(lake.store)
+        lake.prepare(B, "append")
+        lake.commit(B)(lake.store)
+        with suppress(S3CommitError, Crash):
+            lake.set_up(A, "append")(FaultyStore(lake.store, Fault(fault, nth=nth)))
+        assert not list(lake.store.list_objects(BUCKET, f"{ROOT}_s3commit/open/"))
 
 
 def test_a_sealer_that_slept_hides_no_object() -> None:
