@@ -1,38 +1,32 @@
 """The generations of a table, for a page: newest first, a page at a time, with charts of the table's size.
 
-A page takes a bounded number of requests, however long the log is: its entries, and one entry for each commit
-that still had files, to know the size of the table.
+A page takes a bounded number of requests, however long the log is: its entries, a checkpoint before them, and
+one entry for each other commit that had files then, to know whose they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any
 
 from airflow_s3commit import _format
-from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.plugin.stores import Place
-from airflow_s3commit.protocol.metadata.log import newest_entries
-from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
-from airflow_s3commit.protocol.model.codec import decode, largest
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import entry_key
-from airflow_s3commit.protocol.model.log import LogEntry
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.codec import largest
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, entry_key
 from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.steps.fold import entries_after, read_table
+from airflow_s3commit.protocol.steps.log import decode_entry, find_head
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 
 #: Entries on one page.
 PER_PAGE = 25
 
-#: Maximum number of commits to read beside those of the page, for the size of the table.
+#: Maximum number of commits to read beside those of the page, to know whose files the sizes count.
 MOST_LIVE = 200
-
-#: Rollbacks on a page before which the size is counted anew: they name files that the table had before, too.
-_RECOUNTS = 3
 
 #: Partitions of an entry to name.
 _NAMED = 3
@@ -47,14 +41,14 @@ class Step:
 
     Attributes:
         number: Its number; the generation of a commit.
-        kind: Its kind, such as ``commit``.
+        kind: ``commit``, ``abandon`` or ``release``.
         job_id: Its job; empty for entries without a job.
         context: The job's context.
-        at: Time of the entry, in milliseconds since the epoch by the writer's clock; None if unknown.
+        at: Time of the entry, in milliseconds since the epoch by the writer's clock.
         mode: Conflict mode of a commit.
         added: What a commit added.
         removed: What a commit replaced.
-        partitions: The first partitions that a commit added files to.
+        partitions: The first partitions that a commit changed.
         partition_count: Number of all of them.
         note: More about the entry, as text.
         after: Files and bytes of the table after the entry; None if unknown.
@@ -63,9 +57,9 @@ class Step:
 
     number: int
     kind: str
-    job_id: str = ""
-    context: Mapping[str, str] = field(default_factory=dict)
-    at: int | None = None
+    job_id: str
+    context: Mapping[str, str]
+    at: int
     mode: str = ""
     added: Counts | None = None
     removed: Counts | None = None
@@ -85,7 +79,6 @@ class HistoryView:
         older: The number to continue before; None if these are the oldest entries of the history.
         hidden: Number of entries on the page that the user may not see.
         sized: Contexts of the commits whose files the sizes count.
-        since_baseline: Whether the sizes exclude data that is older than the log.
 
     """
 
@@ -93,8 +86,7 @@ class HistoryView:
     steps: Sequence[Step] = ()
     older: int | None = None
     hidden: int = 0
-    sized: Sequence[Mapping[str, str]] = ()
-    since_baseline: bool = False
+    sized: Sequence[Mapping[str, str]] = field(default=())
 
     def visible_to(self, may_read: Callable[[Mapping[str, str]], bool]) -> HistoryView:
         """Return the view without the jobs that a user may not see, and without sizes that would reveal them.
@@ -123,122 +115,81 @@ def read_history(store: ObjectStore, place: Place, before: int | None) -> Histor
         S3CommitError: A request failed.
 
     """
-    found = newest_entries(store, place.destination, PER_PAGE + 1, 1, before=before)
-    entries = list(islice(found, PER_PAGE + 1))
-    shown = entries[:PER_PAGE]
-    steps = list(map(_step, shown))
-    size, sized, since_baseline = _size_after(store, place, shown)
-    recounts = _RECOUNTS
-    for index, entry in enumerate(shown):
-        if size is None:
-            break
-        steps[index] = replace(steps[index], after=size)
-        if entry.restores is not None and recounts:
-            recounts -= 1
-            size, more, _ = _size_after(store, place, shown[index + 1 :])
-            sized = [*sized, *more]
-        else:
-            size = _size_before(entry, size)
-    older = shown[-1].number if len(entries) > PER_PAGE else None
-    return HistoryView(place, steps, older, sized=sized, since_baseline=since_baseline)
+    home = place.destination
+    last = find_head(store, home)
+    if before is not None:
+        last = min(last, before - 1)
+    first = max(last - PER_PAGE + 1, 1)
+    table = read_table(store, home, first - 1)
+    sized = _contexts(store, home, list(table.commits()))
+    steps: list[Step] = []
+    for read in entries_after(store, home, table.head, last):
+        table.apply(read.entry, read.sha256)
+        steps.insert(0, _step(read.entry, None if sized is None else _size(table)))
+    return HistoryView(
+        place,
+        steps,
+        first if first > 1 else None,
+        sized=[*(sized or ()), *(step.context for step in steps if step.job_id and step.added)],
+    )
 
 
-def _step(entry: LogEntry) -> Step:
-    manifest = entry.manifest
-    if manifest is None:
-        record: Any = getattr(entry, "aborted" if entry.kind == "abandon" else entry.kind, None)
-        has_job = entry.kind not in ("baseline", "release")
-        return Step(
-            entry.number,
-            entry.kind,
-            job_id=entry.job_id if has_job else "",
-            context=getattr(record, "context", {}),
-            at=getattr(record, "since", None),
-            note=_note(entry),
-        )
-    names = sorted(manifest.partitions)
-    return Step(
+def _step(entry: Entry, after: Counts | None) -> Step:
+    commit = entry.commit
+    step = Step(
         entry.number,
         entry.kind,
-        entry.job_id,
-        manifest.context,
-        manifest.committed,
-        manifest.mode,
-        manifest.counts.without_columns(),
-        manifest.replaced,
-        names[:_NAMED],
-        len(names),
+        entry.job_id or "",
+        entry.context,
+        entry.since,
+        note=_note(entry),
+        after=after,
+    )
+    if commit is None:
+        return step
+    names = sorted(commit.partitions or commit.restores)
+    return replace(
+        step,
+        mode=f"rollback to {commit.rolled_back_to}" if commit.rolled_back_to else commit.mode,
+        added=commit.counts.without_columns(),
+        removed=commit.replaced,
+        partitions=names[:_NAMED],
+        partition_count=len(names),
     )
 
 
-def _note(entry: LogEntry) -> str:
-    if entry.aborted is not None:
-        return entry.aborted.reason or ""
-    if entry.baseline is not None:
-        return f"the history begins with older data ({entry.baseline.reason})"
-    if entry.release is not None:
-        count = _format.several(len(entry.release.commits), "commit")
-        return f"retained files of {count} may be deleted"
-    return ""
+def _note(entry: Entry) -> str:
+    if entry.commit is not None and entry.commit.mode == OLDER_DATA:
+        return "what was there before the first job"
+    if entry.frees:
+        return f"retained files of {_format.several(len(entry.frees), 'commit')} may be deleted"
+    return entry.why
 
 
-def _size_before(entry: LogEntry, size: Counts) -> Counts | None:
-    """Return the size of the table before an entry; None if the entry does not have it."""
-    if entry.kind == "baseline" or entry.restores is not None:
+def _size(table: Table) -> Counts:
+    """Return the files and bytes of a table."""
+    files = stored = 0
+    for name, numbers in table.live.items():
+        for number in numbers:
+            counts = table.sources[number].partitions[name]
+            files, stored = files + counts.files, stored + counts.bytes
+    return Counts(files=files, bytes=stored)
+
+
+def _contexts(
+    store: ObjectStore, home: Destination, numbers: Sequence[int]
+) -> Sequence[Mapping[str, str]] | None:
+    """Return the contexts of the jobs of some commits; None if they are too many."""
+    if len(numbers) > MOST_LIVE:
         return None
-    if entry.manifest is None:
-        return size
-    added, removed = entry.manifest.counts, entry.manifest.replaced
-    return Counts(
-        files=max(size.files - added.files + removed.files, 0),
-        bytes=max(size.bytes - added.bytes + removed.bytes, 0),
-    )
-
-
-def _size_after(
-    store: ObjectStore, place: Place, entries: Sequence[LogEntry]
-) -> tuple[Counts | None, Sequence[Mapping[str, str]], bool]:
-    """Return the size of the table after the newest of the entries, and what `HistoryView` says of it."""
-    newest = next((entry.number for entry in entries if entry.manifest is not None), None)
-    if newest is None:
-        return None, (), False
-    try:
-        snapshot = read_snapshot(store, place.destination, newest)
-    except NoSuchKey:
-        return None, (), False
-    if snapshot is None:
-        return None, (), False
-    read = {entry.number: entry.manifest for entry in entries}
-    live = snapshot.commits()
-    unread = [commit.number for commit in live if commit.number not in read]
-    if len(unread) > MOST_LIVE:
-        return None, (), False
-    read.update(_manifests(store, place.destination, unread))
-    total = Counts.total(
-        counts.without_columns()
-        for commit in live
-        for counts in _live_counts(read[commit.number], commit.partitions)
-    )
-    contexts = [manifest.context for commit in live if (manifest := read[commit.number]) is not None]
-    return total, contexts, bool(snapshot.baseline)
-
-
-def _manifests(
-    store: ObjectStore, destination: Destination, numbers: Sequence[int]
-) -> dict[int, ManifestRecord | None]:
-    """Return the manifests in some entries of the log, read several at once."""
-    limit = largest(LogEntry)
-    calls = ((n, Get(destination.bucket, entry_key(destination, n), limit)) for n in numbers)
-    return {
-        number: decode(LogEntry, fetched.body, join_uri(destination.bucket, fetched.info.key)).manifest
-        for number, fetched in outcomes(store, calls)
-        if isinstance(fetched, Fetched)
-    }
-
-
-def _live_counts(manifest: ManifestRecord | None, partitions: Sequence[str]) -> list[Counts]:
-    known = manifest.partitions if manifest is not None else {}
-    return [known[name] for name in partitions if name in known]
+    calls = ((number, Get(home.bucket, entry_key(home, number), largest(Entry))) for number in numbers)
+    found = []
+    for number, fetched in outcomes(store, calls):
+        assert isinstance(fetched, Fetched)
+        entry = decode_entry(fetched.body, home, number).entry
+        if entry.job_id is not None:
+            found.append(entry.context)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

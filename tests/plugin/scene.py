@@ -24,7 +24,7 @@ class Scene:
 
     committed: str
     sealed: str
-    committing: str
+    publishing: str
     open: str
     aborted: str
     secret: str
@@ -41,7 +41,7 @@ def set_scene(store: ObjectStore, *, files: int = 6) -> Scene:
     return Scene(
         committed=committed.reference.job_id,
         sealed=seal(store, context=NIGHTLY, day=3, mode="replace", files=files).reference.job_id,
-        committing=crash(store, context=NIGHTLY, day=4, files=files).reference.job_id,
+        publishing=crash(store, context=NIGHTLY, day=4, files=files).reference.job_id,
         open=begin(store, context=NIGHTLY, day=5, files=files).reference.job_id,
         aborted=aborted.reference.job_id,
         secret=seal(store, ORDERS, context=SECRET, day=1).reference.job_id,
@@ -73,10 +73,9 @@ def begin(
 
 
 def seal(store: ObjectStore, destination: str = FLIGHTS, **how: object) -> Job:
-    """Leave a job sealed and planned."""
+    """Leave a job sealed."""
     job = begin(store, destination, **how)  # type: ignore[arg-type]
     job.seal()
-    job.plan()
     return job
 
 
