@@ -76,8 +76,8 @@ LARGEST: Final[Mapping[str, int]] = {
     "SealRecord": 128 * MIB,
     # A commit's partitions, and a million objects that it takes.
     "Entry": 256 * MIB,
-    # Lines of lists.
-    "CheckpointStart": 128 * MIB,
+    # Lines of lists. The first one of a checkpoint has all schemas.
+    "CheckpointStart": 4 * MIB,
     "SourceLine": 64 * KIB,
     # A partition of some fifty thousand commits.
     "PartitionLine": 4 * MIB,

@@ -118,15 +118,14 @@ class Table:
             self.freed = {one: self.retained.pop(one) for one in entry.frees if one in self.retained}
         if entry.commit is None:
             return Left({}, {})
-        sources = dict(self.sources)
         left = self._commit(entry, entry.commit)
-        numbers = {number for numbers in left.values() for number in numbers}
+        sources = {number: self.sources[number] for numbers in left.values() for number in numbers}
         unowned = {one.key: one.etag for one in entry.commit.unowned}
         if entry.commit.retain and (left or unowned):
             self.retained[entry.number] = Retained(left, entry.commit.retain, unowned)
         else:
             self._forget(left)
-        return Left(left, {number: sources[number] for number in numbers})
+        return Left(left, sources)
 
     def left_by(self, takes: str, partitions: Iterable[str]) -> dict[str, list[int]]:
         """Return the pieces that would leave if the next commit took these partitions, or everything."""
@@ -224,10 +223,11 @@ class Table:
     def _restore(self, partition: str, numbers: list[int], left: dict[str, list[int]]) -> None:
         """Give a partition the commits that it had: some of them are live now, the others are retained."""
         before = self.live.pop(partition, [])
-        for retained in self.retained.values():
-            if partition in retained.pieces:
-                still = [one for one in retained.pieces[partition] if one not in numbers]
-                retained.pieces[partition] = still
+        for generation, kept in list(self.retained.items()):
+            if still := [one for one in kept.pieces.pop(partition, ()) if one not in numbers]:
+                kept.pieces[partition] = still
+            elif not kept.pieces and not kept.unowned:
+                del self.retained[generation]
         if numbers:
             self.live[partition] = list(numbers)
         left[partition] = [one for one in before if one not in numbers]

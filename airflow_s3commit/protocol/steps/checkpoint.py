@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.codec import (
-    MIB,
     Count,
     Generation,
     Line,
@@ -23,15 +22,11 @@ from airflow_s3commit.protocol.model.codec import (
     Versioned,
     decode_lines,
     encode,
+    largest,
 )
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Retained, Source, Table
-
-#: The longest line: a partition that consists of some fifty thousand commits.
-_LINE_BYTES = 4 * MIB
-
-_STEP_BYTES = 64 * 1024
 
 
 class CheckpointStart(Versioned, frozen=True, kw_only=True):
@@ -75,6 +70,12 @@ class UnownedLine(Struct, frozen=True):
     generation: Generation
     key: Text
     etag: Line
+
+
+#: The longest line that is written or read.
+_LINE_BYTES = max(largest(CheckpointStart), largest(PartitionLine))
+
+_STEP_BYTES = 64 * 1024
 
 
 def to_bytes(table: Table, destination: str) -> bytes:
@@ -211,21 +212,21 @@ def _lines(body: bytes, where: str) -> Iterator[bytes]:
         InvalidRecord: It is no gzip, a line is too long or empty, or the last one is cut off.
 
     """
-    stream, waiting, held = zlib.decompressobj(wbits=31), body, b""
-    while not stream.eof:
-        try:
-            piece = stream.decompress(waiting, _STEP_BYTES)
-        except zlib.error as error:
-            raise InvalidRecord(f"{where} is not a checkpoint: {error}") from error
-        if not piece and not stream.unconsumed_tail and not stream.eof:
-            break
-        waiting = stream.unconsumed_tail
-        *whole, held = (held + piece).split(b"\n")
-        for line in whole:
-            if not line:
-                raise InvalidRecord(f"{where} has an empty line")
-            yield line
-        if len(held) > _LINE_BYTES:
-            raise InvalidRecord(f"{where} has a line of more than {_LINE_BYTES} bytes")
+    stream, held = zlib.decompressobj(wbits=31), b""
+    for start in range(0, len(body), _STEP_BYTES):
+        waiting = body[start : start + _STEP_BYTES]
+        while waiting and not stream.eof:
+            try:
+                piece = stream.decompress(waiting, _STEP_BYTES)
+            except zlib.error as error:
+                raise InvalidRecord(f"{where} is not a checkpoint: {error}") from error
+            waiting = stream.unconsumed_tail
+            *whole, held = (held + piece).split(b"\n")
+            for line in whole:
+                if not line:
+                    raise InvalidRecord(f"{where} has an empty line")
+                yield line
+            if len(held) > _LINE_BYTES:
+                raise InvalidRecord(f"{where} has a line of more than {_LINE_BYTES} bytes")
     if held or not stream.eof:
         raise InvalidRecord(f"{where} is cut off")
