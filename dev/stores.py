@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit import Job, JobOptions, RetryPolicy, S3Config, S3Store, write_job
 from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.store.s3.config import new_client
@@ -311,8 +312,6 @@ def abort_many(store: S3Store, uploads: int = UPLOADS) -> int:
 
 def diagnose(store: S3Store) -> Diagnosis:
     """Run the doctor at its own place."""
-    from airflow_s3commit.protocol.doctor.examine import examine  # SWITCH: back to the top
-
     return examine(store, Destination(BUCKET, f"{uuid.uuid4().hex}/"))
 
 

@@ -1,16 +1,14 @@
 """Find jobs that Hadoop's S3A committers left, and adopt one to commit or abort it.
 
 Adoption copies Hadoop's records into a job of ours with the same id, which is then committed or aborted like
-any other. The Hadoop job must be dead, since its driver and tasks ignore our states and locks.
+any other. The Hadoop job must be dead, since its driver and tasks ignore our records.
 
-`abort_job` reads the pendingsets of a magic directory itself, since they are in the job's staging. Those of
-another directory are copied there first. The preparation of an abort also determines whether the Hadoop job
-had begun to publish, and so whether there are objects to delete.
+An abort reads the pendingsets of a magic directory itself, since they are in the job's staging. Those of
+another directory are copied there first. It also deletes the objects that Hadoop has published.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
@@ -23,8 +21,6 @@ from airflow_s3commit.exceptions import (
     InvalidOption,
     InvalidRecord,
     JobClosed,
-    NoSuchKey,
-    NoSuchUpload,
     Refused,
     S3CommitError,
 )
@@ -33,42 +29,36 @@ from airflow_s3commit.protocol.adoption.takeover import (
     Adoption,
     check,
     import_file,
-    is_taken_over,
+    is_sealed,
+    published,
+    refuse_occupied_again,
     refuse_unknown,
     take_over,
 )
 from airflow_s3commit.protocol.hadoop.files import HadoopFile, HadoopFiles, job_id_of, magic_files, read_files
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, examine
-from airflow_s3commit.protocol.lifecycle.abort import abort_job
-from airflow_s3commit.protocol.lifecycle.commit import commit_job
-from airflow_s3commit.protocol.lifecycle.run import Progress
-from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
-from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, clean_staging
-from airflow_s3commit.protocol.metadata.state import find_job, is_spent, move, read_state
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
 from airflow_s3commit.protocol.model.codec import text_digest
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import BEFORE_COMMIT, AbortReport, JobOptions, JobRecord
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.ownership import is_ours
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.protocol.steps.abort import abort
+from airflow_s3commit.protocol.steps.commit import commit as commit_job
+from airflow_s3commit.protocol.steps.progress import Progress
+from airflow_s3commit.store.base import ObjectStore
 
-logger = logging.getLogger(__name__)
-
-#: The reason in the record of such an abort.
+#: The reason in the log of such an abort.
 ABORT_REASON = "adopted from Hadoop to be aborted"
 
-_BATCH = 1_000
 
+def prepare_abort(adoption: Adoption) -> bool:
+    """Set up a Hadoop job as ours, and import its uploads. Repeatable.
 
-def prepare_abort(adoption: Adoption) -> None:
-    """Set up a Hadoop job as ours, import its uploads and move it to ``aborting``. Repeatable.
-
-    Does nothing if the job has no files, or an earlier adoption has gone that far.
+    Returns:
+        Whether there is something to abort.
 
     Raises:
         InvalidRecord: A file is damaged, or not Hadoop's. Nothing was changed.
@@ -77,36 +67,24 @@ def prepare_abort(adoption: Adoption) -> None:
         S3CommitError: A request failed; prepare it again.
 
     """
-    if is_ending(adoption):
-        return
-    context = adoption.context
-    current = read_state(context)
-    files = adoption.files()
+    if adoption.end() is not None:
+        return True
+    existing, files = adoption.context.record, adoption.files()
     if not files.found and not files.unknown:
-        return
+        return existing is not None
     check_abort(adoption, files)
-    if not (current is None and is_spent(context)) and not _set_up(adoption, files):
-        return
-    context = adoption.context
+    uploads = (
+        upload
+        for _, pendingset in adoption.readable(files.found, forgiving=adoption.force)
+        for upload in pendingset.commits
+    )
+    own = {key for key, is_own in published(adoption.context, uploads) if is_own}
+    neutral = msgspec.structs.replace(adoption.options, committer="magic", conflict_mode="append")
+    adoption.set_up(existing.options if existing is not None else neutral, files.uri, own)
     if adoption.pendingsets_uri is not None:
         for file, pendingset in adoption.readable(files.found, forgiving=adoption.force):
-            import_file(context, file, pendingset, ABORTED, text_digest(file.key).hex())
-    current = read_state(context)
-    if current is None:
-        adoption.clean_up_if_superseded()
-    elif current.record.state in BEFORE_COMMIT:
-        # The result holds until another process changes the state, in which case the move fails.
-        begun = _was_publishing(adoption, files)
-        move(context, current, "aborting", reason=ABORT_REASON, begun=begun)
-
-
-def is_ending(adoption: Adoption) -> bool:
-    """Return whether our job is past ``sealed``: its commit or abort has begun, or it is committed."""
-    adoption.load_context()
-    current = read_state(adoption.context)
-    if current is None:
-        return find_manifest(adoption.context) is not None
-    return current.record.state not in BEFORE_COMMIT
+            import_file(adoption.context, file, pendingset, ABORTED, text_digest(file.key).hex())
+    return True
 
 
 def clean_up(context: JobContext) -> int:
@@ -136,18 +114,18 @@ def clean_up(context: JobContext) -> int:
     refuse_unknown(files)
     counted = {PendingId.of(upload) for upload in _uploads(context, files.committed)}
     leftover = {PendingId.of(upload) for upload in _uploads(context, files.others)} - counted
-    aborted = abort_uploads(context, leftover)
-    # clean_staging only removes a directory whose job record names it, and Hadoop writes no such record.
+    # Its names do not show whose its uploads are, as those of an adopted job; nothing else adopts it.
+    options = JobOptions(committer="magic", conflict_mode="append")
     record = JobRecord(
         **context.layout.place,
-        options=JobOptions(committer="magic", conflict_mode="append"),
-        context={"cleaned_up": files.uri},
+        options=options,
         adopted=True,
         created=context.now_ms(),
         nonce=context.new_id(),
     )
-    records.create(context.store, context.staging_bucket, context.layout.job, record)
-    clean_staging(context)
+    aborted = abort_uploads(replace(context, record=record), leftover)
+    listed = context.store.list_objects(context.staging_bucket, context.layout.staging.prefix)
+    delete_records(context, (info.key for info in listed))
     return aborted
 
 
@@ -164,49 +142,6 @@ def check_abort(adoption: Adoption, files: HadoopFiles) -> None:
     adoption.examine(files, commit=False)
     for _ in adoption.readable(files.found, forgiving=adoption.force):
         pass
-
-
-def _set_up(adoption: Adoption, files: HadoopFiles) -> bool:
-    """Set our job up, with the options of an earlier adoption or some that accept any existing data."""
-    existing = find_job(adoption.context)
-    neutral = msgspec.structs.replace(adoption.options, committer="magic", conflict_mode="append")
-    return adoption.set_up(existing.options if existing is not None else neutral, files.uri)
-
-
-def _was_publishing(adoption: Adoption, files: HadoopFiles) -> bool:
-    """Return whether Hadoop has completed uploads of this job, so that the abort must delete their objects.
-
-    An object with an upload's ETag comes from this job only if the upload is gone. If the upload is pending,
-    a rerun with the same file names wrote the object, and the object must stay.
-    """
-    context, published = adoption.context, False
-    uploads = (
-        upload
-        for _, pendingset in adoption.readable(files.found, forgiving=adoption.force)
-        for upload in pendingset.commits
-    )
-    for batch in in_batches(uploads, _BATCH):
-        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in batch]
-        for upload, outcome in outcomes(context.store, calls, NoSuchKey):
-            if not (isinstance(outcome, ObjectInfo) and is_ours(upload, outcome)):
-                continue
-            if _is_pending(context.store, upload):
-                logger.warning(
-                    "%s: %s has the same content but is another job's; the abort deletes no object",
-                    context.name,
-                    join_uri(upload.bucket, upload.destinationKey),
-                )
-                return False
-            published = True
-    return published
-
-
-def _is_pending(store: ObjectStore, upload: PendingUpload) -> bool:
-    try:
-        next(iter(store.list_parts(upload.bucket, upload.destinationKey, upload.uploadId)), None)
-    except NoSuchUpload:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +233,11 @@ def rehearse_adoption(
     files = adoption.files()
     job = examine(store, adoption.context.layout.destination, files) if files.found or files.unknown else None
     try:
-        if commit and not is_taken_over(adoption):
+        if commit and is_sealed(adoption):
+            refuse_occupied_again(adoption)
+        elif commit:
             check(adoption, files)
-        elif not commit and job is not None and not is_ending(adoption):
+        elif job is not None and adoption.end() is None:
             check_abort(adoption, files)
     except Refused as error:
         return Rehearsal(job, error)
@@ -338,7 +275,7 @@ def adopt(
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     **request: Unpack[AdoptionRequest],
-) -> ManifestRecord | AbortReport:
+) -> Manifest | AbortReport:
     """Commit or abort a job that Hadoop's S3A committers left. Repeatable: resumes an interrupted adoption.
 
     The Hadoop job must be dead; its driver may have died in the middle of its job commit. Everything is read
@@ -363,7 +300,9 @@ def adopt(
         InvalidRecord: A file is damaged, of another version or job, or names a key outside the destination;
             or the job id is missing or invalid. Nothing was changed.
         DuplicateOutput: Two tasks write one key, or one task has two pendingsets. Nothing was changed.
-        DestinationNotEmpty: The conflict mode is ``fail``, and there is data. Nothing was changed.
+        DestinationNotEmpty: The conflict mode is ``fail``, and there is data; or an object of another writer,
+            or a file of the table, has the key of one of its files. Nothing was changed.
+        DestinationChanged: A job has replaced files in its partitions since it was adopted.
         AuditFailed: Tasks are missing, or their number is not the expected one. Nothing was changed.
         JobClosed: No task committed, so there is nothing to commit; or the job may be alive; or another
             process aborted it.
@@ -380,9 +319,10 @@ def adopt(
     with naming(adoption.context, "adoption"):
         if commit:
             take_over(adoption)
-            return commit_job(adoption.context, progress=progress)
-        prepare_abort(adoption)
-        return abort_job(adoption.context, force=adoption.force, reason=ABORT_REASON)
+            return Manifest.of(commit_job(adoption.context, progress=progress))
+        if not prepare_abort(adoption):
+            return AbortReport(uploads=0, objects=0)
+        return abort(adoption.context, ABORT_REASON)
 
 
 def _adoption(store: ObjectStore, destination: str | Destination, request: AdoptionRequest) -> Adoption:

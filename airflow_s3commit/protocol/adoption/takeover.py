@@ -6,12 +6,15 @@ anything is written. Our records depend on Hadoop's alone, so a process that res
 beside another one, writes the same bytes. Hadoop's files stay until the job has ended; then the clean-up of
 our records removes the magic directory, which contains both. A staging committer's directory belongs to its
 cluster and is left alone.
+
+Names of Hadoop's files may repeat, and do not show whose they are. So nothing is published over an object of
+another writer, or over a file of the table: that is looked for each time an adoption runs.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -24,6 +27,7 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     JobClosed,
     JobMismatch,
+    NoSuchKey,
     S3CommitError,
 )
 from airflow_s3commit.protocol.hadoop.files import (
@@ -34,24 +38,31 @@ from airflow_s3commit.protocol.hadoop.files import (
     read_files,
 )
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, examine, refusal
-from airflow_s3commit.protocol.lifecycle.abort import abort_job
-from airflow_s3commit.protocol.lifecycle.adopted import refuse_occupied
-from airflow_s3commit.protocol.lifecycle.setup import set_up_job
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.removal import clean_staging
-from airflow_s3commit.protocol.metadata.sealed_job import committed_task
-from airflow_s3commit.protocol.metadata.snapshot import is_retained_at
-from airflow_s3commit.protocol.metadata.state import find_job, is_spent, read_state
+from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
+from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task, load_stage_seals
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
-from airflow_s3commit.protocol.steps.stage import seal_job, seal_stage
+from airflow_s3commit.protocol.steps.conflicts import decide
+from airflow_s3commit.protocol.steps.files import listed_of
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.lists import FileSummary
+from airflow_s3commit.protocol.steps.seal import seal
+from airflow_s3commit.protocol.steps.sealed import find_seal, sealed_uploads
+from airflow_s3commit.protocol.steps.setup import open_job, recorded
+from airflow_s3commit.protocol.steps.stage import seal_stage
+from airflow_s3commit.protocol.steps.state import look_up_end
+from airflow_s3commit.store.base import Head, ObjectInfo
+from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +71,8 @@ _LEFTOVERS = "hadoop.leftovers"
 
 #: The stage of all uploads of a job that is adopted to be aborted.
 ABORTED = "hadoop.aborted"
+
+_BATCH = 1_000
 
 
 @dataclass
@@ -74,7 +87,6 @@ class Adoption:
         force: Skip unreadable files if that loses no committed file, and end a job that may be alive.
         accept_partial: Commit it although task numbers are missing.
         older_than: Seconds without activity below which it may be alive.
-        is_set_up: Whether this process has set our job up, or found it open.
 
     """
 
@@ -85,7 +97,6 @@ class Adoption:
     force: bool
     accept_partial: bool = False
     older_than: float = 0.0
-    is_set_up: bool = False
 
     def examine(self, files: HadoopFiles, *, commit: bool) -> HadoopJob:
         """Return the facts about the Hadoop job, if it may be adopted. Reads only.
@@ -149,109 +160,89 @@ class Adoption:
             else:
                 raise outcome
 
-    def set_up(self, options: JobOptions, source: str) -> bool:
+    def set_up(self, options: JobOptions, source: str, own: Container[str]) -> None:
         """Set our job up. Repeatable.
 
         Args:
             options: Options of our job.
             source: URI of the directory with Hadoop's files, for the job's record.
-
-        Returns:
-            Whether the job is set up; False if another process has committed it.
+            own: Keys of the objects that Hadoop has made of the job's uploads.
 
         """
-        record = set_up_job(self.context, options, {"adopted_from": source}, adopting=True)
-        if record is not None:
-            self.context = self.context.as_recorded(record)
-            self.is_set_up = True
-        if find_manifest(self.context) is None:
-            return self.is_set_up
-        # Another process has committed the job. If it also cleaned up, this set-up wrote the records anew.
-        current = read_state(self.context)
-        if current is None or current.record.state == "open":
-            clean_staging(self.context)
-        return False
+        record = open_job(self.context, options, {"adopted_from": source}, adopting=own)
+        self.context = self.context.as_recorded(record)
 
-    def clean_up_if_superseded(self) -> bool:
-        """Return whether another process has taken the job further, and remove our records if it has ended.
-
-        The process that ends a job removes its records, but this process may have written some after that.
-        If the job has neither a state nor a manifest, another process aborted it: then this one aborts what
-        it has set up, and the result is False.
-        """
-        current = read_state(self.context)
-        if current is not None:
-            return current.record.state != "open"
-        if find_manifest(self.context) is not None:
-            clean_staging(self.context)
-            return True
-        if self.is_set_up:
-            abort_job(self.context)
-        return False
-
-    def load_context(self) -> None:
-        """Update `context` from the record of an earlier adoption, if there is one."""
-        record = find_job(self.context)
-        if record is not None:
-            self.context = self.context.as_recorded(record)
+    def end(self) -> Entry | None:
+        """Return the entry that ended our job; None if it has not ended. Reads the job's record, if any."""
+        self.context = recorded(self.context)
+        return look_up_end(self.context, self.context.record)
 
 
 @dataclass
 class _CommittedOutput:
-    """The output of all committed tasks: digests of keys and uploads, 16 bytes each, and partitions."""
+    """The output of all committed tasks: digests of keys and uploads, 16 bytes each, and partitions.
+
+    Attributes:
+        published: Keys of the objects that Hadoop has made of it.
+
+    """
 
     keys: set[bytes] = field(default_factory=set)
     uploads: set[bytes] = field(default_factory=set)
     partitions: set[str] = field(default_factory=set)
+    published: set[str] = field(default_factory=set)
 
 
-def is_taken_over(adoption: Adoption) -> bool:
-    """Return whether an earlier adoption has sealed the job, begun to end it, or committed it.
+def is_sealed(adoption: Adoption) -> bool:
+    """Return whether an earlier adoption has sealed the job, or committed it.
 
     Raises:
         JobMismatch: The earlier adoption had other options.
         JobClosed: The job was aborted.
 
     """
-    context = adoption.context
-    adoption.load_context()
-    current = read_state(context)
-    if current is not None and current.record.state != "open":
-        existing = find_job(context)
-        if existing is not None and existing.options != adoption.options:
-            raise JobMismatch(f"{context.name} was adopted with other options before; adopt it with those")
-        return True
-    if current is None and find_manifest(context) is not None:
-        return True
-    if current is None and is_spent(context):
+    end, context = adoption.end(), adoption.context
+    if end is not None and end.kind == "abandon":
         raise JobClosed(f"{context.name} was aborted; none of its output will become visible")
-    return False
+    if end is not None or find_seal(context) is None:
+        return end is not None
+    if context.record is not None and context.record.options != adoption.options:
+        raise JobMismatch(f"{context.name} was adopted with other options before; adopt it with those")
+    return True
 
 
 def take_over(adoption: Adoption) -> None:
     """Import a Hadoop job as ours and seal it, unless an earlier adoption has done so. Repeatable.
 
     Raises:
-        S3CommitError: As from `check`; or a request failed.
+        S3CommitError: As from `check`; or a request failed. If another process has ended the job meanwhile,
+            nothing is raised: a commit finishes what that process began.
 
     """
-    if is_taken_over(adoption):
+    if is_sealed(adoption):
+        refuse_occupied_again(adoption)
         return
     try:
         files = adoption.files()
         output = check(adoption, files)
-        if adoption.set_up(adoption.options, files.uri):
-            _import_and_seal(adoption, files, output)
+        adoption.set_up(adoption.options, files.uri, output.published)
+        # Another job may have begun the log meanwhile, and listed what Hadoop has published.
+        _refuse_listed(adoption.context, output.keys)
+        _import_and_seal(adoption, files, output)
     except S3CommitError as error:
-        is_superseded = False
-        with noting(
-            error,
-            "looking for another process's adoption, and removing the records of this one,",
-            "no output of the job has become visible; adopt or abort it again",
-        ):
-            is_superseded = adoption.clean_up_if_superseded()
-        if not is_superseded:
+        has_ended = False
+        with noting(error, "looking for another process's adoption", "adopt or abort the job again"):
+            has_ended = adoption.end() is not None
+        if not has_ended:
             raise
+
+
+def refuse_occupied_again(adoption: Adoption) -> None:
+    """Check the keys of a job that an earlier adoption sealed, unless it has ended. Raises as `check`."""
+    sealed = find_seal(adoption.context)
+    if sealed is not None and adoption.end() is None:
+        stages = load_stage_seals(adoption.context, sealed.record)
+        _refuse_occupied(adoption.context, sealed_uploads(adoption.context, stages))
 
 
 def refuse_unknown(files: HadoopFiles) -> None:
@@ -286,18 +277,91 @@ def check(adoption: Adoption, files: HadoopFiles) -> _CommittedOutput:
     for _ in adoption.readable(files.others, forgiving=adoption.force):
         pass
     committed = adoption.readable(files.committed, forgiving=False)
-    refuse_occupied(context, (upload for _, pendingset in committed for upload in pendingset.commits))
+    uploads = (upload for _, pendingset in committed for upload in pendingset.commits)
+    output.published = _refuse_occupied(context, uploads)
     if adoption.options.conflict_mode == "fail":
-        whole = adoption.options.whole_destination
-        is_retained = is_retained_at(context.store, context.layout.destination)
-        for info in data_objects(context, None if whole else sorted(output.partitions)):
-            if is_retained(info.key):
-                continue
+        _refuse_data(adoption, output)
+    return output
+
+
+def _refuse_data(adoption: Adoption, output: _CommittedOutput) -> None:
+    """Refuse conflict mode ``fail`` where there is data, before anything is written."""
+    context, options = adoption.context, adoption.options
+    table = read_table(context.store, context.layout.destination)
+    if table.head.number:
+        decide(context, options, output.partitions, table, output.published)
+        return
+    for info in data_objects(context, None if options.whole_destination else sorted(output.partitions)):
+        if info.key not in output.published:
             raise DestinationNotEmpty(
                 f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
                 " use replace or append"
             )
-    return output
+
+
+def published(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[tuple[str, bool]]:
+    """Yield the keys of uploads that have an object, and whether Hadoop made it of that upload. Reads only.
+
+    An object with an upload's ETag comes from this job only if the upload is gone. If the upload is pending,
+    a rerun with the same file names wrote the object.
+    """
+    for batch in in_batches(uploads, _BATCH):
+        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in batch]
+        alike = []
+        for upload, outcome in outcomes(context.store, calls, NoSuchKey):
+            if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
+                alike.append(PendingId.of(upload))
+            elif isinstance(outcome, ObjectInfo):
+                yield upload.destinationKey, False
+        for upload, parts in pending_parts(context.store, alike, threads=context.threads):
+            yield upload.key, parts is None
+
+
+def _refuse_occupied(context: JobContext, uploads: Iterable[PendingUpload]) -> set[str]:
+    """Return the keys of objects that Hadoop has made of uploads; refuse what a completion would overwrite.
+
+    Raises:
+        DestinationNotEmpty: An object of another writer, or a file of the table, has one of the keys.
+        S3CommitError: A request failed.
+
+    """
+    keys, own = set[bytes](), set[str]()
+
+    def noted() -> Iterator[PendingUpload]:
+        for upload in uploads:
+            keys.add(text_digest(upload.destinationKey))
+            yield upload
+
+    for key, is_own in published(context, noted()):
+        if not is_own:
+            raise _occupied(context, key, "an object of another writer is there")
+        own.add(key)
+    _refuse_listed(context, keys)
+    return own
+
+
+def _refuse_listed(context: JobContext, keys: Container[bytes]) -> None:
+    """Refuse a job if a file of the table, of another job, has one of its keys: it would be listed twice."""
+    store, home = context.store, context.layout.destination
+    table = read_table(store, home)
+    for number, names in table.commits().items():
+        source = table.sources[number]
+        # The names of all other jobs' files have these jobs' ids.
+        if None not in source.owners or source.job_id == context.job_id:
+            continue
+        for file in listed_of(FileSummary, store, home, source):
+            if text_digest(file.key) in keys and partition_of(home.relative(file.key) or "") in names:
+                job = f"of job {source.job_id}" if source.job_id is not None else "older than its log"
+                raise _occupied(context, file.key, f"it is a file of the table, {job}")
+
+
+def _occupied(context: JobContext, key: str, why: str) -> DestinationNotEmpty:
+    home = context.layout.destination.uri
+    return DestinationNotEmpty(
+        f"{context.name} writes {join_uri(context.bucket, key)}, and {why}: a commit would overwrite it, so"
+        " nothing was changed. Move that object elsewhere, or replace its partition by another job, and adopt"
+        f" this one again; or give it up with: s3commit adopt {home} {context.job_id} --abort"
+    )
 
 
 def _add_output(
@@ -327,7 +391,7 @@ def _import_and_seal(adoption: Adoption, files: HadoopFiles, output: _CommittedO
     ]
     attempt = _stage_attempt(files.application_attempt)
     seal_stage(context, _STAGE, attempt, tasks)
-    seal_job(context, [(_STAGE, attempt)])
+    seal(context, [(_STAGE, attempt)])
     logger.info("%s: adopted %d tasks from %s", context.name, len(tasks), files.uri)
 
 

@@ -7,7 +7,7 @@ aborts uploads that no job claims, and probes of a store remove what they create
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,22 +126,55 @@ def delete_records(context: JobContext, keys: Iterable[str]) -> None:
             )
 
 
-def delete_ours(context: JobContext, uploads: Iterable[PendingUpload]) -> int:
-    """Abort every upload, then delete the objects of those that were completed; return how many.
+def delete_ours(
+    context: JobContext, uploads: Iterable[PendingUpload], kept: Container[str] = ()
+) -> tuple[int, int]:
+    """Abort uploads that Hadoop named, and delete the objects of those that it completed.
 
     An object is deleted only after its upload was aborted, so that no process can complete it again, and
-    only if it is provably this upload.
+    only if it is provably this upload. Names of Hadoop may repeat: if an upload is pending beside an object
+    with its content, another run wrote that. Both stay, whoever looks and how often; a sweep finds the
+    upload.
+
+    Args:
+        context: The job.
+        uploads: The uploads.
+        kept: Keys of objects that stay.
+
+    Returns:
+        How many uploads are aborted, and how many objects are deleted.
+
     """
-    deleted = 0
+    aborted = deleted = 0
     for batch in in_batches(uploads, _BATCH):
-        abort_uploads(context, map(PendingId.of, batch))
-        doomed = []
-        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in batch]
-        for upload, outcome in outcomes(context.store, calls, NoSuchKey):
-            if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
-                doomed.append(ObjectToDelete(upload.destinationKey, outcome.etag))
+        twins = {one.uploadId for one, _ in _completed(context, batch) if _is_pending(context.store, one)}
+        own = [one for one in batch if one.uploadId not in twins]
+        if twins:
+            logger.warning("%s: %d objects stay, which others have written", context.name, len(twins))
+        aborted += abort_uploads(context, map(PendingId.of, own))
+        doomed = (
+            ObjectToDelete(one.destinationKey, etag)
+            for one, etag in _completed(context, own)
+            if one.destinationKey not in kept
+        )
         deleted += delete_objects(context, doomed, "record")
-    return deleted
+    return aborted, deleted
+
+
+def _completed(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[tuple[PendingUpload, str]]:
+    """Yield the uploads whose object is there, with its ETag."""
+    calls = ((upload, Head(upload.bucket, upload.destinationKey)) for upload in uploads)
+    for upload, outcome in outcomes(context.store, calls, NoSuchKey):
+        if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
+            yield upload, outcome.etag
+
+
+def _is_pending(store: ObjectStore, upload: PendingUpload) -> bool:
+    try:
+        list(store.list_parts(upload.bucket, upload.destinationKey, upload.uploadId))
+    except NoSuchUpload:
+        return False
+    return True
 
 
 def delete_objects(

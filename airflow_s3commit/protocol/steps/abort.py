@@ -6,7 +6,7 @@ Nothing is undone before the entry: until then another process may commit the jo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET
 
@@ -18,9 +18,11 @@ from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Source
 from airflow_s3commit.protocol.steps.clean import abort_pending, clean, list_staging, recorded_uploads
-from airflow_s3commit.protocol.steps.files import files_of
+from airflow_s3commit.protocol.steps.files import files_of, older_keys
+from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import begin_log, find_end, recorded
@@ -94,16 +96,35 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
     # Before uploads are listed: a task attempt that records its output later finds the receipt.
     write_receipt(context.store, context.layout.destination, entry)
     staged = list_staging(context)
-    uploads = abort_pending(context, staged)
     if context.record is not None and context.record.adopted:
-        # Hadoop named the files: only their upload shows whose they are.
-        objects = delete_ours(context, (one for one in recorded_uploads(context, staged) if one is not None))
+        uploads, objects = _undo_adopted(context, staged)
     else:
+        uploads = abort_pending(context, staged)
         objects = delete_objects(context, _published(context), "metadata")
     _delete_lists(context)
     clean(context, entry, staged)
     logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
     return AbortReport(uploads=uploads, objects=objects)
+
+
+def _undo_adopted(context: JobContext, staged: list[ObjectInfo] | None) -> tuple[int, int]:
+    """Abort a job's uploads and delete their objects, by the files of Hadoop, whose names prove nothing.
+
+    An object that the table has by now is of the job that listed it first.
+    """
+    table = read_table(context.store, context.layout.destination)
+    pieces = {name: table.numbers_in(name) for name in table.partitions()}
+    kept = older_keys(context.store, context.layout.destination, table, pieces)
+    return delete_ours(context, _distinct(recorded_uploads(context, staged)), kept)
+
+
+def _distinct(uploads: Iterable[PendingUpload | None]) -> Iterator[PendingUpload]:
+    """Yield each readable upload once: an adoption copies what Hadoop has recorded."""
+    seen: set[str] = set()
+    for upload in uploads:
+        if upload is not None and upload.uploadId not in seen:
+            seen.add(upload.uploadId)
+            yield upload
 
 
 def _with_readable_record(context: JobContext) -> JobContext:

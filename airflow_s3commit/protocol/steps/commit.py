@@ -45,7 +45,7 @@ from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending
 from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.progress import Counter, Progress
-from airflow_s3commit.protocol.steps.sealed import load_seal, sealed_uploads
+from airflow_s3commit.protocol.steps.sealed import bare_keys, load_seal, sealed_uploads
 from airflow_s3commit.protocol.steps.setup import find_end, never_set_up, recorded, refuse_ended
 from airflow_s3commit.store.forwarding import CountingStore
 
@@ -141,6 +141,7 @@ class _Run:
     metrics: dict[str, int] = field(default_factory=dict)
     table: Table | None = None
     stages: list[StageSealRecord] | None = None
+    own: set[str] | None = None
     entered: str = ""
 
     def __post_init__(self) -> None:
@@ -173,10 +174,12 @@ class _Run:
 
     def taken(self) -> Taken:
         """Return what the commit takes at the head of the log, or refuse it."""
-        _refuse_unseen(self)
+        _refuse_changes(self)
         if self.options.only_adds:
             return Taken("nothing", {}, [], Counts())
-        return decide(self.context, self.options, self.partitions, self.table_at_head())
+        if self.own is None:
+            self.own = bare_keys(self.context, self.seal)
+        return decide(self.context, self.options, self.partitions, self.table_at_head(), self.own)
 
 
 def _publish(run: _Run, seal_sha256: str | None) -> Entry:
@@ -191,7 +194,7 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
             raise
         return log.end
     # Nothing is published yet: a refusal leaves the job as it is.
-    _refuse_unseen(run)
+    _refuse_changes(run)
     if run.options.conflict_mode == "fail" or run.options.whole_destination:
         run.taken()
     try:
@@ -235,16 +238,33 @@ def _listed(run: _Run) -> Iterator[PendingUpload]:
         yield upload
 
 
-def _refuse_unseen(run: _Run) -> None:
-    for entry in run.log.after_base if run.seen is not None else ():
+def _refuse_changes(run: _Run) -> None:
+    """Refuse a commit if another one came in between that its caller has not seen, or that may undo it.
+
+    A commit that replaces may have listed a file of an adopted job, taken it for one of nobody, and delete it
+    yet: names of Hadoop do not show whose files they are.
+
+    Raises:
+        DestinationChanged: One has.
+
+    """
+    for entry in run.log.after_base if run.seen is not None or run.job.adopted else ():
         made = entry.commit
-        if made is None or run.seen is None or entry.number <= run.seen:
+        if made is None:
             continue
         touched = made.partitions.keys() | made.restores.keys()
-        if run.options.whole_destination or made.takes == "everything" or touched & set(run.partitions):
+        if not (run.options.whole_destination or made.takes == "everything" or touched & set(run.partitions)):
+            continue
+        if run.seen is not None and entry.number > run.seen:
             raise DestinationChanged(
                 f"{run.context.name}: generation {entry.number} changed its partitions after the preview at"
                 f" {run.seen}; preview it again"
+            )
+        if run.job.adopted and (made.takes != "nothing" or made.restores):
+            raise DestinationChanged(
+                f"{run.context.name}: generation {entry.number} has replaced files beside it since it was"
+                " adopted, and may delete its files, because names of Hadoop do not show whose they are:"
+                " write it again, as a new job"
             )
 
 

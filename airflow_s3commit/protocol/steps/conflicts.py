@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -34,7 +34,13 @@ class Taken:
     replaced: Counts
 
 
-def decide(context: JobContext, options: JobOptions, partitions: Collection[str], table: Table) -> Taken:
+def decide(
+    context: JobContext,
+    options: JobOptions,
+    partitions: Collection[str],
+    table: Table,
+    own: Container[str] = (),
+) -> Taken:
     """Return what a commit takes from a table, or refuse the commit.
 
     Args:
@@ -42,6 +48,7 @@ def decide(context: JobContext, options: JobOptions, partitions: Collection[str]
         options: The options of the commit, as sealed.
         partitions: The partitions that it writes or empties.
         table: The table at the head of the log.
+        own: Keys of the job's own files, if their names do not show whose they are.
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
@@ -53,7 +60,7 @@ def decide(context: JobContext, options: JobOptions, partitions: Collection[str]
     whole = options.whole_destination
     takes: Removal = "everything" if whole else "partitions"
     pieces = table.left_by(takes, partitions)
-    unowned = unowned_objects(context, table, None if whole else partitions)
+    unowned = unowned_objects(context, table, None if whole else partitions, own)
     if options.conflict_mode == "fail":
         if pieces or unowned:
             where = min(pieces) if pieces else unowned[0].key

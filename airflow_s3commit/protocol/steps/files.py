@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
 from msgspec import UNSET
 
@@ -99,7 +99,7 @@ def files_in(
 
 
 def unowned_objects(
-    context: JobContext, table: Table, partitions: Collection[str] | None
+    context: JobContext, table: Table, partitions: Collection[str] | None, own: Container[str] = ()
 ) -> list[UnownedObject]:
     """Return the data objects without a job's id in their names that the table does not have.
 
@@ -110,6 +110,7 @@ def unowned_objects(
         context: The job.
         table: The table at the head.
         partitions: Directories to list, without those below them; None for the whole destination.
+        own: Keys of the job's own files, if their names do not show whose they are.
 
     Raises:
         InvalidDestination: The whole destination is listed, and another dataset lies below it.
@@ -127,7 +128,7 @@ def unowned_objects(
     return [
         UnownedObject(key=info.key, etag=info.etag, size=info.size)
         for info in found
-        if info.key not in known and taken.get(info.key) != info.etag
+        if info.key not in known and info.key not in own and taken.get(info.key) != info.etag
     ]
 
 
@@ -141,8 +142,12 @@ def older_keys(store: ObjectStore, home: Destination, table: Table, pieces: Piec
     return {file.key for file in files_in(store, home, table.sources, found)}
 
 
-def list_older_data(context: JobContext) -> FileList:
+def list_older_data(context: JobContext, own: Container[str] = ()) -> FileList:
     """Return the list of all data objects of a destination that has no log.
+
+    Args:
+        context: Any job of the destination.
+        own: Keys of objects of a job that is adopted: its commit lists them.
 
     Raises:
         InvalidDestination: Another dataset lies below it.
@@ -150,6 +155,8 @@ def list_older_data(context: JobContext) -> FileList:
     """
     home, nested, files = context.layout.destination, set[str](), FileList(context)
     for info in data_objects(context, None, nested=nested):
+        if info.key in own:
+            continue
         files.add_entry(
             FileEntry(
                 key=info.key,

@@ -13,7 +13,7 @@ from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.conflicts import Taken, decide
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.sealed import load_seal
+from airflow_s3commit.protocol.steps.sealed import bare_keys, load_seal
 from airflow_s3commit.protocol.steps.setup import load_job
 
 
@@ -84,4 +84,4 @@ def _decided(context: JobContext) -> tuple[Table, Taken]:
     seal = load_seal(context)
     table = read_table(context.store, context.layout.destination)
     options = job.options.as_sealed(seal.removes)
-    return table, decide(context, options, seal.partitions.keys(), table)
+    return table, decide(context, options, seal.partitions.keys(), table, bare_keys(context, seal))

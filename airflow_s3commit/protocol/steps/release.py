@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
-from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.model.table import Retained, Table
 from airflow_s3commit.protocol.steps.files import older_keys
 from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import TRIES, Log
@@ -61,14 +61,21 @@ def due(context: JobContext, table: Table, now: float) -> list[int]:
         now: The store's time, in seconds since the epoch.
 
     """
+    ages = retained_since(context, table, now)
+    return sorted(one for one, age in ages.items() if is_over(table.retained[one], age))
+
+
+def retained_since(context: JobContext, table: Table, now: float) -> dict[int, float]:
+    """Return for how many seconds each generation retains what it took. Arguments as for `due`."""
     home = context.layout.destination
     calls = [(generation, Head(home.bucket, entry_key(home, generation))) for generation in table.retained]
-    found = []
-    for generation, entered in outcomes(context.store, calls):
-        assert isinstance(entered, ObjectInfo)
-        if now > entered.modified + table.retained[generation].seconds + STORE_CLOCK_SECONDS:
-            found.append(generation)
-    return sorted(found)
+    entered = outcomes(context.store, calls)
+    return {generation: now - info.modified for generation, info in entered if isinstance(info, ObjectInfo)}
+
+
+def is_over(retained: Retained, age: float) -> bool:
+    """Return whether files were retained for long enough."""
+    return age > retained.seconds + STORE_CLOCK_SECONDS
 
 
 def _enter(context: JobContext, now: float) -> bool:
@@ -104,10 +111,13 @@ def _enter(context: JobContext, now: float) -> bool:
 
 def _delete_freed(context: JobContext) -> int:
     table = read_table(context.store, context.layout.destination)
-    return delete_objects(context, freed_objects(context, table), "release") if table.freed else 0
+    if not table.freed:
+        return 0
+    doomed = (ObjectToDelete(info.key, info.etag) for info in freed_objects(context, table))
+    return delete_objects(context, doomed, "release")
 
 
-def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectToDelete]:
+def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
     """Yield the objects that are still there of what the newest release freed.
 
     What is freed never comes back, so it does not matter how old the table is.
@@ -134,11 +144,11 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectToDelete]
     for info in data_objects(context, touched):
         owner = owner_of(info.key)
         if owner is not None and (_partition(context, info), owner) in jobs:
-            yield ObjectToDelete(info.key, info.etag)
+            yield info
         elif owner is None or older is not None or (_partition(context, info), None) in jobs:
             older = older or older_keys(context.store, context.layout.destination, table, pieces)
             if info.key in older or unowned.get(info.key) == info.etag:
-                yield ObjectToDelete(info.key, info.etag)
+                yield info
 
 
 def strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
@@ -155,10 +165,14 @@ def strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
         if (owner := owner_of(info.key)) and owner not in before.jobs_in(_partition(context, info))
     ]
     after = read_table(store, home) if suspects else before
+    pieces = {name: after.numbers_in(name) for name in {_partition(context, info) for info in suspects}}
+    # Other programs' names may have ids too, and those of files that are older than the log.
+    older = older_keys(store, home, after, pieces)
     found: dict[str, list[ObjectInfo]] = {}
     for info in suspects:
         owner = owner_of(info.key)
-        if owner is not None and owner not in after.jobs_in(_partition(context, info)):
+        is_known = owner in after.jobs_in(_partition(context, info)) or info.key in older
+        if owner is not None and not is_known:
             found.setdefault(owner, []).append(info)
     return found
 

@@ -8,7 +8,7 @@ from airflow_s3commit.exceptions import InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.layout import owner_of, seal_key
 from airflow_s3commit.protocol.model.ownership import check_place
@@ -54,6 +54,13 @@ def sealed_uploads(
                     " its name"
                 )
             yield upload
+
+
+def bare_keys(context: JobContext, seal: SealRecord) -> set[str]:
+    """Return the keys of the files of an adopted job, whose names do not show whose they are; else none."""
+    if context.record is None or not context.record.adopted:
+        return set()
+    return {upload.destinationKey for upload in sealed_uploads(context, load_stage_seals(context, seal))}
 
 
 def load_seal(context: JobContext, sha256: str | None = None) -> SealRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -44,7 +44,11 @@ logger = logging.getLogger(__name__)
 
 
 def open_job(
-    context: JobContext, options: JobOptions, facts: Mapping[str, str], *, adopting: bool = False
+    context: JobContext,
+    options: JobOptions,
+    facts: Mapping[str, str],
+    *,
+    adopting: Container[str] | None = None,
 ) -> JobRecord:
     """Look at the store, set up a job, and look at conditional writes on its new record.
 
@@ -54,7 +58,8 @@ def open_job(
         context: The job.
         options: How it commits.
         facts: Facts of the orchestrator to keep with it.
-        adopting: The job is Hadoop's, and keeps its id, which need not be a UUID.
+        adopting: The job is Hadoop's, and keeps its id, which need not be a UUID. The keys of the objects
+            that Hadoop has made of its uploads: the first entry of the log leaves them to its commit.
 
     Raises:
         AccessDenied: The credentials may not do what a job needs.
@@ -77,7 +82,11 @@ def open_job(
 
 
 def set_up(
-    context: JobContext, options: JobOptions, facts: Mapping[str, str], *, adopting: bool = False
+    context: JobContext,
+    options: JobOptions,
+    facts: Mapping[str, str],
+    *,
+    adopting: Container[str] | None = None,
 ) -> Stored[JobRecord]:
     """Create a job's record, unless a job with its id has ended; begin the log if there is none.
 
@@ -87,7 +96,8 @@ def set_up(
         context: The job.
         options: How it commits.
         facts: Facts of the orchestrator to keep with it.
-        adopting: The job is Hadoop's, and keeps its id, which need not be a UUID.
+        adopting: The job is Hadoop's, and keeps its id, which need not be a UUID. The keys of the objects
+            that Hadoop has made of its uploads: the first entry of the log leaves them to its commit.
 
     Raises:
         InvalidRecord: The id is no UUID; or the log is damaged, or was copied here.
@@ -99,10 +109,10 @@ def set_up(
         JobClosed: A job with this id was aborted.
 
     """
-    if not adopting:
+    if adopting is None:
         check_new_id(context.job_id)
     log = Log(context)
-    if not begin_log(context, log):
+    if not begin_log(context, log, adopting or ()):
         # The newest entry first: it alone may lack its receipt. So the job ends after its base, if at all.
         refuse_ended(context, log.end or find_end(context))
     if options.conflict_mode == "fail" and options.whole_destination:
@@ -115,7 +125,7 @@ def set_up(
         **context.layout.place,
         options=options,
         context=dict(facts),
-        adopted=adopting,
+        adopted=adopting is not None,
         base=log.head,
         created=context.now_ms(),
         nonce=context.new_id(),
@@ -136,11 +146,16 @@ def set_up(
     return stored
 
 
-def begin_log(context: JobContext, log: Log) -> bool:
+def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
     """Read the newest entry of a log, or create the first one; return whether this process created it.
 
     That entry lists the data that is there, or nothing. It is made before any upload is completed there:
     otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable.
+
+    Args:
+        context: Any job of the destination.
+        log: Its log.
+        own: Keys of objects of a job that is adopted: its commit lists them.
 
     Raises:
         InvalidDestination: There is no log, and the destination is an object, or another dataset lies below.
@@ -150,7 +165,7 @@ def begin_log(context: JobContext, log: Log) -> bool:
     if log.head.number:
         return False
     _refuse_object(context)
-    files = list_older_data(context)
+    files = list_older_data(context, own)
     write_list(context, files, OLDER_DATA)
     counts, within = files.counts(), files.short()
     commit = Commit(

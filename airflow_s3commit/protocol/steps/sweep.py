@@ -1,4 +1,4 @@
-"""Sweep a destination: end what nobody will end, finish what a dead process left, delete what is released.
+"""Sweep a destination: end what nobody will end, and finish what a dead process left.
 
 Uploads and objects are listed first; then a job's record is read by its key, then the log, then its receipt.
 In another order a job that was set up in between would be taken for one that nobody knows. Nothing is undone
@@ -7,30 +7,32 @@ without an entry: a job that has none is ended by one.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord
+from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import delete_objects
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
     Layout,
-    is_canonical,
+    check_id,
+    job_key,
     open_jobs_prefix,
     owner_of,
 )
-from airflow_s3commit.protocol.steps.abort import abort, older_files, undo
+from airflow_s3commit.protocol.model.ownership import check_place
+from airflow_s3commit.protocol.steps.abort import abort, undo
 from airflow_s3commit.protocol.steps.finish import finish
-from airflow_s3commit.protocol.steps.log import Log, find_head, find_receipt
+from airflow_s3commit.protocol.steps.log import Log, find_receipt
 from airflow_s3commit.protocol.steps.release import strays, written_here
-from airflow_s3commit.protocol.steps.setup import find_job
-from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete
-
-logger = logging.getLogger(__name__)
+from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete, Upload
 
 #: What to do with what is left of a job: nothing; abort it; do again what follows its ``commit`` entry, or
 #: its ``abandon`` entry.
@@ -39,37 +41,78 @@ Action: TypeAlias = Literal["leave", "abort", "finish", "undo"]
 
 @dataclass
 class Found:
-    """What listings show of a job.
+    """What listings show of a job, and what its records say.
 
     Attributes:
-        job_id: The job.
-        uploads: How many uploads of it are pending.
+        layout: Its keys. Its staging is that of its record; without one the one that was listed.
+        uploads: Its pending uploads, by their names.
         objects: Its data objects that the table neither has nor retains.
         records: How many objects are in its staging and among the records of open jobs.
         newest: Time of the newest of all of these, in seconds since the epoch by the store's clock.
-        is_open: Whether it has a record.
-        problem: Why that record cannot be read; empty if it can.
+        is_sealed: Whether its seal was listed.
+        is_hadoops: Whether Hadoop's committers have written in its staging, or it was adopted from them.
+        record: Its record; None without one, or if that cannot be read.
+        problem: Why its record or receipt cannot be read; empty if they can.
         end: The entry that ended the job; None if it has not ended.
 
     """
 
-    job_id: str
-    uploads: int = 0
+    layout: Layout
+    uploads: list[Upload] = field(default_factory=list)
     objects: list[ObjectInfo] = field(default_factory=list)
     records: int = 0
     newest: float = 0.0
-    is_open: bool = False
+    is_sealed: bool = False
+    is_hadoops: bool = False
+    record: JobRecord | None = None
     problem: str = ""
     end: Entry | None = None
 
     @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self.layout.job_id
+
+    @property
     def is_more_than_objects(self) -> bool:
         """Whether it has more than objects, which alone may be copies."""
-        return bool(self.is_open or self.uploads or self.records)
+        return bool(self.record or self.uploads or self.records)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the job has a record or an end here."""
+        return bool(self.record or self.end or self.problem)
+
+    def silent(self, now: float) -> float:
+        """Return the seconds since the last sign of life."""
+        return max(now - self.newest, 0.0)
 
     def saw(self, time: float) -> None:
         """Note the time of something that was found."""
         self.newest = max(self.newest, time)
+
+    def saw_record(self, info: ObjectInfo, name: str) -> None:
+        """Note an object in its staging, or among its records."""
+        self.records += 1
+        self.is_sealed |= name == "sealed.json"
+        self.is_hadoops |= name.startswith("job-")
+        self.saw(info.modified)
+
+
+@dataclass
+class Left:
+    """What listings show of all jobs at a destination.
+
+    Attributes:
+        jobs: What they show of each job.
+        unnamed: The pending uploads without a job's id in their names.
+        has_log: Whether a job of this package was ever set up there.
+
+    """
+
+    jobs: dict[str, Found] = field(default_factory=dict)
+    unnamed: list[Upload] = field(default_factory=list)
+    has_log: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,25 +131,50 @@ class Verdict:
     why: str
 
 
-def plan_sweep(context: JobContext, now: float, older_than: float) -> list[Verdict]:
+def plan_sweep(
+    context: JobContext, now: float, older_than: float, roots: Iterable[Destination] = ()
+) -> list[Verdict]:
     """Decide about every job that has something left at a destination. Changes nothing.
 
     Args:
         context: A job of the destination with an id that nobody uses.
         now: The store's time, in seconds since the epoch.
         older_than: Seconds without a sign of life after which a job that has not ended is dead.
+        roots: Other directories with stagings of its jobs.
 
     Raises:
         InvalidRecord: An entry of the log is damaged.
 
     """
-    if not find_head(context.store, context.layout.destination):
+    left = find_left(context, roots)
+    if not left.has_log:
         # Setup begins the log: without one no job of this destination has anything.
         return []
-    found = _found(context)
-    for job_id, one in found.items():
-        _look(replace(context, layout=Layout.of(context.layout.destination, job_id)), one)
-    return [judge(found[job_id], now, older_than) for job_id in sorted(found)]
+    return [judge(left.jobs[job_id], now, older_than) for job_id in sorted(left.jobs)]
+
+
+def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
+    """List what is left of jobs at a destination, then read how far they are.
+
+    Args:
+        context: A job of the destination with an id that nobody uses.
+        roots: Other directories with stagings of its jobs.
+
+    Raises:
+        InvalidRecord: An entry of the log is damaged.
+
+    """
+    left = Left()
+    _list(context, left, roots)
+    for found in left.jobs.values():
+        _read_record(context, found)
+    log = Log(context)
+    log.read()
+    left.has_log = log.newest is not None
+    for found in left.jobs.values():
+        _find_end(context, found, log.newest.entry if log.newest is not None else None)
+        found.objects = list(written_here(context, found.job_id, found.objects))
+    return left
 
 
 def judge(found: Found, now: float, older_than: float) -> Verdict:
@@ -118,10 +186,10 @@ def judge(found: Found, now: float, older_than: float) -> Verdict:
         older_than: Seconds without a sign of life after which a job that has not ended is dead.
 
     """
-    silent = max(now - found.newest, 0.0)
+    silent = found.silent(now)
     action: Action = "leave"
     if found.problem:
-        why = f"its record cannot be read, so look and abort it: {found.problem}"
+        why = f"its records cannot be read, so look and abort it: {found.problem}"
     elif found.end is not None and found.end.kind == "abandon":
         action, why = "undo", f"entry {found.end.number} has aborted it"
     elif found.end is not None and found.is_more_than_objects:
@@ -133,15 +201,17 @@ def judge(found: Found, now: float, older_than: float) -> Verdict:
     elif silent < older_than:
         why = f"its last sign of life was {silent:.0f} s ago"
     else:
-        state = "it is open" if found.is_open else "nobody knows it"
+        state = (
+            "nobody knows it" if found.record is None else "it is sealed" if found.is_sealed else "it is open"
+        )
         action, why = "abort", f"{state}, and its last sign of life was {silent:.0f} s ago"
     return Verdict(found, action, why)
 
 
-def apply_sweep(context: JobContext, verdicts: list[Verdict], why: str) -> Iterator[Verdict]:
+def apply_sweep(context: JobContext, verdicts: Iterable[Verdict], why: str) -> Iterator[Verdict]:
     """Do what was decided, and yield each decision that was carried out.
 
-    A commit that comes in between wins: its job is finished the next time. Repeatable.
+    Repeatable.
 
     Args:
         context: As for `plan_sweep`.
@@ -153,68 +223,107 @@ def apply_sweep(context: JobContext, verdicts: list[Verdict], why: str) -> Itera
 
     """
     for verdict in verdicts:
-        found, end = verdict.found, verdict.found.end
-        job = replace(context, layout=Layout.of(context.layout.destination, found.job_id))
-        match verdict.action:
-            case "leave":
-                continue
-            case "finish":
-                assert end is not None
-                finish(job, end)
-            case "undo":
-                assert end is not None
-                undo(job, end)
-                _delete(job, found.objects)
-            case "abort":
-                try:
-                    abort(job, why)
-                except AlreadyCommitted as error:
-                    logger.info("left: %s", error)
-                    continue
-                _delete(job, found.objects)
-        yield verdict
+        with suppress(AlreadyCommitted):
+            if carry_out(context, verdict, why) is not None:
+                yield verdict
 
 
-def _delete(job: JobContext, objects: list[ObjectInfo]) -> None:
-    """Delete what an aborted job has in the destination beside its sealed files."""
-    delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in objects), "metadata")
+def carry_out(context: JobContext, verdict: Verdict, why: str) -> AbortReport | None:
+    """Do what was decided about one job. Repeatable.
+
+    Args:
+        context: As for `plan_sweep`.
+        verdict: What was decided.
+        why: The reason of an abort, for the log.
+
+    Returns:
+        What an abort has removed, nothing for a commit; None if the job is left.
+
+    Raises:
+        AlreadyCommitted: A commit came in between, and wins: its job is finished the next time.
+        S3CommitError: A request failed.
+
+    """
+    found, end = verdict.found, verdict.found.end
+    job = replace(context, layout=found.layout)
+    if found.record is not None:
+        job = job.as_recorded(found.record)
+    match verdict.action:
+        case "leave":
+            return None
+        case "finish":
+            assert end is not None
+            finish(job, end)
+            return AbortReport(uploads=0, objects=0)
+        case "undo":
+            assert end is not None
+            report = undo(job, end)
+        case "abort":
+            report = abort(job, why)
+    # What it has in the destination beside its sealed files.
+    late = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in found.objects), "metadata")
+    return AbortReport(uploads=report.uploads, objects=report.objects + late)
 
 
-def _found(context: JobContext) -> dict[str, Found]:
+def _list(context: JobContext, left: Left, roots: Iterable[Destination]) -> None:
     """List what there is of jobs whose files the table does not have."""
     store, home = context.store, context.layout.destination
-    found: dict[str, Found] = {}
 
-    def of(job_id: str) -> Found:
-        return found.setdefault(job_id, Found(job_id))
+    def of(job_id: str, root: Destination = home) -> Found:
+        if job_id not in left.jobs:
+            left.jobs[job_id] = Found(Layout.of(home, job_id, root))
+        return left.jobs[job_id]
 
     for upload in store.list_uploads(home.bucket, home.prefix):
-        if (owner := owner_of(upload.key)) is not None:
-            of(owner).uploads += 1
-            of(owner).saw(upload.initiated)
-    for prefix in (home.key(MAGIC_PREFIX), open_jobs_prefix(home)):
-        for info in store.list_objects(home.bucket, prefix):
-            job_id = info.key[len(prefix) :].partition("/")[0]
-            if is_canonical(job_id):
-                of(job_id).records += 1
-                of(job_id).saw(info.modified)
+        if (owner := owner_of(upload.key)) is None:
+            left.unnamed.append(upload)
+            continue
+        of(owner).uploads.append(upload)
+        of(owner).saw(upload.initiated)
+    stagings = {root: root.key(MAGIC_PREFIX) for root in (home, *roots)}
+    for root, prefix in [*stagings.items(), (home, open_jobs_prefix(home))]:
+        for info in store.list_objects(root.bucket, prefix):
+            job_id, _, name = info.key[len(prefix) :].partition("/")
+            with suppress(InvalidRecord):
+                found = of(check_id(job_id), root)
+                if not found.records:
+                    found.layout = Layout.of(home, job_id, root)
+                found.saw_record(info, name)
     for job_id, objects in strays(context).items():
         of(job_id).objects = objects
         for info in objects:
             of(job_id).saw(info.modified)
-    return found
 
 
-def _look(job: JobContext, found: Found) -> None:
-    """Read a job's record, then the log, then its receipt; and leave out objects that it did not write."""
+def _read_record(context: JobContext, found: Found) -> None:
+    """Read a job's record, which names its staging; what is in that is a sign of life too."""
+    store, home = context.store, context.layout.destination
+    key = job_key(home, found.job_id)
     try:
-        found.is_open = find_job(job) is not None
+        stored = records.find(store, home.bucket, key, JobRecord)
+        if stored is None:
+            return
+        layout = Layout(home, Destination.parse(stored.record.staging), found.job_id)
+        check_place(stored.record, layout, join_uri(home.bucket, key))
     except InvalidRecord as error:
         found.problem = str(error)
-    log = Log(job)
-    log.read()
-    found.end = log.end or find_receipt(job.store, job.layout.destination, job.job_id)
-    if found.objects:
-        older = older_files(job)
-        listed = [info for info in found.objects if info.key not in older]
-        found.objects = list(written_here(job, job.job_id, listed))
+        return
+    found.record = stored.record
+    found.is_hadoops |= stored.record.adopted
+    found.saw(stored.modified)
+    if layout.staging != found.layout.staging:
+        found.layout = layout
+        for info in store.list_objects(layout.staging.bucket, layout.staging.prefix):
+            found.saw_record(info, info.key[len(layout.staging.prefix) :])
+
+
+def _find_end(context: JobContext, found: Found, newest: Entry | None) -> None:
+    """Find the entry that ended a job: the newest of the log, which alone may lack its receipt, or that."""
+    home = context.layout.destination
+    try:
+        is_newest = newest is not None and newest.job_id == found.job_id
+        found.end = newest if is_newest else find_receipt(context.store, home, found.job_id)
+        if found.end is not None and found.record is None and found.end.staging:
+            found.layout = Layout(home, Destination.parse(found.end.staging), found.job_id)
+    except InvalidRecord as error:
+        found.problem = str(error)

@@ -1,73 +1,35 @@
-"""Apply a sweep: remove what a plan lists, after another check of each item.
+"""Apply a sweep: remove what a plan lists, after deciding about each item anew.
 
-The plan may be old. So a job is ended only if its state record has not changed since. Its state is moved
-first, by a conditional write: if the job's processes resume, they notice. An orphaned upload is aborted only
-if no job claims it by now.
+The plan may be old. So everything is looked at again, and what has changed since is left. A job is ended by
+an entry of the log: if its processes resume, they notice, and a commit that came first wins.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from airflow_s3commit._causes import described
-from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import (
-    NoSuchUpload,
-    PreconditionFailed,
-    S3CommitError,
-)
-from airflow_s3commit.protocol.adoption.adopt import clean_up
-from airflow_s3commit.protocol.hadoop.status import classify
-from airflow_s3commit.protocol.inspect.staging import (
-    JobFacts,
-    claims_by_key,
-    folder_of,
-    job_facts,
-    left_by_hadoop,
-)
-from airflow_s3commit.protocol.lifecycle.abort import abort_job
-from airflow_s3commit.protocol.lifecycle.finish import context_of, release_files
-from airflow_s3commit.protocol.lifecycle.recover import recover_job
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, clean_staging
-from airflow_s3commit.protocol.metadata.state import first_state, move
+from airflow_s3commit._clock import Clock
+from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchUpload, S3CommitError
+from airflow_s3commit.protocol.adoption.adopt import adopt, clean_up_hadoop_job
+from airflow_s3commit.protocol.metadata.context import new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
-from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, check_id
-from airflow_s3commit.protocol.sweep.history import plan_lists
-from airflow_s3commit.protocol.sweep.plan import (
-    Action,
-    DeadJob,
-    LeftAlone,
-    OrphanList,
-    OrphanUpload,
-    ReplacedFiles,
-    SpentId,
-    SweepPlan,
-)
-from airflow_s3commit.protocol.sweep.planner import (
-    SweepScope,
-    is_on_destination,
-    judge,
-    plan_sweep,
-)
-from airflow_s3commit.store.base import Abort, ObjectStore, Upload
-from airflow_s3commit.store.execute import in_batches
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import AbortReport
+from airflow_s3commit.protocol.steps.release import release
+from airflow_s3commit.protocol.steps.sweep import Verdict, carry_out
+from airflow_s3commit.protocol.sweep.plan import Action, DeadJob, LeftAlone, OrphanUpload, SweepPlan
+from airflow_s3commit.protocol.sweep.planner import Decided, decide
+from airflow_s3commit.store.base import Abort, ObjectStore
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_BATCH = 1_000
 
 
 class SweptJob(Struct, frozen=True, kw_only=True):
@@ -98,9 +60,7 @@ class SweepReport(Plain, Struct, frozen=True, kw_only=True):
         jobs: Jobs that were ended.
         uploads: Number of orphaned uploads that were aborted.
         bytes: Size of their parts in bytes, by the plan.
-        spent: Number of records of aborts that were removed.
         replaced: Number of retained files that were deleted.
-        lists: Number of lists of files that were removed.
         skipped: Planned items that were left because they had changed.
         failures: Planned items that could not be removed, each with its error; sweep again.
 
@@ -111,9 +71,7 @@ class SweepReport(Plain, Struct, frozen=True, kw_only=True):
     jobs: list[SweptJob] = []
     uploads: int = 0
     bytes: int = 0
-    spent: int = 0
     replaced: int = 0
-    lists: int = 0
     skipped: list[LeftAlone] = []
     failures: list[LeftAlone] = []
 
@@ -129,12 +87,11 @@ def sweep(
     new_id: Callable[[], str] = new_uuid,
     threads: int = 16,
 ) -> SweepReport:
-    """Remove what dead jobs left at a destination: pending uploads, records, lists of files.
+    """Remove what dead jobs left at a destination: pending uploads, records, unfinished commits.
 
     Also releases and deletes the files that commits replaced, once their jobs' ``retain`` has passed. A job
-    is dead after ``older_than`` seconds without activity. Each item is checked again right before its
-    removal. Repeatable. Even a dry run may write and delete a small hidden object, and start and abort an
-    upload, to read the store's clock.
+    is dead after ``older_than`` seconds without activity. Repeatable. Even a dry run may write and delete a
+    small hidden object, and start and abort an upload, to read the store's clock.
 
     Args:
         store: The store of the destination.
@@ -143,7 +100,7 @@ def sweep(
             any job waits for its commit.
         dry_run: Plan only, and remove nothing.
         staging_root: The jobs' staging (``JobOptions.staging``), if not below the destination: a URI or a
-            `Destination`. Without it their uploads count as orphans at that age.
+            `Destination`. Their own records name it too; what outlived those is found by this alone.
         clock: Source of time for records.
         new_id: Source of nonces for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
@@ -153,12 +110,19 @@ def sweep(
         S3CommitError: The destination could not be read. Errors of removals are in the report instead.
 
     """
-    place = Destination.of(destination)
-    root = None if staging_root is None else Destination.of(staging_root)
-    plan = plan_sweep(store, place, older_than=older_than, staging_root=root, threads=threads)
+    roots = [] if staging_root is None else [Destination.of(staging_root)]
+    decided = decide(
+        store,
+        Destination.of(destination),
+        older_than=older_than,
+        staging_roots=roots,
+        clock=clock,
+        new_id=new_id,
+        threads=threads,
+    )
     if dry_run:
-        return SweepReport(plan=plan, dry_run=True)
-    return apply_sweep(store, plan, clock=clock, new_id=new_id, threads=threads)
+        return SweepReport(plan=decided.plan, dry_run=True)
+    return _apply(decided, decided.plan)
 
 
 def apply_sweep(
@@ -171,7 +135,7 @@ def apply_sweep(
 ) -> SweepReport:
     """Remove the items of a plan that have not changed since. Repeatable with the same plan.
 
-    Errors of the store are not raised but added to the report, so that one failure does not stop the rest.
+    Errors of removals are not raised but added to the report, so that one failure does not stop the rest.
 
     Args:
         store: The store of the destination.
@@ -180,29 +144,36 @@ def apply_sweep(
         new_id: Source of nonces for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
 
+    Raises:
+        S3CommitError: The destination could not be read.
+
     """
-    root = Destination.parse(plan.staging_root) if plan.staging_root is not None else None
-    scope = SweepScope(store, Destination.parse(plan.destination), root, threads)
-    run = _Sweep(scope, plan, clock or SystemClock(), new_id)
+    decided = decide(
+        store,
+        Destination.parse(plan.destination),
+        older_than=plan.older_than,
+        staging_roots=[Destination.parse(uri) for uri in plan.staging_roots],
+        clock=clock,
+        new_id=new_id,
+        threads=threads,
+    )
+    return _apply(decided, plan)
+
+
+def _apply(decided: Decided, plan: SweepPlan) -> SweepReport:
+    run = _Sweep(decided, plan)
     for job in plan.jobs:
-        run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
-    for batch in in_batches(plan.uploads, _BATCH):
-        run.guard(f"{len(batch)} uploads", run.abort_orphans, batch)
-    for spent in plan.spent:
-        run.guard(spent.uri, run.remove_spent, spent)
-    if plan.replaced:
-        run.guard("retained files", run.release, plan.replaced)
-    if plan.lists:
-        run.guard("lists of files", run.remove_lists, plan.lists)
+        run.guard(_job(job), run.end_job, job)
+    run.abort_orphans(plan.uploads)
+    if plan.replaced and decided.plan.now is not None:
+        run.guard("retained files", run.release, decided.plan.now)
     return SweepReport(
         plan=plan,
         dry_run=False,
         jobs=run.jobs,
         uploads=run.uploads,
         bytes=run.bytes,
-        spent=run.spent,
         replaced=run.replaced,
-        lists=run.lists,
         skipped=run.skipped,
         failures=run.failures,
     )
@@ -212,16 +183,12 @@ def apply_sweep(
 class _Sweep:
     """The application of a plan, with its results so far."""
 
-    scope: SweepScope
+    decided: Decided
     plan: SweepPlan
-    clock: Clock
-    new_id: Callable[[], str]
     jobs: list[SweptJob] = field(default_factory=list)
     uploads: int = 0
     bytes: int = 0
-    spent: int = 0
     replaced: int = 0
-    lists: int = 0
     skipped: list[LeftAlone] = field(default_factory=list)
     failures: list[LeftAlone] = field(default_factory=list)
 
@@ -230,169 +197,83 @@ class _Sweep:
         try:
             remove(item)
         except S3CommitError as error:
-            reason = described(error)
-            logger.warning("sweep of %s: %s: %s", self.plan.destination, what, reason)
-            self.failures.append(LeftAlone(what=what, reason=reason))
+            self._fail(what, error)
 
-    def end_job(self, job: DeadJob) -> None:
-        """End a job, if it has not changed since the plan."""
-        destination = self.scope.destination
-        layout = Layout(destination, Destination.parse(job.staging), job.job_id)
-        context = self._context(layout)
-        facts = job_facts(context)
-        if facts.job is not None:
-            context = context.as_recorded(facts.job)
-        changed = self._changed(context, facts, job)
-        if changed is None:
-            ended = _end(context, facts, job)
-            if ended is not None:
-                self.jobs.append(ended)
-                return
-            changed = "another process changed its state at the same time"
-        self.skipped.append(LeftAlone(what=f"job {job.job_id} ({job.staging})", reason=changed))
-
-    def abort_orphans(self, orphans: list[OrphanUpload]) -> None:
-        """Abort the orphans that no job claims by now."""
-        bucket = self.scope.destination.bucket
-        uploads = [Upload(orphan.key, orphan.upload_id, orphan.initiated) for orphan in orphans]
-        claims = self.scope.claims(self.scope.folders(), uploads)
-        calls = []
-        for orphan in orphans:
-            if orphan.upload_id in claims:
-                job_id = claims[orphan.upload_id][0].job_id
-                self.skipped.append(
-                    LeftAlone(what=_name(bucket, orphan), reason=f"job {job_id} claims it now")
-                )
-            elif self.scope.destination.relative(orphan.key) is None:
-                outside = f"it is outside {self.scope.destination.uri}"
-                self.skipped.append(LeftAlone(what=_name(bucket, orphan), reason=outside))
-            else:
-                calls.append((orphan, Abort(bucket, orphan.key, orphan.upload_id)))
-        for orphan, outcome in self.scope.store.perform(calls):
-            if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
-                self.failures.append(LeftAlone(what=_name(bucket, orphan), reason=described(outcome)))
-            else:
-                self.uploads, self.bytes = self.uploads + 1, self.bytes + orphan.bytes
-
-    def remove_spent(self, spent: SpentId) -> None:
-        """Remove the record of an abort, if it has not changed since the plan."""
-        key = f"{aborted_prefix(self.scope.destination)}{check_id(spent.job_id)}.json"
-        self.spent += self._removed(key, spent.etag)
-
-    def release(self, replaced: list[ReplacedFiles]) -> None:
-        """Release the retained files that no rollback has brought back, and delete them."""
-        context = context_of(
-            self.scope.store,
-            self.scope.destination,
-            clock=self.clock,
-            new_id=self.new_id,
-            threads=self.scope.threads,
-        )
-        self.replaced = release_files(context, [one.generation for one in replaced])
-
-    def remove_lists(self, orphans: list[OrphanList]) -> None:
-        """Remove the lists that no entry of the log names by now, after their jobs have ended."""
-        scope, now = self.scope, self.plan.now or 0.0
-        known = {folder.job_id for folder in scope.folders()}
-        found = plan_lists(scope.store, scope.destination, now, older_than=self.plan.older_than, known=known)
-        # The store's time only grows, so the time of the plan gives a lower bound.
-        still = {one.uri: one for one in found if isinstance(one, OrphanList)}
-        for orphan in orphans:
-            if orphan.uri in still and still[orphan.uri].etag == orphan.etag:
-                self.guard(orphan.uri, self._remove_list, still[orphan.uri])
-            else:
-                self.skipped.append(LeftAlone(what=orphan.uri, reason="it is gone, changed, or in use now"))
-
-    def _remove_list(self, orphan: OrphanList) -> None:
-        if orphan.ended:
-            self.lists += self._removed(split_uri(orphan.uri)[1], orphan.etag)
+    def end_job(self, planned: DeadJob) -> None:
+        """End a job, if it is as the plan says."""
+        what = _job(planned)
+        now = next((one for one in self.decided.plan.jobs if one.job_id == planned.job_id), None)
+        if now is None or now.action != planned.action:
+            left = [one.reason for one in self.decided.plan.left if one.what == what]
+            self._skip(what, now.reason if now is not None else left[0] if left else "it is gone")
             return
-        # After its entry nobody can commit under this id, so nothing can name the list, which it deletes.
-        layout = Layout.of(self.scope.destination, orphan.job_id)
-        context = self._context(layout)
-        abort_job(context, reason=f"swept: {orphan.reason}")
-        self.lists += 1
-
-    def _context(self, layout: Layout) -> JobContext:
-        return JobContext(
-            self.scope.store,
-            layout,
-            clock=self.clock,
-            new_id=self.new_id,
-            threads=self.scope.threads,
-        )
-
-    def _removed(self, key: str, etag: str) -> bool:
-        bucket = self.scope.destination.bucket
-        uri = join_uri(bucket, key)
         try:
-            self.scope.store.delete(bucket, key, if_match=etag)
-        except PreconditionFailed:
-            self.skipped.append(LeftAlone(what=uri, reason="it was rewritten at the same time"))
-        else:
-            return True
-        return False
-
-    def _changed(self, context: JobContext, facts: JobFacts, job: DeadJob) -> str | None:
-        """Return why a job cannot be ended as planned; None if it can."""
-        store, destination = self.scope.store, self.scope.destination
-        folder = folder_of(store, context.layout)
-        if not folder.objects:
-            return "it is gone"
-        if (facts.state.etag if facts.state is not None else None) != job.state_etag:
-            return "its state has changed"
-        if not is_on_destination(context, folder, facts):
-            return "no record shows that it is a job on this destination"
-        latest = folder.newest
-        if job.action != "finish":
-            uploads = list(store.list_uploads(destination.bucket, destination.prefix))
-            claimed = claims_by_key([folder], uploads)
-            latest = max([latest, *(u.initiated for u in uploads if u.upload_id in claimed)])
-        # The store's time only grows, so the time of the plan gives a lower bound.
-        silent = (self.plan.now or latest) - latest
-        hadoop = left_by_hadoop(context, facts) if job.action != "finish" else None
-        verdict = judge(facts, silent, self.plan.older_than, hadoop)
-        return None if verdict.action == job.action else verdict.reason
-
-
-def _end(context: JobContext, facts: JobFacts, job: DeadJob) -> SweptJob | None:
-    """End a job; return None if another process changes its state first."""
-    swept = SweptJob(job_id=job.job_id, staging=job.staging, action=job.action)
-    if job.action == "finish":
-        recover_job(context)
-        return swept
-    reason = f"swept: {job.reason}"
-    if job.action == "discard" and find_manifest(context) is not None:
-        # Late task attempts left these after the job was committed and cleaned up.
-        tracked = tracked_uploads(context, context.layout.staging.prefix)
-        uploads = abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
-        uploads += abort_uploads(context, untracked_uploads(context))
-        clean_staging(context)
-        return msgspec.structs.replace(swept, uploads=uploads)
-    hadoop = left_by_hadoop(context, facts)
-    if hadoop is not None and classify(hadoop).status == "successful":
-        return msgspec.structs.replace(swept, uploads=clean_up(context))
-    if not _move_to_aborting(context, facts, reason):
-        return None
-    report = abort_job(context, reason=reason)
-    return msgspec.structs.replace(swept, uploads=report.uploads, objects=report.objects)
-
-
-def _move_to_aborting(context: JobContext, facts: JobFacts, reason: str) -> bool:
-    """Move a job to ``aborting``, if needed; return False if another process changes its state first."""
-    if facts.state is None:
-        aborting = msgspec.structs.replace(first_state(context), state="aborting", reason=reason)
-        existing = records.create(
-            context.store,
-            context.staging_bucket,
-            context.layout.state,
-            aborting,
+            report = self._end(self.decided.verdicts[planned.job_id], planned.action, f"swept: {now.reason}")
+        except AlreadyCommitted as error:
+            self._skip(what, str(error))
+            return
+        self.jobs.append(
+            SweptJob(
+                job_id=planned.job_id,
+                staging=planned.staging,
+                action=planned.action,
+                uploads=report.uploads,
+                objects=report.objects,
+            )
         )
-        return existing.record.nonce == aborting.nonce
-    if facts.state.record.state in ("aborting", "aborted"):
-        return True
-    return move(context, facts.state, "aborting", reason=reason) is not None
+
+    def _end(self, verdict: Verdict, action: Action, why: str) -> AbortReport:
+        context, found = self.decided.context, verdict.found
+        home = context.layout.destination
+        if action == "discard":
+            return AbortReport(uploads=clean_up_hadoop_job(context.store, home, found.job_id), objects=0)
+        if found.is_hadoops and found.record is None and found.end is None:
+            # As a job of ours, which nobody else adopts meanwhile.
+            report = adopt(
+                context.store,
+                home,
+                commit=False,
+                job_id=found.job_id,
+                force=True,
+                clock=context.clock,
+                new_id=context.new_id,
+            )
+            assert isinstance(report, AbortReport)
+            return report
+        report = carry_out(context, verdict, why)
+        assert report is not None, "a plan has no job that is left"
+        return report
+
+    def abort_orphans(self, planned: Collection[OrphanUpload]) -> None:
+        """Abort the orphans that are orphans still."""
+        bucket = self.decided.context.bucket
+        still = {upload.upload_id for upload in self.decided.plan.uploads}
+        for upload in planned:
+            if upload.upload_id not in still:
+                self._skip(_name(bucket, upload), "it is gone, or a job claims it now")
+        calls = [(one, Abort(bucket, one.key, one.upload_id)) for one in planned if one.upload_id in still]
+        for upload, outcome in self.decided.context.store.perform(calls):
+            if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
+                self._fail(_name(bucket, upload), outcome)
+            else:
+                self.uploads, self.bytes = self.uploads + 1, self.bytes + upload.bytes
+
+    def release(self, now: float) -> None:
+        """Release the retained files that no rollback has brought back, and delete them."""
+        self.replaced = release(self.decided.context, now)
+
+    def _skip(self, what: str, reason: str) -> None:
+        self.skipped.append(LeftAlone(what=what, reason=reason))
+
+    def _fail(self, what: str, error: S3CommitError) -> None:
+        reason = described(error)
+        logger.warning("sweep of %s: %s: %s", self.plan.destination, what, reason)
+        self.failures.append(LeftAlone(what=what, reason=reason))
 
 
-def _name(bucket: str, orphan: OrphanUpload) -> str:
-    return f"upload {orphan.upload_id} of {join_uri(bucket, orphan.key)}"
+def _job(job: DeadJob) -> str:
+    return f"job {job.job_id} ({job.staging})"
+
+
+def _name(bucket: str, upload: OrphanUpload) -> str:
+    return f"upload {upload.upload_id} of {join_uri(bucket, upload.key)}"

@@ -15,8 +15,8 @@ USD_PER_GB_MONTH = 0.023
 
 _GB = 1024**3
 
-#: ``finish``: finish the commit. ``abort``: abort the job. ``discard``: abort the uploads that the staging
-#: of an unknown job lists, and remove the staging.
+#: ``finish``: finish the commit. ``abort``: abort the job, or finish its abort. ``discard``: remove what a
+#: successful job of Hadoop left.
 Action: TypeAlias = Literal["finish", "abort", "discard"]
 
 
@@ -50,13 +50,12 @@ class DeadJob(Struct, frozen=True, kw_only=True):
     """A dead job, to be ended and removed with its uploads.
 
     Attributes:
-        job_id: The job, by the name of its staging.
+        job_id: The job.
         staging: URI of its staging.
         action: How to end it.
-        state: Its state; None if it has no state record.
-        state_etag: ETag of the state record. If it has changed, the job is left alone.
+        state: How far it is; None if nothing says so.
         silent: Seconds since its last activity.
-        uploads: Number of pending uploads that it claims, by their keys or by its records.
+        uploads: Number of its pending uploads.
         bytes: Size of their parts.
         reason: Why it is to be ended.
 
@@ -66,7 +65,6 @@ class DeadJob(Struct, frozen=True, kw_only=True):
     staging: str
     action: Action
     state: State | None
-    state_etag: str | None
     silent: float
     uploads: int = 0
     bytes: int = 0
@@ -78,11 +76,10 @@ class ReplacedFiles(Struct, frozen=True, kw_only=True):
 
     Attributes:
         generation: The commit that replaced them.
-        files: How many of them are in place.
-        bytes: Their bytes.
+        files: How many they are.
+        bytes: Their bytes, but for files of other programs.
         age: Seconds since that commit.
         retain: Seconds that it retains them.
-        released: Number of the entry that has released them, by a sweep that died; 0 if none has.
         reason: Why they are to be deleted.
 
     """
@@ -92,47 +89,6 @@ class ReplacedFiles(Struct, frozen=True, kw_only=True):
     bytes: int
     age: float
     retain: int
-    released: int = 0
-    reason: str
-
-
-class SpentId(Struct, frozen=True, kw_only=True):
-    """The record of an abort, for a job of which nothing else is left.
-
-    Attributes:
-        job_id: The aborted job.
-        uri: URI of the record.
-        etag: Its ETag. If it has changed, the record is left alone.
-        age: Seconds since its last write.
-
-    """
-
-    job_id: str
-    uri: str
-    etag: str
-    age: float
-
-
-class OrphanList(Struct, frozen=True, kw_only=True):
-    """A list of files that no entry of the log names, of a process that died before its entry.
-
-    Attributes:
-        uri: URI of the list.
-        etag: Its ETag. If it has changed, the list is left alone.
-        job_id: The job whose list it is.
-        age: Seconds since its last write.
-        bytes: Its size.
-        ended: Whether the job has ended; if not, it is abandoned first.
-        reason: Why it is to be removed.
-
-    """
-
-    uri: str
-    etag: str
-    job_id: str
-    age: float
-    bytes: int
-    ended: bool
     reason: str
 
 
@@ -154,15 +110,13 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
 
     Attributes:
         destination: URI of the destination.
-        staging_root: URI of another directory with staging of its jobs, if given.
+        staging_roots: URIs of other directories with stagings of its jobs, as given.
         older_than: Seconds without activity after which a job is dead, and minimum age of an orphan.
         now: The store's time at the plan, in seconds since the epoch; None if there was nothing to date.
         jobs: Jobs to end.
         uploads: Orphaned uploads to abort.
-        spent: Records of aborts to remove.
         replaced: Retained files to release and delete.
-        lists: Lists of files to remove, which no entry of the log names.
-        left: What it leaves, and why: among them the jobs that need a recovery.
+        left: What it leaves, and why.
         jobs_left: Number of jobs that it leaves.
 
     """
@@ -170,21 +124,19 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
     derived = ("pending", "bytes", "oldest")
 
     destination: str
-    staging_root: str | None = None
+    staging_roots: list[str] = []
     older_than: float
     now: float | None = None
     jobs: list[DeadJob] = []
     uploads: list[OrphanUpload] = []
-    spent: list[SpentId] = []
     replaced: list[ReplacedFiles] = []
-    lists: list[OrphanList] = []
     left: list[LeftAlone] = []
     jobs_left: int = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to remove."""
-        return not (self.jobs or self.uploads or self.spent or self.replaced or self.lists)
+        return not (self.jobs or self.uploads or self.replaced)
 
     @property
     def pending(self) -> int:

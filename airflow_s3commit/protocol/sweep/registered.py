@@ -18,7 +18,7 @@ class RegisteredSweep:
     """What a sweep finds at one destination of a registry. Without plan and error it is left alone.
 
     Attributes:
-        entry: The destination's entry.
+        entry: The destination's entry, or one of several with other stagings.
         plan: What to remove there, and the store; None without records of jobs.
         gone: Whether nothing is left of the destination, so that its entry may be removed.
         error: Why the destination could not be read; None if it was.
@@ -40,7 +40,8 @@ def plan_registered(
     """Yield what a sweep would remove at each destination, without removing it.
 
     A destination that cannot be read does not keep back the others. One without records of jobs is not swept:
-    a sweep there would abort the uploads of other programs.
+    a sweep there would abort the uploads of other programs. One with several entries, which name different
+    stagings, is swept once, with all of these.
 
     Args:
         entries: Entries of a registry.
@@ -48,16 +49,26 @@ def plan_registered(
         older_than: Seconds without activity after which a job is dead, and minimum age of an entry to remove.
 
     """
+    places: dict[tuple[str, str | None], list[Registered]] = {}
     for entry in entries:
-        record = entry.record
+        places.setdefault((entry.record.destination, entry.record.aws_conn_id), []).append(entry)
+    for first, *others in places.values():
+        found = [first, *others]
+        record = first.record
         try:
             store = open_store(record)
             if has_records(store, record):
+                roots = [one.record.staging_root for one in found]
                 plan = plan_sweep(
-                    store, record.place, older_than=older_than, staging_root=record.staging_root
+                    store,
+                    record.place,
+                    older_than=older_than,
+                    staging_roots=[root for root in roots if root is not None],
                 )
-                yield RegisteredSweep(entry, plan=(store, plan))
-            else:
-                yield RegisteredSweep(entry, gone=entry.age >= older_than and is_gone(store, record))
+                yield RegisteredSweep(first, plan=(store, plan))
+                continue
+            for entry in found:
+                is_old = entry.age >= older_than
+                yield RegisteredSweep(entry, gone=is_old and is_gone(store, entry.record))
         except S3CommitError as error:
-            yield RegisteredSweep(entry, error=error)
+            yield RegisteredSweep(first, error=error)

@@ -25,10 +25,10 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files
+from airflow_s3commit.protocol.manifests import latest_manifest, manifest_files
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, ConflictMode, JobOptions, JobReference
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.table_rollback import rollback
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.reader.listing import Choice, find_table
@@ -62,10 +62,10 @@ def place(dead: DeadJob, layout: str) -> dict[str, Any]:
     return {"job_id": UUID} if layout == "magic" else {"pendingsets_uri": dead.pendingsets_uri}
 
 
-def finish(dead: DeadJob, layout: str = "magic", **arguments: Any) -> ManifestRecord:
+def finish(dead: DeadJob, layout: str = "magic", **arguments: Any) -> Manifest:
     """Adopt the job and commit it."""
     manifest = adopt(dead.store, dead.destination, commit=True, **{**place(dead, layout), **arguments})
-    assert isinstance(manifest, ManifestRecord)
+    assert isinstance(manifest, Manifest)
     return manifest
 
 
@@ -697,7 +697,7 @@ def test_a_file_of_an_adopted_job_is_not_older_than_the_log() -> None:
     dead = dead_job("staging")
     written(dead)
     listing = dead.store.list_objects
-    adopted: list[ManifestRecord] = []
+    adopted: list[Manifest] = []
 
     def adopting(bucket: str, prefix: str, **arguments: Any) -> Any:
         if prefix == ROOT and not adopted:
