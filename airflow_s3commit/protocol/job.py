@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
+from airflow_s3commit.protocol.hadoop.status import refuse_if_published
 from airflow_s3commit.protocol.job_output import JobOutput
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.destination import Destination
@@ -17,7 +18,7 @@ from airflow_s3commit.protocol.model.job import AbortReport, JobOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import SealReference
-from airflow_s3commit.protocol.steps.abort import abort, undo
+from airflow_s3commit.protocol.steps.abort import abort, undo, with_readable_record
 from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.preview import Preview, preview
 from airflow_s3commit.protocol.steps.progress import Progress
@@ -216,12 +217,16 @@ class Job(JobOutput):
             reason: Why, for the record.
 
         Raises:
-            AlreadyCommitted: The job is committed.
+            AlreadyCommitted: The job is committed, or is a successful job of Hadoop.
+            JobClosed: It is a job of Hadoop, which has published some of its output: adopt it.
             ForeignRecord: The job's record was copied here.
             OutcomeUnknown: A response was lost; abort again.
 
         """
-        return abort(self._context, reason or "")
+        context = with_readable_record(self._context)
+        if context.record is None:
+            refuse_if_published(context.store, context.layout.destination, context.job_id)
+        return abort(context, reason or "")
 
     def recover(self, *, progress: Callable[[Progress], object] | None = None) -> Manifest | AbortReport:
         """Finish a commit or an abort that was interrupted, as `commit` or `abort` would.

@@ -152,16 +152,13 @@ def find_hadoop_job(
     return examine(store, destination, files, most=most)
 
 
-def refuse_if_published(
-    store: ObjectStore, destination: Destination, job_id: str, adopted_from: str | None
-) -> None:
-    """Raise if a Hadoop job has published uploads, so that the rest of them must not be discarded.
+def refuse_if_published(store: ObjectStore, destination: Destination, job_id: str) -> None:
+    """Raise if a job that nobody adopted has published uploads, so that the rest must not be discarded.
 
     Args:
         store: The store of the destination.
         destination: The job's destination.
         job_id: The job's UUID.
-        adopted_from: As for `find_hadoop_job`.
 
     Raises:
         AlreadyCommitted: The Hadoop job is successful.
@@ -169,7 +166,7 @@ def refuse_if_published(
         S3CommitError: A request failed.
 
     """
-    job = find_hadoop_job(store, destination, job_id, adopted_from=adopted_from)
+    job = find_hadoop_job(store, destination, job_id)
     if job is None:
         return
     error = refusal(job, commit=False)

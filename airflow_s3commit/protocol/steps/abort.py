@@ -51,7 +51,7 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
 
     """
     with naming(context, "abort"):
-        context = _with_readable_record(context)
+        context = with_readable_record(context)
         job = context.record
         log = Log(context, job.base if job is not None else None)
         begin_log(context, log)
@@ -127,7 +127,7 @@ def _distinct(uploads: Iterable[PendingUpload | None]) -> Iterator[PendingUpload
             yield upload
 
 
-def _with_readable_record(context: JobContext) -> JobContext:
+def with_readable_record(context: JobContext) -> JobContext:
     """Return the context with the job's record; without it if it is damaged: that does not prevent an abort.
 
     Raises:

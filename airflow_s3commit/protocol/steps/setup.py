@@ -133,7 +133,7 @@ def set_up(
     key = job_key(context.layout.destination, context.job_id)
     stored = records.create(context.store, context.bucket, key, record)
     found = _checked(context, stored.record)
-    if found.options != options:
+    if (found.options, found.adopted) != (options, record.adopted):
         raise JobMismatch(
             f"{context.name} is open with other options: {found.options}; give the new job another id"
         )

@@ -20,7 +20,6 @@ from airflow_s3commit.exceptions import (
     JobFailed,
     JobMismatch,
     NoSuchJob,
-    NotReversible,
     S3CommitError,
 )
 from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
@@ -28,10 +27,13 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.manifests import latest_manifest, manifest_files
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, ConflictMode, JobOptions, JobReference
+from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.steps.files import files_in
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.sweep.apply import sweep
 from airflow_s3commit.protocol.table_rollback import rollback
 from airflow_s3commit.protocol.write_job import write_job
-from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.store.base import PartEtag
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.s3.store import S3Store
@@ -130,7 +132,7 @@ def test_a_dead_job_is_aborted(layout: str, checksums: bool) -> None:
     """No upload of the job stays pending, leftovers of unfinished attempts included, and nothing appears."""
     dead = dead_job(layout, checksums=checksums)
     report = give_up(dead, layout)
-    assert (report.uploads, report.objects, report.state) == (4, 0, "aborted")
+    assert (report.uploads, report.objects) == (4, 0)
     assert dead.visible() == {}
     assert dead.pending_keys() == []
     assert dead.keys(MAGIC) == []
@@ -163,7 +165,7 @@ def test_an_aborted_job_stays_aborted(layout: str) -> None:
     dead = dead_job(layout)
     give_up(dead, layout)
     after = dead.keys()
-    assert give_up(dead, layout).state == "absent"
+    assert give_up(dead, layout) == AbortReport(uploads=0, objects=0)
     with pytest.raises(JobClosed, match="was aborted"):
         finish(dead, layout)
     assert dead.visible() == {}
@@ -427,7 +429,7 @@ def test_a_key_that_is_taken_refuses_the_commit(
 def test_a_key_that_is_taken_after_the_seal_refuses_the_commit(mode: ConflictMode) -> None:
     """A job that was adopted and not yet committed looks at its keys again, and keeps its uploads."""
     dead, options = DeadJob.magic(), JobOptions(committer="magic", conflict_mode=mode)
-    store = FaultyStore(dead.store, Fault("crash-before", verb="put", key="*/state.json", nth=3))
+    store = FaultyStore(dead.store, Fault("crash-after", verb="put", key=f"*/open/{UUID}/sealed.json"))
     with pytest.raises(Crash):
         adopt(store, dead.destination, job_id=UUID, options=options)
     dead.put(TAKEN, b"old")
@@ -460,7 +462,7 @@ def test_a_job_is_not_committed_beside_one_that_replaces_its_partitions() -> Non
     done: list[str] = []
 
     def replace_partition(call: StoreCall) -> None:
-        if call.verb == "put" and "/log/" in call.key and not done:
+        if call.verb == "put" and call.key.endswith(f"/log/{2:020d}.json") and not done:
             done.append(call.key)
             replacing = write_job(dead.destination, store=dead.store, conflict_mode="replace")
             with replacing as job, job.open("day=17/new.parquet") as file:
@@ -509,7 +511,7 @@ def test_a_job_commit_that_hadoop_began_is_taken_back(layout: str) -> None:
 
 
 def test_the_same_object_of_another_run_is_not_taken_back() -> None:
-    """If a later run with fixed names wrote identical objects, the dead run's abort keeps them."""
+    """If a later run with fixed names wrote identical objects, they stay; a sweep finds the dead upload."""
     dead = DeadJob()
     dead.commit_magic_task(0, TASKS[0])
     key = f"{ROOT}day=18/part-00000.parquet"
@@ -517,9 +519,12 @@ def test_the_same_object_of_another_run_is_not_taken_back() -> None:
     upload_id = dead.uploads[key][1]
     etags = [part.etag for part in dead.store.list_parts(BUCKET, key, upload_id)]
     dead.store.complete_upload(BUCKET, key, upload_id, etags)
-    give_up(dead)
+    for _ in range(2):
+        give_up(dead)
+        assert dead.visible() == {key: b"a"}
+        assert dead.pending_keys() == [key]
+    assert sweep(dead.store, dead.destination, older_than=0.0, dry_run=False, threads=0).uploads == 1
     assert dead.visible() == {key: b"a"}
-    assert dead.pending_keys() == []
 
 
 def test_a_missing_upload_fails_the_commit() -> None:
@@ -682,30 +687,56 @@ def written(dead: DeadJob) -> None:
         file.write(b"ours")
 
 
-def test_a_rollback_removes_no_file_whose_name_lacks_its_job() -> None:
-    """Such a file of an adopted job may be a later one of the same name, so the rollback is refused."""
+def test_a_rollback_removes_a_file_whose_name_lacks_its_job_only_as_it_was_listed() -> None:
+    """If another program has written at its key since, that object stays."""
     dead = dead_job("staging")
     written(dead)
     finish(dead, "staging")
-    with pytest.raises(NotReversible, match=f"does not have the id of job {UUID} in its name"):
-        rollback(dead.store, dead.destination, to=2)
-    assert dead.contents.items() <= dead.visible().items()
+    dead.put(TAKEN, b"newer")
+    rollback(dead.store, dead.destination, to=2, threads=0)
+    before = {f"{ROOT}day=1/older": b"older", TAKEN: b"newer"}
+    assert {key: body for key, body in dead.visible().items() if owner_of(key) is None} == before
 
 
-def test_a_file_of_an_adopted_job_is_not_older_than_the_log() -> None:
-    """What is adopted while a reader lists older files is in no earlier generation, whatever its name."""
-    dead = dead_job("staging")
+def test_what_hadoop_published_is_no_older_data() -> None:
+    """The first entry of the log leaves it to the job, which lists it once, or deletes it."""
+    for end in (finish, give_up):
+        dead = DeadJob.magic()
+        dead.complete(TAKEN)
+        dead.put(f"{ROOT}day=18/old", b"old")
+        end(dead)
+        assert listed(dead, 1) == {f"{ROOT}day=18/old"}
+        assert dead.visible() == {f"{ROOT}day=18/old": b"old", **(dead.contents if end is finish else {})}
+
+
+def test_what_another_job_has_listed_as_older_data_stays() -> None:
+    """If the log was begun before the adoption, the published files are in the table: an abort keeps them."""
+    dead = DeadJob.magic()
+    dead.complete(TAKEN)
     written(dead)
-    listing = dead.store.list_objects
-    adopted: list[Manifest] = []
+    before = dead.everything()
+    with pytest.raises(DestinationNotEmpty, match="it is a file of the table, older than its log"):
+        finish(dead)
+    assert dead.everything() == before
+    assert give_up(dead).objects == 0
+    assert TAKEN in dead.visible()
+    assert dead.pending_keys() == []
 
-    def adopting(bucket: str, prefix: str, **arguments: Any) -> Any:
-        if prefix == ROOT and not adopted:
-            dead.store.list_objects = listing
-            adopted.append(finish(dead, "staging"))
-        return listing(bucket, prefix, **arguments)
 
-    dead.store.list_objects = adopting
-    found = find_table(dead.store, Destination.parse(dead.destination), Choice())
-    assert (found.generation, len(found.files)) == (adopted[0].generation, len(dead.contents) + 2)
-    assert len({file.path for file in found.files}) == len(found.files)
+@pytest.mark.parametrize("published", [False, True])
+def test_a_job_that_replaces_keeps_its_own_files(*, published: bool) -> None:
+    """Its names show nobody's id, and still it does not take its files for those of other programs."""
+    dead = DeadJob.magic()
+    dead.put(f"{ROOT}day=18/old", b"old")
+    if published:
+        dead.complete(TAKEN)
+    manifest = finish(dead, options=JobOptions(committer="magic", conflict_mode="replace"))
+    assert dead.visible() == dead.contents
+    assert manifest.replaced.files == 1
+
+
+def listed(dead: DeadJob, number: int) -> set[str]:
+    """Return the keys of the files that the table has after an entry."""
+    home = Destination.parse(dead.destination)
+    table = read_table(dead.store, home, number)
+    return {file.key for file in files_in(dead.store, home, table.sources, table.live)}

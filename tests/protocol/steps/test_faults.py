@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.layout import seal_key
 from airflow_s3commit.protocol.steps import abort, commit, finish, marker, rollback, seal, sweep, task
 from airflow_s3commit.protocol.steps.abort import abort_pending, clean, delete_objects, write_receipt
@@ -89,7 +90,10 @@ def _rollback_believes_an_older_table(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sweep_undoes_without_an_entry(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sweep, "abort", lambda context, _: abort_pending(context, None))
+    def withdraw(context: Any, _: str) -> AbortReport:
+        return AbortReport(uploads=abort_pending(context, None), objects=0)
+
+    patch.setattr(sweep, "abort", withdraw)
 
 
 #: Each fault, and a play that finds it.
