@@ -139,7 +139,7 @@ def count(options: JobOptions, shape: Shape) -> dict[str, Counter[str]]:
     end("write")
     Job.at(store, job.reference).seal_stage("spark", "1", tasks)
     Job.at(store, job.reference).seal()
-    Job.at(store, job.reference).plan()
+    Job.at(store, job.reference).preview()
     end("seal and plan")
     Job.at(store, job.reference).commit()
     end("commit")

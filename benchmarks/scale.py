@@ -130,7 +130,7 @@ def take_step(step: str, endpoint: str, per_second: str | None) -> None:
         job.seal_stage("spark", "1", tasks)
         job.seal()
     elif step == "plan":
-        job.plan()
+        job.preview()
     else:
         job.commit()
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -207,7 +207,6 @@ def _commit_of(store: S3Store, destination: str, size: int) -> float:
         tasks = [attempt.commit()]
     job.seal_stage("spark", "1", tasks)
     job.seal()
-    job.plan()
     began = time.perf_counter()
     job.commit()
     return (time.perf_counter() - began) * 1000

@@ -26,13 +26,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
+from airflow_s3commit.protocol.model.log import LogEntry
 from report import as_markdown, machine, show, write_section
 
 import airflow_s3commit.protocol.model.layout as keys
 from airflow_s3commit import Counts, Destination, ManifestRecord, MemoryStore, baseline, dataset, history
-from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
 from airflow_s3commit.protocol.model.codec import encode
-from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.store.base import ObjectInfo
 

@@ -140,7 +140,6 @@ def unchanged(lake: Lake, frame: DataFrame, name: str) -> None:
         sparks.remove(key)
     job.seal_stage("load", "1")
     job.seal()
-    job.plan()
     assert job.commit().counts.rows == frame.count()
 
 

@@ -100,7 +100,6 @@ class Generation:
             late.commit()
         self.job.seal_stage("spark", "1", committed)
         self.job.seal()
-        self.job.plan()
 
 
 def _data(name: str, task: int, partition: int) -> bytes:

@@ -1,13 +1,13 @@
 """The driver's side of a write: finds or sets up its job, and seals, commits or aborts it after the tasks.
 
 A job in the Spark conf belongs to another owner, such as Airflow, and the write only seals its stage. Without
-such a job the write sets up its own, and seals, plans and commits it.
+such a job the write sets up its own, and seals and commits it.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,14 @@ from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     InvalidDestination,
     JobMismatch,
+    NoSuchJob,
     S3CommitError,
 )
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
 from airflow_s3commit.spark.plan import (
@@ -50,17 +51,13 @@ from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.headers import with_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from airflow_s3commit._clock import Clock
     from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
-
-
-#: States in which a write's own job may be aborted; in the others its commit has begun.
-_ABORTABLE = ("open", "sealed", "aborting", "aborted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +205,8 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
             check_job_overwrite(job, options, session_static=target.session_static)
             _check_object_options(job, options, target.session)
             return job
-        if job.state() is not None:
+        with suppress(NoSuchJob):
+            job.record()
             return job
         destination, static = target.reference.destination, target.session_static
         check_own_overwrite(target.job_store(), destination, options, session_static=static)
@@ -232,7 +230,7 @@ def commit_write(
     job: Job | None = None,
     *,
     layout_known: bool = False,
-) -> tuple[SealReference, ManifestRecord | None]:
+) -> tuple[SealReference, Manifest | None]:
     """Seal the stage with the tasks that succeeded; commit the job if it is the write's own.
 
     Args:
@@ -298,8 +296,7 @@ def check_site(job: Job, options: WriteOptions, conf: ConfGet) -> None:
 def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
     """Abort a failed write: its own job, or its stage attempt in a job of the conf. Repeatable.
 
-    A sealed stage attempt is left to the job's owner. A commit that has begun, or whose outcome is unknown,
-    is left for ``s3commit recover``.
+    A sealed stage attempt is left to the job's owner, and a job that is committed after all stays so.
 
     Args:
         target: The job and the stage attempt.
@@ -311,20 +308,11 @@ def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
     """
     with renewing_store(target.store):
         job = target.job()
-        state = job.state()
-        if not target.own:
-            if state is not None and job.stage_seal(target.stage, target.stage_attempt) is None:
-                job.abort_stage(target.stage, target.stage_attempt)
-        elif state is None or state.state in _ABORTABLE:
-            # Abort without a state too, so that no task sets the job up from now on.
+        if target.own:
+            # Of a job that is not set up yet too, so that no task sets it up from now on.
             abort_until_quiet(job, quiet=0.0 if tasks_ended else QUIET)
-        else:
-            logger.warning(
-                "job %s on %s is %s: not aborted; run `s3commit recover` to finish its commit",
-                target.reference.job_id,
-                target.reference.destination,
-                state.state,
-            )
+        elif job.stage_seal(target.stage, target.stage_attempt) is None:
+            job.abort_stage(target.stage, target.stage_attempt)
 
 
 def abort_failed_write(
@@ -391,7 +379,7 @@ def _check_object_options(job: Job, options: WriteOptions, session: S3ASettings)
             )
 
 
-#: Seconds without a new upload after which all tasks count as ended.
+#: Seconds after which Spark has killed all tasks, unless they start new uploads.
 QUIET = 4.0
 
 #: Seconds after which no further abort begins, and seconds between two aborts.
@@ -418,28 +406,41 @@ def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = QUIET
         S3CommitError: An upload could not be aborted.
 
     """
-    try:
-        return _abort_until_quiet(lambda: job.abort(reason="the Spark write failed").uploads, clock, quiet)
-    except AlreadyCommitted:
-        logger.info("job %s is committed: not aborted", job.reference.job_id)
-        return 0
+    clock = clock or SystemClock()
+    began = changed = clock.monotonic()
+    total = 0
+    while True:
+        try:
+            found = job.abort(reason="the Spark write failed").uploads
+        except AlreadyCommitted:
+            logger.warning(
+                "job %s on %s is committed: not aborted; run `s3commit recover` to finish what is left of it",
+                job.reference.job_id,
+                job.reference.destination,
+            )
+            return total
+        total += found
+        now = clock.monotonic()
+        if found:
+            changed = now
+        if now - changed >= quiet or now - began >= _LONGEST_ABORT:
+            return total
+        clock.sleep(_PAUSE)
 
 
-def abort_twins(job: Job, clock: Clock | None = None) -> int:
-    """Abort uploads that speculative attempts start after the job's commit, until Spark has killed them.
+def abort_twins(job: Job, clock: Clock | None = None) -> None:
+    """Abort what speculative attempts upload after the job's commit, once Spark has had time to kill them.
 
     The write is committed, so an error is logged and not raised; a sweep removes the remaining uploads.
 
     Args:
         job: The write's own job, committed.
-        clock: Source of time and sleep; by default the system's.
-
-    Returns:
-        The number of aborted uploads; 0 after an error.
+        clock: Source of sleep; by default the system's.
 
     """
+    (clock or SystemClock()).sleep(QUIET)
     try:
-        return _abort_until_quiet(job.abort_late, clock, QUIET)
+        job.recover()
     except S3CommitError:
         logger.warning(
             "job %s on %s is committed, but pending uploads of its speculative tasks could not be aborted;"
@@ -448,20 +449,3 @@ def abort_twins(job: Job, clock: Clock | None = None) -> int:
             job.reference.destination,
             exc_info=True,
         )
-        return 0
-
-
-def _abort_until_quiet(abort: Callable[[], int], clock: Clock | None, quiet: float) -> int:
-    """Repeat an abort until it finds no uploads for ``quiet`` seconds; return how many it found."""
-    clock = clock or SystemClock()
-    began = changed = clock.monotonic()
-    total = 0
-    while True:
-        found = abort()
-        total += found
-        now = clock.monotonic()
-        if found:
-            changed = now
-        if now - changed >= quiet or now - began >= _LONGEST_ABORT:
-            return total
-        clock.sleep(_PAUSE)

@@ -18,10 +18,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.steps.lists import FileSummary
 from airflow_s3commit.reader.formats import (
     FILE_OPTIONS,
     FileOptions,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -17,21 +18,14 @@ from uuid import UUID, uuid4, uuid5
 
 from pyspark.sql.utils import is_remote
 
-from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     InvalidOption,
     JobClosed,
     JobFailed,
     JobMismatch,
-    NoSuchJob,
 )
-from airflow_s3commit.protocol.job import Assumption, Job
-from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.log_end import own_entry
-from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.state import find_aborted, read_state
-from airflow_s3commit.protocol.metadata.store_check import has_looked
+from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
@@ -48,8 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_s3commit.protocol.model.log import LogEntry
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.spark.session import ConfGet
     from airflow_s3commit.store.base import ObjectStore
 
@@ -270,9 +263,6 @@ STAGE = "batch"
 #: The namespace of the UUIDs of batches' jobs.
 _NAMESPACE = UUID("6f0d6d0c-9c0e-5d43-8a2b-4f7f1b6a3c55")
 
-#: States in which a job's output is complete.
-_WHOLE = ("sealed", "committing", "committed")
-
 _BEGUN_AGAIN = "the batch of the streaming query was begun again"
 
 
@@ -303,17 +293,6 @@ class Batch:
         parts = [self.stream, self.name, self.destination, self.number, attempt]
         return str(uuid5(_NAMESPACE, json.dumps(parts)))
 
-    def is_after(self, entry: LogEntry) -> bool:
-        """Return whether an entry is the commit of the batch before this one.
-
-        No attempt at this batch has been begun before it: its driver begins when that one is committed.
-        """
-        if entry.kind != "commit" or entry.manifest is None:
-            return False
-        facts = entry.manifest.context
-        before = {"stream": self.stream, "batch": str(self.number - 1), "write": self.name}
-        return before == {fact: facts.get(fact, "") for fact in before}
-
     def reference(self, attempt: int) -> JobReference:
         """Return the job of an attempt at the batch; attempts are numbered from 0."""
         layout = Layout.of(Destination.parse(self.destination), self.job_id(attempt))
@@ -341,22 +320,20 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
             see `Job.commit`, `Job.abort` and `Job.setup`.
 
     """
-    destination = Destination.parse(batch.destination)
-    is_later = has_looked(store, destination.bucket)
-    entry = own_entry(store, destination)
-    assume: Assumption = "next" if entry is not None and batch.is_after(entry) else "own"
+    context = {"engine": "spark", "stream": batch.stream, "batch": str(batch.number), "driver": token}
+    if batch.name:
+        context["write"] = batch.name
     for attempt in count():
         reference = batch.reference(attempt)
-        # But for a process's first, batches come for the first time.
-        job = _set_up(store, reference, options, batch, token, assume=assume) if is_later else None
-        while job is None or not _is_own(job, token):
-            if _is_committed(Job.at(store, reference)):
-                return None
-            job = _set_up(store, reference, options, batch, token)
-            if job is None:
-                break
-        else:
-            return job
+        with suppress(AlreadyCommitted, JobClosed, JobMismatch):
+            job = Job.setup(
+                store, reference.destination, options=options, job_id=reference.job_id, context=context
+            )
+            # Another driver may set up the same attempt at the same time.
+            if job.record().context.get("driver") == token:
+                return job
+        if _is_committed(Job.at(store, reference)):
+            return None
     raise AssertionError("unreachable: attempts are counted without end")
 
 
@@ -370,9 +347,7 @@ def refuse_passed(store: ObjectStore, batch: Batch) -> None:
 
     """
     following = replace(batch, number=batch.number + 1)
-    layout = Layout.of(Destination.parse(batch.destination), following.job_id(0))
-    context = JobContext(store, layout)
-    if any(find(context) is not None for find in (read_state, find_manifest, find_aborted)):
+    if Job.at(store, following.reference(0)).state() is not None:
         raise JobClosed(
             f"batch {batch.number} of stream {batch.stream} is committed to {batch.destination}, and a later"
             " one has begun, but the query begins it again: its checkpoint was restored to an earlier state,"
@@ -381,7 +356,7 @@ def refuse_passed(store: ObjectStore, batch: Batch) -> None:
         )
 
 
-def commit_batch(job: Job, token: str, rows: int | None) -> ManifestRecord:
+def commit_batch(job: Job, token: str, rows: int | None) -> Manifest:
     """Commit a batch's job, whose stage attempt is sealed. Repeatable.
 
     Args:
@@ -398,68 +373,18 @@ def commit_batch(job: Job, token: str, rows: int | None) -> ManifestRecord:
 
 
 def _is_committed(job: Job) -> bool:
-    """End an earlier attempt, whatever its state; return whether it is committed."""
-    while (state := job.state()) is not None:
-        try:
-            if state.state not in _WHOLE:
-                job.abort(reason=_BEGUN_AGAIN)
-                continue
+    """End an attempt of another driver, however far it is, and return whether it is committed. Repeatable."""
+    state = job.state()
+    if state is not None and state.finished:
+        return state.state == "committed"
+    if state is not None and state.state in ("sealed", "committed"):
+        # Its output is complete; another process may abort it, or an upload may be gone.
+        with suppress(JobClosed, JobFailed):
             job.commit()
-        except (AlreadyCommitted, JobClosed, JobFailed, JobMismatch, NoSuchJob) as error:
-            is_moved = False
-            with noting(error, "reading the job's state again", "another process may have changed it"):
-                is_moved = job.state() != state
-            if not is_moved:
-                raise
-    return job.manifest() is not None
-
-
-def _set_up(
-    store: ObjectStore,
-    reference: JobReference,
-    options: JobOptions,
-    batch: Batch,
-    token: str,
-    *,
-    assume: Assumption = "nothing",
-) -> Job | None:
-    """Set up an attempt's job; None if a job with its id has ended.
-
-    Args:
-        store: The store.
-        reference: The attempt's job.
-        options: The options of the job.
-        batch: The batch.
-        token: This attempt's.
-        assume: Unless ``nothing``, such a job is unlikely: leave one with other options as it is, and return
-            None.
-
-    """
-    context = {"engine": "spark", "stream": batch.stream, "batch": str(batch.number), "driver": token}
-    if batch.name:
-        context["write"] = batch.name
+            return True
     try:
-        return Job.setup(
-            store,
-            reference.destination,
-            options=options,
-            job_id=reference.job_id,
-            context=context,
-            assume=assume,
-        )
-    except JobClosed:
-        return None
-    except JobMismatch:
-        if assume != "nothing":
-            return None
-        # A driver with other options died between the two records of its set-up.
-        Job.at(store, reference).abort(reason=_BEGUN_AGAIN)
-        return None
-
-
-def _is_own(job: Job, token: str) -> bool:
-    """Return whether this driver set up the job; another driver may do so at the same time."""
-    try:
-        return job.record().context.get("driver") == token
-    except NoSuchJob:
-        return False
+        job.abort(reason=_BEGUN_AGAIN)
+    except AlreadyCommitted:
+        job.commit()
+        return True
+    return False

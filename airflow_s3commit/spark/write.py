@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_s3commit.protocol.model.job import JobReference
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.model.sealed_job import SealReference
     from airflow_s3commit.tables.write import TablePlan
 
@@ -107,7 +107,7 @@ class PendingWrite:
     stage_attempt: str = DEFAULT_STAGE_ATTEMPT
     tasks: tuple[CommittedTask, ...] = ()
     seal: SealReference | None = None
-    manifest: ManifestRecord | None = None
+    manifest: Manifest | None = None
     arrangement: Arrangement = field(default_factory=Arrangement)
     ignored: bool = False
 

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from datetime import time as time_of_day
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest
+
+from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.testing.programs import ProgramFailed
 from dev.demo.flights import Flights, partition
 from dev.demo.watch import DatasetWatch, Sight

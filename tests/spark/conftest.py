@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_s3commit import FileEntry, ManifestRecord, S3Store
+    from airflow_s3commit import FileEntry, Manifest, S3Store
     from airflow_s3commit.testing import S3Server
 
 
@@ -139,12 +139,12 @@ class Lake:
         return [info.key for info in found]
 
     def kept(self, of: str) -> list[str]:
-        """Return the keys that outlive a job: its record ``aborted``, or its entry in the ``log``."""
+        """Return the keys that outlive a job: its receipt in ``jobs``, or entries in the ``log``."""
         return [key for key in self.everything() if f"/_s3commit/{of}/" in key]
 
     def left(self) -> list[str]:
         """Return all keys except those that outlive an aborted job."""
-        kept = {*self.kept("aborted"), *self.kept("log")}
+        kept = {*self.kept("jobs"), *self.kept("log")}
         return [key for key in self.everything() if key not in kept]
 
     def pending(self) -> list[str]:
@@ -152,7 +152,7 @@ class Lake:
         found = self.store.list_uploads(self.destination.bucket, self.destination.prefix)
         return [upload.key for upload in found]
 
-    def manifest(self) -> ManifestRecord:
+    def manifest(self) -> Manifest:
         return latest_manifest(self.store, self.destination)
 
     def files(self) -> list[FileEntry]:

@@ -40,7 +40,6 @@ def main() -> None:
         else:
             job.seal_stage("load", "1")
             job.seal()
-            job.plan()
             job.commit()
         report = register_partitions(spark, name, store)
         again = register_partitions(spark, name, store)

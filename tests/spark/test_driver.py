@@ -100,11 +100,10 @@ def test_a_committed_job_is_left_alone(store: MemoryStore, job: Job) -> None:
 def test_what_a_twin_uploads_after_the_commit_is_found(store: MemoryStore, job: Job) -> None:
     """Uploads of a speculative attempt that Spark is still killing are aborted; the commit succeeds."""
     commit(job)
-    start_upload(store, 0)
-    clock = Later(lambda pauses: start_upload(store, pauses) if pauses == 2 else None)
-    assert abort_twins(job, clock) == 2
+    clock = Later(lambda _: start_upload(store, 0))
+    abort_twins(job, clock)
+    assert clock.slept == [4.0]
     assert list(store.list_uploads("lake", "t/")) == []
-    assert clock.monotonic() == 6.0
     assert job.manifest() is not None
 
 
@@ -112,7 +111,7 @@ def test_a_commit_succeeds_even_if_its_twins_cannot_be_aborted(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If a job cannot be read after its commit, that is logged with the next action."""
-    assert abort_twins(job, ManualClock()) == 0
+    abort_twins(job, ManualClock())
     assert "s3commit sweep" in caplog.text
 
 

@@ -99,7 +99,6 @@ def test_uncommon_ways_to_write(lake: Lake, submit_unchanged: Submit, tmp_path: 
         job = jobs[path]
         job.seal_stage("load", "1")
         job.seal()
-        job.plan()
         job.commit()
         table = Lake(lake.store, lake.server, f"{lake.uri}{path}/")
         assert rows_of(table.download(tmp_path / "there" / name)) == rows_of(local / path), name

@@ -152,7 +152,6 @@ def task(rows: int | None) -> CommittedTask:
         task="0",
         attempt="1",
         location="s3://lake/x",
-        etag="e",
         files=0,
         bytes=0,
         rows=rows,
@@ -272,7 +271,9 @@ def test_a_stream_looks_at_its_table_at_its_first_batch(monkeypatch: pytest.Monk
     monkeypatch.setattr(plan, "first_data_path", look)
     monkeypatch.setattr(stream, "store_of_process", lambda _: store)
     monkeypatch.setattr(stream, "write_frame", seal)
-    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=SimpleNamespace(get={}.get)))
+    context = SimpleNamespace(getLocalProperty=lambda _: None)
+    session = SimpleNamespace(conf=SimpleNamespace(get={}.get), sparkContext=context)
+    frame: Any = SimpleNamespace(sparkSession=session)
     batch = foreach_batch(destination=TABLE, stream="s")
     for _ in range(2):
         with pytest.raises(InvalidOption, match="is not partitioned, but the table is partitioned by dt"):

@@ -74,7 +74,6 @@ def test_the_python_interface_runs_on_pyspark_35(
     )
     assert lake.visible() == []
     job.seal()
-    job.plan()
     assert job.commit().counts.rows == 60
     own = ds.dataset(tmp_path / "sparks-own", partitioning="hive").to_table().to_pylist()
     rows = {row["id"]: {**row, "dt": str(row["dt"])} for row in own}

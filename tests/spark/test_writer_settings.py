@@ -462,7 +462,7 @@ class TestInSpark:
     pytestmark = on_spark
 
     def test_a_notebook_s_options_reach_its_files(self, spark: SparkSession, lake: Lake) -> None:
-        """Every file follows the options, and its manifest is encrypted too."""
+        """Every file follows the options, and its receipt is encrypted too."""
         write(
             spark.range(10, numPartitions=2), lake,
             storageClass="STANDARD_IA", sse="AES256", objectTags=json.dumps({"team": "maps"}),
@@ -477,7 +477,7 @@ class TestInSpark:
             assert info.headers["cache-control"] == "no-store"
             assert info.metadata["source"] == "bts"
         job_id = lake.manifest().job_id
-        key = f"{lake.destination.prefix}_s3commit/manifests/{job_id}.json"
+        key = f"{lake.destination.prefix}_s3commit/jobs/{job_id}.json"
         headers = lake.store.head(lake.destination.bucket, key).headers
         assert headers == {"x-amz-server-side-encryption": "AES256"}
 

@@ -43,7 +43,6 @@ def commit_and_check(table: Table, job: Job, rows: int = ROWS) -> None:
     """Commit as Airflow does; then each row is there once, and nothing is pending."""
     assert table.files() == [], "rows are visible before the commit"
     job.seal()
-    job.plan()
     job.commit()
     check(table, rows)
 

@@ -19,7 +19,7 @@ import pytest
 
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.manifests import manifest_files
+from airflow_s3commit.protocol.manifests import manifest_files
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.tables.formats import UnsupportedColumn
@@ -52,7 +52,6 @@ def write(job: Job, *tables: Any, **arguments: Any) -> dict[str, bytes]:
             attempt.write_table(table, **arguments)
         job.seal_stage("load", "1", [attempt.commit()])
     job.seal()
-    job.plan()
     manifest = job.commit()
     store, bucket = job._context.store, "lake"
     entries = manifest_files(store, manifest)

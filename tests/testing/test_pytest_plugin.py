@@ -26,7 +26,6 @@ def test_a_job_commits_on_the_server(s3_store: S3Store, s3_destination: str) -> 
         written = task.commit()
     job.seal_stage("load", "1", [written])
     job.seal()
-    job.plan()
     assert job.commit().counts.files == 1
 
 

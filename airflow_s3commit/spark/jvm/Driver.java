@@ -26,6 +26,7 @@ import org.slf4j.LoggerFactory;
 final class Driver {
   private static final UUID JVM = UUID.randomUUID();
   private static final int DIGITS = 6;
+  private static final String BEGUN = "driver.json";
   private static final String ENDED = "ended.json";
 
   /** The content of records that say all by their names. */
@@ -53,10 +54,15 @@ final class Driver {
     if (home == null) {
       String number = String.format(Locale.ROOT, "%0" + DIGITS + "d", newest(fs, drivers) + 1);
       home = new Path(drivers, number + "-" + JVM);
-      writer.write(new Path(home, "driver.json"), RECORD);
+      writer.write(new Path(home, BEGUN), RECORD);
       HOMES.put(drivers, home);
     }
     return home;
+  }
+
+  /** Returns whether what this JVM wrote first is still there: what deleted it, deleted more of the job. */
+  static boolean isThere(FileSystem fs, Path home) throws IOException {
+    return fs.exists(new Path(home, BEGUN));
   }
 
   /** Returns whether a driver has begun after this one. */

@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.TreeSet;
+import java.util.stream.Collectors;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkConf;
 import scala.Tuple2;
@@ -128,15 +129,13 @@ final class PendingJob implements Serializable {
 
   /** Returns a path below the job's staging, with the scheme that the application uses. */
   Path inStaging(String scheme, String... names) {
+    return new Path(inDestination(scheme, "__magic_job-" + id), String.join("/", names));
+  }
+
+  /** Returns a path below the job's destination, with the scheme that the application uses. */
+  Path inDestination(String scheme, String... names) {
     List<String> home = elements(destination);
-    StringBuilder path = new StringBuilder("/");
-    for (String element : home.subList(1, home.size())) {
-      path.append(element).append('/');
-    }
-    path.append("__magic_job-").append(id);
-    for (String name : names) {
-      path.append('/').append(name);
-    }
-    return new Path(scheme, home.get(0), path.toString());
+    String above = home.subList(1, home.size()).stream().map(element -> "/" + element).collect(Collectors.joining());
+    return new Path(scheme, home.get(0), above + "/" + String.join("/", names));
   }
 }

@@ -105,7 +105,7 @@ final class PendingWrite implements Serializable {
               + " aborted: use airflow_s3commit.spark.foreach_batch, which commits each batch");
     }
     check(conf);
-    requireJob(conf);
+    Path home = driverHome(conf);
     SaveMode mode = insert.mode;
     if (mode == SaveMode.Overwrite && !dynamic) {
       replace(new Path(path + insert.directory));
@@ -114,7 +114,6 @@ final class PendingWrite implements Serializable {
           "an earlier write of the application to " + path + " is pending, and Spark does not see it (" + mode
               + "): name the mode append or overwrite, or make the directory the destination of a job of its own");
     }
-    Path home = driverHome(conf);
     Optional<String> ended = isRestartable(spark) ? Optional.empty() : Driver.ended(home.getFileSystem(conf), home);
     if (ended.isPresent()) {
       throw refusal(
@@ -143,21 +142,17 @@ final class PendingWrite implements Serializable {
     return job.id + "/" + (below.isEmpty() ? "" : below + "/");
   }
 
-  private Path jobRecord() {
-    return job.inStaging(new Path(path).toUri().getScheme(), "job.json");
+  /** The receipt of what ended the job: it appears once, and never goes. An application needs no other such record. */
+  private Path receipt() {
+    return job.inDestination(new Path(path).toUri().getScheme(), "_s3commit", "jobs", job.id + ".json");
   }
 
-  /** Refuses to go on without the job's record: what removed it, such as a write of a model, removed more. */
-  private void requireJob(Configuration conf) throws IOException {
-    Path record = jobRecord();
-    try {
-      record.getFileSystem(conf).getFileStatus(record);
-    } catch (FileNotFoundException error) {
-      throw refusal(
-          record + " is missing: the job has ended, or something deleted its directory, such as"
-              + " model.write().overwrite().save() of this application. Set up a new job, and write such things"
-              + " to another directory");
-    }
+  private boolean isEnded(Configuration conf) throws IOException {
+    return receipt().getFileSystem(conf).exists(receipt());
+  }
+
+  private UnsupportedOperationException refuseEnded() {
+    return refusal("the job has ended, as " + receipt() + " says: set up a new job, and run the application for it");
   }
 
   private void check(Configuration conf) throws IOException {
@@ -280,7 +275,11 @@ final class PendingWrite implements Serializable {
     return job.inStaging(new Path(path).toUri().getScheme(), all);
   }
 
-  /** Lists the uploads of the task attempt in its pendingset, and returns what the driver's seal says of it. */
+  /**
+   * Lists the uploads of the task attempt in its pendingset, and returns what the driver's seal says of it.
+   *
+   * <p>It does not look whether the job has ended: S3A cannot take uploads back, so a sweep does, by the pendingset.
+   */
   String commitTask(Configuration conf) throws IOException {
     TaskContext task = TaskContext.get();
     FileSystem fs = new Path(path).getFileSystem(conf);
@@ -370,7 +369,6 @@ final class PendingWrite implements Serializable {
     ArrayNode directories = seal.putArray("replaced");
     replaced.forEach(directories::add);
     ArrayNode tasks = seal.putArray("tasks");
-    requireJob(conf);
     RowCounter.await(spark);
     while (messages.hasNext()) {
       ObjectNode task = (ObjectNode) JSON.readTree((String) messages.next().obj());
@@ -390,31 +388,45 @@ final class PendingWrite implements Serializable {
           "another driver has begun to write for stage attempt " + job.stage + "-" + job.stageAttempt
               + " after this one, so that one's output counts: end this application");
     }
-    writeOutside(conf, new Path(home, String.format(Locale.ROOT, "%06d.json", number)), JSON.writeValueAsBytes(seal));
-    Driver.hasSealed(home, (file, body) -> noteEnd(conf, file, body));
+    Path file = new Path(home, String.format(Locale.ROOT, "%06d.json", number));
+    if (!record(conf, file, JSON.writeValueAsBytes(seal))) {
+      throw refuseEnded();
+    }
+    Driver.hasSealed(home, (end, body) -> record(conf, end, body.getBytes(StandardCharsets.UTF_8)));
     WRITTEN.add(slot(job, path));
   }
 
-  /** Writes a record unless the job has ended, and nobody would remove the record. */
-  private void noteEnd(Configuration conf, Path file, String body) throws IOException {
-    Path record = jobRecord();
-    FileSystem fs = file.getFileSystem(conf);
-    if (fs.exists(record)) {
-      writeOutside(conf, file, body.getBytes(StandardCharsets.UTF_8));
-      // Written first: either this sees the job's end, or the job's end sees the record.
-      if (!fs.exists(record)) {
-        fs.delete(file, false);
-      }
+  /** Writes a record of this driver, and returns whether it stays: of a job that has ended nobody would remove it. */
+  private boolean record(Configuration conf, Path file, byte[] body) throws IOException {
+    writeOutside(conf, file, body);
+    // Written first: either this sees the receipt, or what ends the job sees the record.
+    if (!isEnded(conf)) {
+      return true;
     }
+    file.getFileSystem(conf).delete(file, false);
+    return false;
   }
 
   /** Returns the directory of this driver's seals of the stage attempt, which it takes before its first write. */
   private Path driverHome(Configuration conf) throws IOException {
     Path drivers = inStage("spark");
-    return Driver.home(
-        drivers.getFileSystem(conf),
-        drivers,
-        (file, body) -> writeOutside(conf, file, body.getBytes(StandardCharsets.UTF_8)));
+    FileSystem fs = drivers.getFileSystem(conf);
+    Path home =
+        Driver.home(
+            fs,
+            drivers,
+            (file, body) -> {
+              if (!record(conf, file, body.getBytes(StandardCharsets.UTF_8))) {
+                throw refuseEnded();
+              }
+            });
+    if (!Driver.isThere(fs, home)) {
+      throw refusal(
+          home + " is gone: the job has ended, or something deleted its directory, such as"
+              + " model.write().overwrite().save() of this application. Set up a new job, and write such things"
+              + " to another directory");
+    }
+    return home;
   }
 
   /** Writes a record past S3A's magic paths, where it would become a pending upload itself. */
