@@ -9,12 +9,12 @@ from typing import Protocol
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidOption
-from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, is_data, split_uri
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.partition_names import hive_values
-from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.store.base import ObjectStore
 
 #: A partition, by the values of its columns, outermost first.
@@ -86,12 +86,13 @@ class Registration:
 
 
 def plan_registration(
-    snapshot: TableSnapshot, columns: Sequence[str], found: Collection[Values]
+    place: Destination, table: Table, columns: Sequence[str], found: Collection[Values]
 ) -> Registration:
     """Return what to change in a catalog so that it has the table's partitions.
 
     Args:
-        snapshot: The table.
+        place: The destination.
+        table: The table.
         columns: The catalog's partition columns, outermost first.
         found: The partitions that the catalog has.
 
@@ -100,17 +101,18 @@ def plan_registration(
             were replaced and are retained, which readers of a catalog would read beside the new ones.
 
     """
-    retained = {name for commit in snapshot.retained() for name in commit.partitions}
+    left = (*table.retained.values(), *table.freed.values())
+    retained = {name for one in left for name, numbers in one.pieces.items() if numbers}
     wanted = {}
-    for directory in sorted(snapshot.partitions):
+    for directory in sorted(table.live):
         if directory in retained:
             raise InvalidOption(
-                f"partition {directory!r} of {snapshot.destination} has files that generation"
-                f" {snapshot.generation} or one before has replaced and retains: readers of a catalog list"
+                f"partition {directory!r} of {place.uri} has files that generation"
+                f" {table.generation} or one before has replaced and retains: readers of a catalog list"
                 " directories, and would read them beside the new ones. Commit without retain, or wait"
                 " until a sweep has deleted them"
             )
-        wanted[_values(snapshot.destination, directory, columns)] = directory
+        wanted[_values(place.uri, directory, columns)] = directory
     return Registration(
         {values: directory for values, directory in wanted.items() if values not in found},
         sorted(set(found) - wanted.keys()),
@@ -141,23 +143,23 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
         raise InvalidOption(f"table {catalog.name} has no partition columns: there is nothing to register")
     added: set[str] = set()
     removed: set[str] = set()
-    snapshot = _read(store, place)
+    table = read_table(store, place)
     for _ in range(_TRIES):
-        plan = plan_registration(snapshot, catalog.columns, catalog.partitions())
-        gone = _without_files(store, place, snapshot, catalog, plan.remove)
+        plan = plan_registration(place, table, catalog.columns, catalog.partitions())
+        gone = _without_files(store, place, table, catalog, plan.remove)
         if plan.add:
             catalog.add(list(plan.add), list(plan.add.values()))
         if gone:
             catalog.remove(list(gone))
         added.update(plan.add.values())
         removed.update(gone.values())
-        before, snapshot = snapshot, _read(store, place)
+        before, table = table, read_table(store, place)
         # A registration after a newer commit may have ended meanwhile, and this one may have undone it.
-        if snapshot.generation == before.generation:
+        if table.generation == before.generation:
             return RegistrationReport(
                 destination=place.uri,
-                generation=snapshot.generation,
-                partitions=len(snapshot.partitions),
+                generation=table.generation,
+                partitions=len(table.live),
                 added=sorted(added),
                 removed=sorted(removed),
             )
@@ -167,14 +169,10 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
     )
 
 
-def _read(store: ObjectStore, place: Destination) -> TableSnapshot:
-    return read_snapshot(store, place) or TableSnapshot(place.uri)
-
-
 def _without_files(
     store: ObjectStore,
     place: Destination,
-    snapshot: TableSnapshot,
+    table: Table,
     catalog: Catalog,
     partitions: Iterable[Values],
 ) -> dict[Values, str]:
@@ -185,9 +183,8 @@ def _without_files(
     gone = {}
     for values in partitions:
         directory = _below(place, catalog.location_of(values))
-        # The log does not list what is older than itself.
-        older = not snapshot.generation or (snapshot.baseline > 0 and directory not in snapshot.removed)
-        if directory and not _has_files(store, place, directory, older=older):
+        # Without a log nothing says whose a file is.
+        if directory and not _has_files(store, place, directory, any_name=not table.head.number):
             gone[values] = directory
     return gone
 
@@ -201,11 +198,11 @@ def _below(place: Destination, uri: str) -> str:
     return (place.relative(key) or "").rstrip("/") if bucket == place.bucket else ""
 
 
-def _has_files(store: ObjectStore, place: Destination, directory: str, *, older: bool) -> bool:
-    """Return whether a directory has data objects that no job's name claims, or of older jobs too."""
+def _has_files(store: ObjectStore, place: Destination, directory: str, *, any_name: bool) -> bool:
+    """Return whether a directory has data objects that no job's name claims, or of any name."""
     for info in store.list_objects(place.bucket, place.key(f"{directory}/")):
         relative = place.relative(info.key) or ""
-        if is_data(relative) and (older or owner_of(info.key) is None):
+        if is_data(relative) and (any_name or owner_of(info.key) is None):
             return True
     return False
 

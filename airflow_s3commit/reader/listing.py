@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from sys import intern
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import structs
-
-from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
-from airflow_s3commit.protocol.metadata.manifests import FileSummary, latest_job, manifest_files, manifest_of
-from airflow_s3commit.protocol.metadata.snapshot import (
-    live_files,
-    read_snapshot,
-    unlisted_objects,
-)
-from airflow_s3commit.protocol.model.layout import owner_of, partition_of
+from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.manifests import manifest_files, manifest_of
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.snapshot import JobSchema
+from airflow_s3commit.protocol.steps.changes import refuse_rewound
+from airflow_s3commit.protocol.steps.files import each_list
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.lists import FileSummary
 from airflow_s3commit.reader.table_files import JobFiles, PackedFiles, TableFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.protocol.model.log import LiveCommit
-    from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+    from airflow_s3commit.protocol.model.table import Table as LogTable
     from airflow_s3commit.store.base import ObjectStore
 
     #: Chooses, of all directories of a table, those whose files are wanted.
@@ -66,8 +60,12 @@ _SHORT = 256
 #: Maximum number of footers to read, beside that of the oldest file, for columns that no record has.
 _MOST_FOOTERS = 32
 
-#: Times to list files that are older than the log, while commits remove some.
-_TRIES = 10
+
+class JobSchema(NamedTuple):
+    """A schema that a job recorded, as text."""
+
+    job_id: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,32 +117,13 @@ def find_table(
             commits to other directories are not read.
 
     Raises:
-        NoSuchKey: There is no commit, no such job or generation, or a list of files is gone.
-        DestinationChanged: Commits keep removing files that are older than the log.
+        NoSuchKey: There is no commit, or no such job or generation.
+        HistoryRewound: A rollback came after the generation ``since``.
         InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
 
     """
     if choice.job_id is None:
-        for _ in range(_TRIES):
-            snapshot = read_snapshot(store, place, choice.generation)
-            if snapshot is None:
-                if choice.since is not None:
-                    raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
-                # Raises, unless the first commit came after the log was read.
-                latest_job(store, place)
-                continue
-            table = _table_at(store, place, snapshot, choice.since, kind, pick=pick)
-            if not snapshot.baseline or _is_readable(store, place, snapshot, table):
-                return table
-            if choice.generation is not None:
-                raise NoSuchKey(
-                    f"generation {choice.generation} of {place.uri} cannot be read any more: later commits"
-                    " have removed files that are older than its log; read the newest generation"
-                )
-        raise DestinationChanged(
-            f"commits removed files of {place.uri} that are older than its log, {_TRIES} times while they"
-            " were being listed; read it again"
-        )
+        return _table_at(store, place, choice, kind, pick=pick)
     manifest = manifest_of(store, place, choice.job_id)
     directories: dict[str, str] = {}
     entries = manifest_files(store, manifest)
@@ -168,37 +147,42 @@ def find_table(
 def _table_at(
     store: ObjectStore,
     place: Destination,
-    snapshot: TableSnapshot,
-    since: int | None,
+    choice: Choice,
     kind: type[FileEntry] | type[FileSummary],
     *,
     pick: Pick | None,
 ) -> Table:
-    if since is not None and since > snapshot.generation:
-        raise NoSuchKey(f"{place.uri} has no generation {since}: the newest is {snapshot.generation}")
-    directories: Collection[str] = set(snapshot.partitions)
-    older: Sequence[TableFile] = ()
-    if (since or 0) < snapshot.baseline:
-        by_commit = _lists_of(store, place, snapshot.commits(), kind)
-        older = _unlisted_files(store, place, snapshot, PackedFiles(by_commit.values()))
-        directories = {*directories, *(file.directory for file in older)}
-        newer = PackedFiles(files for number, files in by_commit.items() if number > (since or 0))
-        files = _in_picked([*older, *newer], directories, pick)
-    else:
-        commits = snapshot.commits(since or 0)
-        if pick is not None:
-            commits = _narrowed(commits, frozenset(pick(directories)))
-        by_commit = _lists_of(store, place, commits, kind)
-        files = PackedFiles(by_commit.values())
+    try:
+        table = read_table(store, place, choice.generation)
+    except NoSuchKey as error:
+        raise NoSuchKey(f"{place.uri} has no generation {choice.generation}; see: s3commit log") from error
+    if not table.generation or (choice.generation or table.generation) != table.generation:
+        missing = f"generation {choice.generation}" if choice.generation else "commit in its log"
+        raise NoSuchKey(
+            f"{place.uri} has no {missing}; see what is under way with: s3commit jobs {place.uri}"
+        )
+    since = choice.since or 0
+    if since > table.generation:
+        raise NoSuchKey(f"{place.uri} has no generation {since}: the newest is {table.generation}")
+    refuse_rewound(store, place, since, table.head.number)
+    directories, commits = set(table.live), table.commits(since)
+    if pick is not None:
+        picked = frozenset(pick(directories))
+        commits = {number: [name for name in names if name in picked] for number, names in commits.items()}
+    by_commit = _lists_of(
+        store, place, table, {number: names for number, names in commits.items() if names}, kind
+    )
+    files = PackedFiles(by_commit.values())
     sample: Sequence[TableFile] = ()
-    if not files and (commits := snapshot.commits()):
-        sample = PackedFiles(_lists_of(store, place, commits[:1], kind).values())
-    schemas = snapshot.schemas()
-    lists = (older, *(by_commit.get(number, ()) for number in snapshot.without_schemas()))
+    if not files and (every := table.commits()):
+        oldest = min(every)
+        sample = PackedFiles(_lists_of(store, place, table, {oldest: every[oldest]}, kind).values())
+    schemas = _schemas_of(table)
+    lists = (by_commit.get(number, ()) for number in table.without_schemas())
     unknown = [files[0] for files in lists if files] or ([] if schemas else [*sample[:1]])
     return Table(
         place.uri,
-        snapshot.generation,
+        table.generation,
         files,
         directories,
         sample,
@@ -208,13 +192,14 @@ def _table_at(
     )
 
 
-def _narrowed(commits: Iterable[LiveCommit], picked: Collection[str]) -> list[LiveCommit]:
-    """Return the commits with files in these directories, and with no other directories."""
-    narrow = (
-        structs.replace(commit, partitions=[name for name in commit.partitions if name in picked])
-        for commit in commits
-    )
-    return [commit for commit in narrow if commit.partitions]
+def _schemas_of(table: LogTable) -> list[JobSchema]:
+    """Return the different schemas of the table, oldest first, each with the first job that had it."""
+    jobs: dict[str, str] = {}
+    for number in table.commits():
+        source = table.sources[number]
+        for text in source.schemas:
+            jobs.setdefault(text, source.job_id or OLDER_DATA)
+    return [JobSchema(jobs.get(text, ""), text) for text in table.schemas()]
 
 
 def _in_picked(
@@ -226,51 +211,22 @@ def _in_picked(
     return [file for file in files if file.directory in picked]
 
 
-def _is_readable(store: ObjectStore, place: Destination, snapshot: TableSnapshot, table: Table) -> bool:
-    """Return whether no commit has removed objects of the snapshot's baseline. Ask after listing them.
-
-    Nor may a later commit have put files among them: the names of a job adopted from Hadoop do not show it.
-    """
-    newest = read_snapshot(store, place)
-    if newest is None or (newest.baseline, newest.removed) != (snapshot.baseline, snapshot.removed):
-        return False
-    unnamed = {file.path for file in table.files if not file.job_id}
-    if not unnamed:
-        return True
-    later = _lists_of(store, place, newest.commits(snapshot.generation), FileSummary)
-    return unnamed.isdisjoint(path for files in later.values() for path in files.shared)
-
-
-def _unlisted_files(
-    store: ObjectStore, place: Destination, snapshot: TableSnapshot, listed: Sequence[TableFile]
-) -> list[TableFile]:
-    """Return the files that are older than the log."""
-    keys = {file.path.removeprefix(f"{place.bucket}/") for file in listed}
-    return [
-        TableFile(
-            f"{place.bucket}/{info.key}",
-            info.size,
-            intern(partition_of(info.key[len(place.prefix) :])),
-            owner_of(info.key) or "",
-        )
-        for info in unlisted_objects(store, place, snapshot, keys)
-    ]
-
-
 def _lists_of(
     store: ObjectStore,
     place: Destination,
-    commits: Sequence[LiveCommit],
+    table: LogTable,
+    commits: Mapping[int, Collection[str]],
     kind: type[FileEntry] | type[FileSummary],
 ) -> dict[int, JobFiles]:
-    """Return the live files of each commit, by its number, in their order; of one path only the latest."""
+    """Return the files of commits in some of their directories, by number, in order of the commits."""
     directories: dict[str, str] = {}
-    listed = {
-        commit.number: JobFiles(_table_file(place, commit.job_id, entry, directories) for entry in entries)
-        for commit, entries in live_files(store, place, commits, kind)
-    }
-    packed = PackedFiles(listed[commit.number] for commit in commits)
-    return {commit.number: files for commit, files in zip(commits, packed.lists, strict=True)}
+    listed = {}
+    for source, entries in each_list(kind, store, place, (table.sources[number] for number in commits)):
+        wanted, job_id = frozenset(commits[source.number]), source.job_id or ""
+        files = (_table_file(place, job_id, entry, directories) for entry in entries)
+        listed[source.number] = JobFiles(file for file in files if file.directory in wanted)
+    packed = PackedFiles(listed[number] for number in commits)
+    return dict(zip(commits, packed.lists, strict=True))
 
 
 def _table_file(

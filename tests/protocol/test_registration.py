@@ -38,12 +38,12 @@ def test_a_catalog_gets_what_commits_bring_and_loses_what_they_empty(glue: Any) 
     lake = Lake()
     lake.sealed({"dt=1/a": b"1", "dt=2/a": b"2"}).commit()
     report = register(lake, glue)
-    assert (report.generation, report.partitions, report.added) == (1, 2, ["dt=1", "dt=2"])
+    assert (report.generation, report.partitions, report.added) == (2, 2, ["dt=1", "dt=2"])
     assert registered(glue) == {"1": "s3://lake/flights/dt=1", "2": "s3://lake/flights/dt=2"}
     assert register(lake, glue).added == []
     lake.sealed({"dt=3/a": b"3"}, job_id=THEIRS, committer="directory").commit()
     report = register(lake, glue)
-    assert (report.generation, report.added, report.removed) == (2, ["dt=3"], ["dt=1", "dt=2"])
+    assert (report.generation, report.added, report.removed) == (3, ["dt=3"], ["dt=1", "dt=2"])
     assert registered(glue).keys() == {"3"}
 
 
@@ -74,7 +74,7 @@ def test_an_aborted_job_leaves_no_partition_and_takes_none(glue: Any) -> None:
 
 
 def test_partitions_outside_the_log_stay(glue: Any) -> None:
-    """A partition stays if it is elsewhere, has foreign files, or has files of a job before the log."""
+    """A partition stays if it is elsewhere, has foreign files, or has files that are older than the log."""
     lake = Lake()
     lake.put({"dt=0/old": b"0", f"dt=8/{named('old', THIRD)}": b"8", "dt=7/_hidden": b"7"})
     lake.sealed({"dt=1/a": b"1"}, conflict_mode="append").commit()
@@ -109,7 +109,7 @@ def test_a_commit_meanwhile_is_registered_too(glue: Any) -> None:
         return found()
 
     table.partitions = overtaken  # type: ignore[method-assign]
-    assert register_partitions(lake.store, table).generation == 2
+    assert register_partitions(lake.store, table).generation == 3
     assert registered(glue).keys() == {"1", "2"}
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 
 
@@ -73,7 +73,7 @@ class Table:
         write_tables(job, tables, **_BOUNDS)
         return job
 
-    def commit(self, tables: Mapping[str, pa.Table], job_id: str = OURS, **options: Any) -> ManifestRecord:
+    def commit(self, tables: Mapping[str, pa.Table], job_id: str = OURS, **options: Any) -> Manifest:
         """Commit a job that wrote these tables, by path."""
         return self.sealed(tables, job_id, **options).commit()
 
@@ -85,7 +85,7 @@ class Table:
         mode: str = "replace",
         partition_by: Sequence[str] = (),
         **how: Any,
-    ) -> ManifestRecord:
+    ) -> Manifest:
         """Commit a job that wrote a table as `TaskAttempt.write_table` does."""
         job = self.lake.set_up(job_id, conflict_mode=mode)
         write_and_seal(
@@ -93,7 +93,7 @@ class Table:
         )
         return job.commit()
 
-    def commit_raw(self, files: Mapping[str, bytes], job_id: str = OURS) -> ManifestRecord:
+    def commit_raw(self, files: Mapping[str, bytes], job_id: str = OURS) -> Manifest:
         """Commit a job that wrote these bytes, by path, without counting rows."""
 
         def write(attempt: TaskAttempt) -> None:

@@ -146,7 +146,7 @@ def test_increments_and_partitions_are_read_as_of_parquet(
         data = pa.table({"n": list(range(len(days))), "day": days})
         table.commit_as(data, job_id=job_id, partition_by=["day"], format=format_, options={})
     schema = pa.schema([("n", pa.int64())])
-    added = table.read(schema=schema, since=1).to_table().to_pylist()
+    added = table.read(schema=schema, since=2).to_table().to_pylist()
     assert added == [{"n": 0, "day": dt.date(2013, 1, 3)}]
     assert table.read(schema=schema).count_rows() == 3
     found = table.read(schema=schema, job_id=OURS)

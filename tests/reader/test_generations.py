@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_s3commit.exceptions import NoSuchKey
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.exceptions import HistoryRewound, InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.steps.rollback import roll_back
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.table import GENERATION
 from tests.cases import each
-from tests.protocol.building import OURS, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.building import OURS, THEIRS, Crash, an_id
 from tests.reader.test_table import numbers
 
 if TYPE_CHECKING:
@@ -40,32 +40,32 @@ def test_the_newest_generation_is_the_whole_table(table: Table) -> None:
     refreshed(table)
     found = table.read()
     assert values(found) == [1, 3, 10, 20]
-    assert found.schema.metadata[GENERATION] == b"3"
-    assert found.to_table().schema.metadata[GENERATION] == b"3"
+    assert found.schema.metadata[GENERATION] == b"4"
+    assert found.to_table().schema.metadata[GENERATION] == b"4"
 
 
 def test_files_since_a_generation_come_once(table: Table) -> None:
     """A reader that goes on where it ended gets each commit's files once, and at the end no rows."""
     refreshed(table)
-    seen = [values(table.read(since=since, generation=since + 1)) for since in range(1, 3)]
+    seen = [values(table.read(since=since, generation=since + 1)) for since in range(2, 4)]
     assert seen == [[3, 20], [10]]
-    assert values(table.read(since=1)) == [3, 10, 20]
+    assert values(table.read(since=2)) == [3, 10, 20]
     assert values(table.read(since=0)) == [1, 3, 10, 20]
-    nothing = table.read(since=3)
+    nothing = table.read(since=4)
     assert (nothing.schema, values(nothing)) == (table.read().schema, [])
 
 
 def test_an_older_generation_is_the_table_of_then(table: Table) -> None:
     """Before a commit that replaces nothing the table had the other files; they are still there."""
     refreshed(table)
-    assert values(table.read(generation=2)) == [1, 3, 20]
+    assert values(table.read(generation=3)) == [1, 3, 20]
 
 
 def test_a_generation_whose_files_are_replaced_is_refused_by_the_scan(table: Table) -> None:
     """The error names the job of the file that is gone, and what to read instead."""
     refreshed(table)
     with pytest.raises(NoSuchKey, match=f"committed by job {OURS}, is gone.*at the newest generation"):
-        values(table.read(generation=1))
+        values(table.read(generation=2))
 
 
 def test_a_removed_partition_is_not_part_of_the_table(table: Table) -> None:
@@ -77,12 +77,14 @@ def test_a_removed_partition_is_not_part_of_the_table(table: Table) -> None:
 
 
 def test_an_aborted_job_makes_no_generation(table: Table) -> None:
-    """Its number in the log can be read, and is the generation before it."""
+    """Its number in the log is no generation, and the newest one is that of the commit before."""
     table.commit({"a.parquet": numbers(1)})
     table.lake.set_up(THEIRS).abort()
-    for choice in ({}, {"generation": 1}, {"generation": 2}):
+    for choice in ({}, {"generation": 2}):
         found = table.read(**choice)
-        assert (values(found), found.schema.metadata[GENERATION]) == ([1], b"1")
+        assert (values(found), found.schema.metadata[GENERATION]) == ([1], b"2")
+    with pytest.raises(NoSuchKey, match="has no generation 3"):
+        table.read(generation=3)
 
 
 def test_a_table_is_empty_after_an_empty_replacement(table: Table) -> None:
@@ -95,12 +97,12 @@ def test_a_table_is_empty_after_an_empty_replacement(table: Table) -> None:
 @each(
     ("choice", "message"),
     [
-        ({"generation": 4}, "has no generation 4: the newest is 3"),
-        ({"since": 4}, "has no generation 4: the newest is 3"),
+        ({"generation": 5}, "has no generation 5"),
+        ({"since": 5}, "has no generation 5: the newest is 4"),
     ],
 )
 def test_a_generation_that_is_not_there_yet(table: Table, choice: dict[str, int], message: str) -> None:
-    """The error names the newest one."""
+    """The error names it."""
     if not table.lake.keys(table.lake.prefix):
         refreshed(table)
     with pytest.raises(NoSuchKey, match=message):
@@ -124,19 +126,29 @@ def test_choices_that_contradict_each_other(choice: dict[str, Any], message: str
 
 
 def test_a_destination_without_a_log_has_no_generations(table: Table) -> None:
-    """Where the log is gone, reading is an error that says what to restore, and no generation is there."""
+    """Where the log is gone, reading is an error."""
     table.commit({"a.parquet": numbers(1)})
     for key in table.lake.keys(f"{table.lake.prefix}_s3commit/log/"):
         table.lake.store.delete("lake", key)
-    with pytest.raises(NoSuchKey, match="Restore"):
-        table.read()
-    for choice in ({"generation": 1}, {"since": 1}):
-        with pytest.raises(NoSuchKey, match="has no generation 1: no commit is in its log"):
+    for choice in ({}, {"generation": 1}, {"since": 1}):
+        with pytest.raises(NoSuchKey, match=r"has no (generation 1|commit in its log)"):
             table.read(**choice)
 
 
+def test_increments_end_at_a_rollback(table: Table) -> None:
+    """After a rollback no generation tells which files a reader has seen: it is told to read the table."""
+    table.commit({"dt=1/a.parquet": numbers(1)})
+    table.commit({"dt=1/b.parquet": numbers(2)}, THEIRS, retain="7d")
+    roll_back(table.lake.context(an_id("back")), 2)
+    with pytest.raises(HistoryRewound, match="was rolled back to 2 by generation 4"):
+        table.read(since=2)
+    assert values(table.read()) == values(table.read(since=0)) == [1]
+    table.commit({"dt=1/c.parquet": numbers(3)}, an_id("3"), conflict_mode="append")
+    assert values(table.read(since=4)) == [3]
+
+
 def older(table: Table, path: str, *rows: int) -> None:
-    """Put a file that no version with a log has committed."""
+    """Put a file that no job has written."""
     sink = io.BytesIO()
     pq.write_table(numbers(*rows), sink)
     table.lake.put({path: sink.getvalue()})
@@ -151,8 +163,8 @@ def test_files_that_are_older_than_the_log_are_read(table: Table) -> None:
     second = table.commit({"dt=2/a.parquet": numbers(20)}, THEIRS).generation
     assert values(table.read()) == values(table.read(since=0)) == [1, 10, 20]
     assert values(table.read(since=first)) == [20]
-    with pytest.raises(NoSuchKey, match=f"generation {first} of .* cannot be read any more"):
-        table.read(generation=first)
+    with pytest.raises(NoSuchKey, match="committed by another program, is gone"):
+        values(table.read(generation=first))
     assert values(table.read(generation=second)) == [1, 10, 20]
     table.commit({"dt=3/a.parquet": numbers(30)}, an_id("3"), committer="directory")
     older(table, "dt=4/foreign.parquet", 4)
@@ -164,42 +176,26 @@ def test_files_of_jobs_that_have_not_committed_are_not_older_than_the_log(table:
     older(table, "dt=1/old.parquet", 1)
     table.commit({"dt=1/a.parquet": numbers(10)}, conflict_mode="append")
     dying = table.sealed({"dt=1/b.parquet": numbers(20)}, THEIRS, conflict_mode="append")
-    table.lake.store.die("put", f"{3:020d}.json")
+    table.lake.store.die("put", f"log/{3:020d}.json")
     with pytest.raises(Crash):
         dying.commit()
     table.lake.store.rest()
     assert values(table.read()) == [1, 10]
-    store = table.lake.store
-    store.before = once("list_objects", table.lake.prefix, lambda: finish(table, THEIRS))
-    assert values(table.read()) == [1, 10]
+    table.lake.job(THEIRS).commit()
     assert values(table.read()) == [1, 10, 20]
 
 
-def finish(table: Table, job_id: str) -> None:
-    """Commit a job as another process does."""
-    table.lake.store.rest()
-    table.lake.job(job_id).commit()
-
-
-def test_a_table_is_read_again_if_a_commit_removes_files_while_they_are_listed(table: Table) -> None:
-    """Files that a listing misses because a commit deletes them make no hole: the next generation is read."""
-    older(table, "dt=1/old.parquet", 1)
-    older(table, "dt=2/old.parquet", 2)
-    table.commit({"dt=1/a.parquet": numbers(10)}, conflict_mode="append")
-    table.sealed({"dt=2/b.parquet": numbers(20)}, THEIRS)
-    table.lake.store.before = once("list_objects", table.lake.prefix, lambda: finish(table, THEIRS))
-    found = find_table(table.lake.store, table.lake.context().layout.destination, Choice())
-    names = ["dt=1/old.parquet", named("dt=1/a.parquet"), named("dt=2/b.parquet", THEIRS)]
-    assert [file.path.removeprefix("lake/flights/") for file in found.files] == names
-
-
-def test_a_copied_table_has_the_files_of_the_original(table: Table) -> None:
-    """The original's log is not a history of the copy, whose files are older than its own log."""
+def test_a_copied_table_is_refused(table: Table) -> None:
+    """The original's log is not a history of the copy; without it the copy's first job lists the files."""
     table.commit({"dt=1/a.parquet": numbers(1)})
     lake = table.lake
     copy = {key.removeprefix(lake.prefix): lake.get(key) for key in lake.keys(lake.prefix)}
     lake.prefix = "copy/"
     lake.put(copy)
+    with pytest.raises(InvalidRecord, match="copy"):
+        table.read()
+    for key in lake.keys("copy/_s3commit/"):
+        lake.store.delete("lake", key)
     table.commit({"dt=1/b.parquet": numbers(2)}, THEIRS, conflict_mode="append")
     assert values(table.read()) == [1, 2]
 
@@ -208,7 +204,7 @@ def test_types_of_partition_columns_do_not_depend_on_the_increment(table: Table)
     """A reader of increments gets one schema: that of all partitions of the table."""
     table.commit({"code=a/x.parquet": numbers(1)})
     table.commit({"code=7/x.parquet": numbers(2)}, THEIRS)
-    assert table.read(since=1).schema.field("code").type == pa.string()
+    assert table.read(since=2).schema.field("code").type == pa.string()
 
 
 def test_statistics_are_read_on_demand(table: Table) -> None:
@@ -217,16 +213,3 @@ def test_statistics_are_read_on_demand(table: Table) -> None:
     place = table.lake.context().layout.destination
     (file,) = find_table(table.lake.store, place, Choice()).files
     assert (file.rows, file.statistics, file.job_id) == (1, None, OURS)
-
-
-def test_a_first_commit_meanwhile_is_read_with_what_follows_it() -> None:
-    """A reader that found no log, and then the marker of its second commit, reads the whole table."""
-    lake = Lake()
-
-    def commit() -> None:
-        for name in ("first", "second"):
-            lake.sealed({f"{name}.parquet": b"1"}, job_id=an_id(name), conflict_mode="append").commit()
-
-    lake.store.before = once("get", "_SUCCESS", commit)
-    found = find_table(lake.store, Destination.parse(lake.destination), Choice())
-    assert (found.generation, len(found.files)) == (2, 2)

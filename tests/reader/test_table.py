@@ -166,9 +166,8 @@ def test_a_manifest_that_leads_elsewhere_is_refused(table: Table) -> None:
     """A list that was changed to name a file of another program is refused."""
     with apart():
         table.commit({"a.parquet": numbers(1)})
-    table.lake.tamper(
-        f"{table.lake.prefix}_s3commit/manifests/{OURS}.jsonl", old=b"flights/a", new=b"secrets/a"
-    )
+    (key,) = table.lake.keys(f"{table.lake.prefix}_s3commit/lists/{OURS}-")
+    table.lake.tamper(key, old=b"flights/a", new=b"secrets/a")
     with pytest.raises(InvalidRecord, match="is not the list"):
         table.read()
 

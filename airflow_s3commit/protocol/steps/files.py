@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
 from msgspec import UNSET
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects, refuse_nested
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
@@ -16,8 +16,12 @@ from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.table import Pieces, Source, Table
 from airflow_s3commit.protocol.steps.file_list import FileList, write_files
 from airflow_s3commit.protocol.steps.lists import F, list_pieces, read_list
-from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.protocol.steps.log import decode_entry, read_entry
+from airflow_s3commit.store.base import Fetched, Get, ObjectStore
+from airflow_s3commit.store.execute import outcomes
+
+#: Bytes of a list of files that is read at once with others.
+_LIST_BYTES = 4 * 1024 * 1024
 
 
 def write_list(context: JobContext, files: FileList, owner: str) -> None:
@@ -37,34 +41,60 @@ def write_list(context: JobContext, files: FileList, owner: str) -> None:
 
 
 def files_of(store: ObjectStore, home: Destination, source: Source) -> Iterator[FileEntry]:
-    """Yield every file that a commit wrote. Raises as `listed_of`."""
-    return listed_of(FileEntry, store, home, source)
-
-
-def listed_of(kind: type[F], store: ObjectStore, home: Destination, source: Source) -> Iterator[F]:
-    """Yield what a commit's list says of each file, after checking the list against the digest in the entry.
-
-    Args:
-        kind: What to decode of each file.
-        store: The store of the destination.
-        home: The destination.
-        source: The commit.
+    """Yield every file that a commit wrote, after checking its list against the digest in the entry.
 
     Raises:
         InvalidRecord: The list is gone, or was changed.
 
     """
-    owner = source.job_id or OLDER_DATA
-    key = list_key(home, owner, source.files_sha256)
+    return _files(FileEntry, store, home, source, None)
+
+
+def each_list(
+    kind: type[F], store: ObjectStore, home: Destination, sources: Iterable[Source]
+) -> Iterator[tuple[Source, Iterator[F]]]:
+    """Yield each commit, in any order, with what its list says of each file; reads several lists at once.
+
+    To draw the files raises what `files_of` does.
+
+    Args:
+        kind: What to decode of each file.
+        store: The store of the destination.
+        home: The destination.
+        sources: The commits.
+
+    """
+    calls = ((source, Get(home.bucket, key_with_list(home, source), _LIST_BYTES)) for source in sources)
+    for source, outcome in outcomes(store, calls, TooLarge, NoSuchKey):
+        body = outcome.body if isinstance(outcome, Fetched) else None
+        yield source, _files(kind, store, home, source, body)
+
+
+def key_with_list(home: Destination, source: Source) -> str:
+    """Return the key of the object that has a commit's list of files: its entry, if the list is short."""
     if source.is_within:
-        key = entry_key(home, source.number)
-        commit = read_entry(store, home, source.number).entry.commit
+        return entry_key(home, source.number)
+    return list_key(home, source.job_id or OLDER_DATA, source.files_sha256)
+
+
+def _files(
+    kind: type[F], store: ObjectStore, home: Destination, source: Source, body: bytes | None
+) -> Iterator[F]:
+    """Yield the files of a commit's list, from the object that has it; None: read that first."""
+    key, owner = key_with_list(home, source), source.job_id or OLDER_DATA
+    where = join_uri(home.bucket, key)
+    if source.is_within:
+        read = (
+            read_entry(store, home, source.number)
+            if body is None
+            else decode_entry(body, home, source.number)
+        )
+        commit = read.entry.commit
         if commit is None or commit.within is UNSET:
-            raise InvalidRecord(f"{join_uri(home.bucket, key)} lists no files; it did before")
+            raise InvalidRecord(f"{where} lists no files; it did before")
         pieces: Iterable[bytes] = [bytes(line) + b"\n" for line in commit.within]
     else:
-        pieces = list_pieces(store, home, owner, key)
-    where = join_uri(home.bucket, key)
+        pieces = list_pieces(store, home, owner, key) if body is None else [body]
     try:
         yield from read_list(kind, home, owner, source.files_sha256, pieces, where=where)
     except NoSuchKey as error:
@@ -76,7 +106,7 @@ def listed_of(kind: type[F], store: ObjectStore, home: Destination, source: Sour
 def files_in(
     store: ObjectStore, home: Destination, sources: Mapping[int, Source], pieces: Pieces
 ) -> Iterator[FileEntry]:
-    """Yield the files of some pieces of a table.
+    """Yield the files of some pieces of a table, commit by commit in any order.
 
     Args:
         store: The store of the destination.
@@ -92,9 +122,10 @@ def files_in(
     for name, numbers in pieces.items():
         for number in numbers:
             partitions_of.setdefault(number, set()).add(name)
-    for number, names in sorted(partitions_of.items()):
-        for file in files_of(store, home, sources[number]):
-            if file.partition in names:
+    wanted = (sources[number] for number in sorted(partitions_of))
+    for source, files in each_list(FileEntry, store, home, wanted):
+        for file in files:
+            if file.partition in partitions_of[source.number]:
                 yield file
 
 
