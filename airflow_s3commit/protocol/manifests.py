@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout
+from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
-from airflow_s3commit.protocol.model.table import Source
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import read_entry
@@ -98,7 +97,4 @@ def manifest_files(store: ObjectStore, manifest: Manifest) -> Iterator[FileEntry
         InvalidRecord: The list is gone, was changed, or one of its files is outside of the destination.
 
     """
-    owner = None if manifest.job_id == OLDER_DATA else manifest.job_id
-    is_within = manifest.within is not None
-    source = Source(manifest.generation, owner, manifest.files_sha256, is_within, manifest.partitions)
-    return files_of(store, Destination.parse(manifest.destination), source)
+    return files_of(store, Destination.parse(manifest.destination), manifest.source)

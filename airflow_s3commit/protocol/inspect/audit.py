@@ -9,21 +9,21 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from airflow_s3commit.exceptions import AuditFailed, ForeignRecord, InvalidRecord, NoSuchKey, S3CommitError
-from airflow_s3commit.protocol.metadata.manifests import latest_job, read_manifest
-from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
+from airflow_s3commit.exceptions import AuditFailed, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.model.codec import Count, Plain
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.store.base import ObjectStore
 
 _Ratio = Annotated[float, Meta(ge=0)]
 
 #: The commit to compare with: its manifest, or the error if it cannot be read, or None without one.
-CommitBefore: TypeAlias = ManifestRecord | S3CommitError | None
+CommitBefore: TypeAlias = Manifest | S3CommitError | None
 
 
 class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,8 +148,8 @@ def commit_before(
 ) -> CommitBefore:
     """Return the commit that a job's output is compared with, for `audit`. Reads only.
 
-    It is the newest commit in the log with files in one of the job's partitions; if there is none, or no log,
-    the last commit. A commit that is under way does not count.
+    It is the newest commit that the table has files of in one of the job's partitions; if there is none, the
+    newest that it has files of. Data that is older than the log does not count: its rows are not known.
 
     Args:
         store: The store of the destination.
@@ -157,25 +157,19 @@ def commit_before(
         partitions: The partitions that the job writes.
 
     Returns:
-        The manifest of the commit; None if there is none, or another committer wrote ``_SUCCESS``; the error
-        if it cannot be read, so that `audit` fails the rules that need it.
+        The manifest of the commit; None if there is none; the error if it cannot be read, so that `audit`
+        fails the rules that need it.
 
     Raises:
         S3CommitError: A request failed.
 
     """
     try:
-        job_id = latest_job(store, destination)
-    except (NoSuchKey, ForeignRecord):
-        return None
-    except InvalidRecord as error:
-        return error
-    try:
-        snapshot = read_snapshot(store, destination)
-        touching = snapshot.newest_in(partitions) if snapshot is not None else None
-        return read_manifest(store, destination, touching or job_id)
-    except ForeignRecord:
-        return None
+        table = read_table(store, destination)
+        commits = {one: names for one, names in table.commits().items() if table.sources[one].job_id}
+        touching = [one for one, names in commits.items() if not {*partitions}.isdisjoint(names)]
+        number = max(touching or commits, default=0)
+        return Manifest.of(read_entry(store, destination, number).entry) if number else None
     except (NoSuchKey, InvalidRecord) as error:
         return error
 
@@ -202,7 +196,7 @@ def audit(
         *_ranges(sealed.counts, rules),
         *_drift(sealed, rules, before),
     ]
-    compared = before.job_id if isinstance(before, ManifestRecord) and rules.max_drift is not None else None
+    compared = before.job_id if isinstance(before, Manifest) and rules.max_drift is not None else None
     return AuditReport(job_id=job_id, checks=checks, compared_with=compared)
 
 
@@ -301,7 +295,7 @@ def _drift(sealed: SealReference, rules: AuditRules, before: CommitBefore) -> It
         yield _check("max_drift", drift <= rules.max_drift, expected, found)
 
 
-def _comparable_rows(sealed: SealReference, before: ManifestRecord) -> tuple[int | None, int | None, str]:
+def _comparable_rows(sealed: SealReference, before: Manifest) -> tuple[int | None, int | None, str]:
     """Return the rows of both in the partitions that both write, or all, and where they are as text."""
     shared = sealed.partitions.keys() & before.partitions.keys()
     if not shared or shared == sealed.partitions.keys() == before.partitions.keys():

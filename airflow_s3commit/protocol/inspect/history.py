@@ -1,12 +1,10 @@
-"""What happened and when: the commits of a table, newest first, and the timeline of a job.
-
-A timeline, and the progress of a commit, come from ``Last-Modified`` of records and from listings.
-"""
+"""What happened and when: the commits of a table, newest first, and the timeline of a job."""
 
 from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Literal, TypeAlias
@@ -14,27 +12,30 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from airflow_s3commit._clock import Clock
-from airflow_s3commit.exceptions import NoSuchKey, Unavailable
+from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.log import newest_entries, next_entries
-from airflow_s3commit.protocol.metadata.sealed_job import stage_attempts
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.layout import owner_of
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
-from airflow_s3commit.store.execute import outcomes
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import Position
+from airflow_s3commit.protocol.model.layout import job_key, open_prefix, owner_of, seal_key
+from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.steps.fold import entries_after
+from airflow_s3commit.protocol.steps.log import read_entry
+from airflow_s3commit.protocol.steps.newest import AT_ONCE, newest_entries
+from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
 
 
 def history(
     store: ObjectStore, destination: str | Destination, *, limit: int | None = None
-) -> Iterator[ManifestRecord]:
+) -> Iterator[Manifest]:
     """Yield the manifest of each commit to a destination, newest first; none without a log.
 
     A manifest's ``generation`` is the number of its commit in the log. Numbers in between are of jobs that
-    were aborted. The log is read while the caller iterates: stopping early saves requests. May be repeated.
+    were aborted, and of releases. Data that was there before the first job is a commit too. The log is read
+    while the caller iterates: stopping early saves requests. May be repeated.
 
     Args:
         store: The store of the destination.
@@ -45,9 +46,9 @@ def history(
         InvalidRecord: An entry of the log is damaged or missing.
 
     """
-    place = Destination.of(destination)
-    entries = newest_entries(store, place, limit, limit) if limit else newest_entries(store, place)
-    return islice((entry.manifest for entry in entries if entry.manifest is not None), limit)
+    at_once = AT_ONCE if limit is None else max(1, min(limit, AT_ONCE))
+    entries = newest_entries(store, Destination.of(destination), at_once=at_once)
+    return islice((Manifest.of(read.entry) for read in entries if _is_told(read.entry)), limit)
 
 
 def follow(
@@ -58,7 +59,7 @@ def follow(
     interval: float,
     clock: Clock,
     draw: Callable[[float, float], float] = random.uniform,
-) -> Iterator[ManifestRecord]:
+) -> Iterator[Manifest]:
     """Yield the manifest of each commit after a generation, in their order, for ever; waits for new ones.
 
     A look for new ones takes one request. A store that is unavailable is asked again at the next look.
@@ -72,40 +73,32 @@ def follow(
         draw: Returns a random number between two.
 
     Raises:
-        InvalidRecord: An entry of the log is damaged or missing.
+        NoSuchKey: There is no such generation.
+        InvalidRecord: An entry of the log is damaged.
         S3CommitError: A request was refused.
 
     """
+    position = read_entry(store, destination, after).position if after else Position()
     while True:
         try:
-            for entry in next_entries(store, destination, after):
-                after = entry.number
-                if entry.manifest is not None:
-                    yield entry.manifest
+            for read in entries_after(store, destination, position):
+                position = read.position
+                if _is_told(read.entry):
+                    yield Manifest.of(read.entry)
         except Unavailable as error:
             logger.warning("%s: trying again later: %s", destination.uri, error)
         clock.sleep(draw(0.8 * interval, 1.2 * interval))
 
 
-EventName: TypeAlias = Literal[
-    "open", "stage sealed", "sealed", "planned", "committing", "committed", "aborting", "aborted"
-]
+def _is_told(entry: Entry) -> bool:
+    """Return whether an entry is part of the history: the first one is not if it found no data."""
+    return entry.commit is not None and (entry.job_id is not None or entry.commit.counts.files > 0)
+
+
+EventName: TypeAlias = Literal["open", "stage sealed", "sealed", "committing", "committed", "aborted"]
 
 #: Order of events within one second, by the protocol.
-_ORDER: tuple[EventName, ...] = (
-    "open",
-    "stage sealed",
-    "sealed",
-    "planned",
-    "committing",
-    "committed",
-    "aborting",
-    "aborted",
-)
-
-
-#: Maximum number of stages in a timeline.
-_MAX_STAGES = 100
+_ORDER: tuple[EventName, ...] = ("open", "stage sealed", "sealed", "committing", "committed", "aborted")
 
 #: Maximum number of uploads to list for the progress: twenty requests.
 _MAX_LISTED = 20_000
@@ -131,8 +124,8 @@ class TimelineEvent(Struct, frozen=True, kw_only=True):
 def timeline(context: JobContext, summary: JobSummary) -> list[TimelineEvent]:
     """Return the events of a job, earliest first. Reads only.
 
-    Events whose records are gone are missing. A job that is committed and cleaned up has two: the time of
-    its commit, and the start of its commit, computed from the duration in the manifest.
+    Events whose records are gone are missing. Of the end of a job the log tells the time, and of a commit how
+    long it took to complete the uploads.
 
     Args:
         context: The job.
@@ -142,40 +135,25 @@ def timeline(context: JobContext, summary: JobSummary) -> list[TimelineEvent]:
         S3CommitError: A request failed.
 
     """
-    if summary.staging is None:
-        return list(_from_manifest(summary))
+    found = list(_from_records(context)) if summary.staging is not None else []
     # ``Last-Modified`` has whole seconds.
-    return sorted(
-        _from_records(context, summary),
-        key=lambda event: (int(event.at), _ORDER.index(event.name)),
-    )
+    return sorted([*found, *_from_end(summary)], key=lambda event: (int(event.at), _ORDER.index(event.name)))
 
 
-def _from_records(context: JobContext, summary: JobSummary) -> Iterator[TimelineEvent]:
-    layout = context.layout
-    keys: list[tuple[tuple[EventName, str | None], str]] = [
-        (("open", None), layout.job),
-        (("sealed", None), layout.seal),
-    ]
-    plans = [
-        info.modified
-        for info in context.store.list_objects(context.staging_bucket, layout.plans)
-        if info.key.endswith("/summary.json")
-    ]
-    if plans:
-        yield TimelineEvent(name="planned", at=max(plans))
-    if summary.state in ("committing", "committed", "aborting", "aborted"):
-        keys.append(((summary.state, None), layout.state))
-    for stage, attempt, sealed in islice(stage_attempts(context), _MAX_STAGES):
-        if sealed:
-            keys.append((("stage sealed", f"{stage}-{attempt}"), layout.stage_seal(stage, attempt)))
-    calls = [(tag, Head(context.staging_bucket, key)) for tag, key in keys]
-    for (name, what), outcome in outcomes(context.store, calls, NoSuchKey):
-        if isinstance(outcome, ObjectInfo):
-            yield TimelineEvent(name=name, at=outcome.modified, what=what)
+def _from_records(context: JobContext) -> Iterator[TimelineEvent]:
+    home, stages = context.layout.destination, context.layout.stages
+    for info in context.store.list_objects(home.bucket, open_prefix(home, context.job_id)):
+        if info.key == job_key(home, context.job_id):
+            yield TimelineEvent(name="open", at=info.modified)
+        elif info.key == seal_key(home, context.job_id):
+            yield TimelineEvent(name="sealed", at=info.modified)
+    for info in context.store.list_objects(context.staging_bucket, stages):
+        what, _, name = info.key[len(stages) :].partition("/")
+        if name == "sealed.json":
+            yield TimelineEvent(name="stage sealed", at=info.modified, what=what)
 
 
-def _from_manifest(summary: JobSummary) -> Iterator[TimelineEvent]:
+def _from_end(summary: JobSummary) -> Iterator[TimelineEvent]:
     if summary.since is None or summary.state not in ("committed", "aborted"):
         return
     ended = summary.since / 1000
@@ -186,20 +164,16 @@ def _from_manifest(summary: JobSummary) -> Iterator[TimelineEvent]:
 
 
 class CommitProgress(Struct, frozen=True, kw_only=True):
-    """Progress of a running commit.
+    """Progress of a commit that is running, or was interrupted.
 
     Attributes:
         completed: Uploads completed so far.
         files: Uploads of the job.
-        rate: Completed uploads per second since the commit began; None in its first second.
-        left: Estimated seconds until all uploads are completed; None if unknown.
 
     """
 
     completed: int
     files: int
-    rate: float | None = None
-    left: float | None = None
 
     @property
     def share(self) -> float:
@@ -210,7 +184,7 @@ class CommitProgress(Struct, frozen=True, kw_only=True):
 def commit_progress(
     store: ObjectStore, destination: Destination, jobs: Iterable[JobSummary]
 ) -> dict[str, CommitProgress]:
-    """Return the progress of the jobs that are committing, by job id. Reads only.
+    """Return the progress of the sealed jobs some of whose uploads are completed, by job id. Reads only.
 
     Omits jobs adopted from Hadoop, because the names of their files need not have the job's id. Omits all
     jobs if more than 20,000 uploads are pending.
@@ -218,26 +192,21 @@ def commit_progress(
     Args:
         store: The store of the destination.
         destination: The destination of the jobs.
-        jobs: Summaries of jobs; those that are not committing are ignored.
+        jobs: Summaries of jobs; those that are not sealed are ignored.
 
     Raises:
         S3CommitError: A request failed.
 
     """
-    committing = [job for job in jobs if job.state == "committing" and "adopted_from" not in job.context]
-    if not committing:
+    sealed = [job for job in jobs if job.state == "sealed" and "adopted_from" not in job.context]
+    if not sealed:
         return {}
     listed = list(islice(store.list_uploads(destination.bucket, destination.prefix), _MAX_LISTED + 1))
     if len(listed) > _MAX_LISTED:
         return {}
-    keys = [upload.key for upload in listed]
-    return {job.job_id: _progress(job, keys) for job in committing}
-
-
-def _progress(job: JobSummary, keys: Iterable[str]) -> CommitProgress:
-    pending = sum(owner_of(key) == job.job_id for key in keys)
-    files = job.output.files
-    completed = max(files - pending, 0)
-    rate = completed / job.age if job.age is not None and job.age >= 1 else None
-    left = (files - completed) / rate if rate else None
-    return CommitProgress(completed=completed, files=files, rate=rate, left=left)
+    pending = Counter(owner_of(upload.key) for upload in listed)
+    return {
+        job.job_id: CommitProgress(completed=job.output.files - pending[job.job_id], files=job.output.files)
+        for job in sealed
+        if pending[job.job_id] < job.output.files
+    }

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify
-from airflow_s3commit.protocol.inspect.staging import (
-    JobFacts,
-    StagingFolder,
-    claims_by_key,
-    claims_by_record,
-    folders_around,
-    folders_below,
-    job_facts,
-    left_by_hadoop,
-)
+from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify, find_hadoop_job
+from airflow_s3commit.protocol.inspect.open_jobs import OpenJob, find_open
+from airflow_s3commit.protocol.inspect.staging import StagingFolder, claimants, folder_of, folders_below
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.fitness import read_time
-from airflow_s3commit.protocol.metadata.manifests import manifests_at
-from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
-from airflow_s3commit.protocol.metadata.records import Stored, fetch_listed
+from airflow_s3commit.protocol.metadata.pending_uploads import Parts, pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
-from airflow_s3commit.protocol.model.codec import Plain, decode, largest
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, State
-from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, aborted_prefix, manifests_prefix
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.ownership import check_ending
+from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import JobOptions, State
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import PendingSet, decode_pendingset, pending_bytes
-from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
-from airflow_s3commit.store.base import Fetched, ObjectInfo, ObjectStore, Upload
+from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.steps.log import Read, find_receipt
+from airflow_s3commit.protocol.steps.newest import AT_ONCE, newest_entries, newest_entry
+from airflow_s3commit.protocol.steps.sealed import find_seal
+from airflow_s3commit.protocol.steps.state import look_up_end
+from airflow_s3commit.store.base import ObjectStore, Upload
 
 #: Maximum number of a Hadoop job's uploads to check one by one.
 _MAX_CHECKED_UPLOADS = 1_000
@@ -44,29 +37,26 @@ _MAX_CHECKED_UPLOADS = 1_000
 #: Seconds without activity after which a Hadoop job counts as dead.
 _ALIVE_SECONDS = 900.0
 
-#: Maximum number of manifests, and of abort records, to list: ten requests each.
-_MAX_LISTED = 10_000
-
 
 class JobSummary(Plain, Struct, frozen=True, kw_only=True):
-    """Summary of one job, from its records.
+    """Summary of one job, from its records and the log.
 
     Attributes:
         job_id: The job's id.
         destination: URI of its destination; None if no readable record names it.
-        staging: URI of its staging; None if the job ended and was cleaned up.
-        state: Its state; None if setup did not finish, or only leftovers exist.
-        since: When it entered the state, in milliseconds since the epoch by the clock of ``owner``. For
-            display only.
-        owner: Host and process that wrote the state record.
+        staging: URI of its staging; None if the job has ended and nothing of it is left.
+        state: Its state; None if only leftovers exist.
+        since: When it entered the state, in milliseconds since the epoch by the clock of the machine that did
+            it. For display only.
         reason: Why the job was aborted; for a Hadoop job, the reason for its status.
         hadoop: Status of a job of Hadoop's S3A committers; None for other jobs.
-        options: Its options; None if the job record is missing.
+        options: Its options; None if it has no record any more.
         context: Entries that the orchestrator set at setup, such as ``dag_id`` and ``run_id``.
-        age: Seconds since its state was written, by the store's clock; None if unknown.
-        silent: Seconds since the last write to its staging, by the store's clock; None if unknown.
-        output: Totals from its manifest, its seal or, before it is sealed, its pendingsets.
-        manifest: Its manifest, if the job is committed and cleaned up.
+        age: Seconds since it entered its state, by the store's clock except for the time of an end; None if
+            unknown.
+        silent: Seconds since the last write of one of its records, by the store's clock; None if unknown.
+        output: What it has committed; before, the totals of its seal or of its pendingsets.
+        manifest: What it has committed in detail; None if it is not committed.
         problem: Why a record cannot be read; None if all can.
 
     """
@@ -76,7 +66,6 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
     staging: str | None
     state: State | None
     since: int | None = None
-    owner: str | None = None
     reason: str | None = None
     hadoop: Status | None = None
     options: JobOptions | None = None
@@ -84,8 +73,13 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
     age: float | None = None
     silent: float | None = None
     output: Counts = Counts()
-    manifest: ManifestRecord | None = None
+    manifest: Manifest | None = None
     problem: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is committed or aborted."""
+        return self.state in ("committed", "aborted")
 
 
 class UploadSummary(Plain, Struct, frozen=True, kw_only=True):
@@ -118,7 +112,7 @@ def list_jobs(
     *,
     committed: bool = False,
 ) -> Iterator[JobSummary]:
-    """Yield the jobs that have a staging folder, and optionally the committed ones. Reads only.
+    """Yield the jobs that have records or a staging folder, and optionally all committed ones. Reads only.
 
     A damaged record does not raise: it is the ``problem`` of its job.
 
@@ -126,26 +120,206 @@ def list_jobs(
         store: The store of the destination.
         destination: The destination of the jobs.
         staging_root: Second directory to search for staging folders of jobs on this destination.
-        committed: Whether to yield also the jobs that are committed and cleaned up, from their manifests.
+        committed: Whether to yield also the jobs that are committed and cleaned up, the newest first.
 
     Raises:
+        InvalidRecord: An entry of the log is damaged, and the jobs that are cleaned up are wanted.
+        S3CommitError: Another request failed.
+
+    """
+    roots = dict.fromkeys((destination, staging_root or destination))
+    # Folders before records: a job has its record before it has a folder.
+    folders = {folder.staging: folder for root in roots for folder in folders_below(store, root)}
+    look = _Look(store, destination)
+    seen = set()
+    for opened in look.open.values():
+        folder = folders.pop(opened.staging(destination), None)
+        yield look.summary(opened, folder or folder_of(store, opened.staging(destination), opened.job_id))
+        seen.add(opened.job_id)
+    for folder in folders.values():
+        summary = look.summary(OpenJob(folder.job_id), folder)
+        # Below a root that several destinations share there are folders of other destinations' jobs.
+        if folder.job_id not in seen and (summary.has_ended or folder.root == destination):
+            yield summary
+            seen.add(folder.job_id)
+    if committed:
+        for read in newest_entries(store, destination):
+            if read.entry.kind == "commit" and read.entry.job_id not in (None, *seen):
+                yield ended_summary(read.entry, look.now)
+
+
+def summary_of(
+    store: ObjectStore, destination: Destination, job_id: str, staging_root: Destination | None = None
+) -> JobSummary | None:
+    """Return the summary of one job; None if nothing of it is known. Reads only. Raises as `list_jobs`."""
+    folder = folder_of(store, Layout.of(destination, job_id, staging_root).staging, job_id)
+    look = _Look(store, destination, job_id)
+    opened = look.open.get(job_id)
+    if opened is not None and opened.staging(destination) != folder.staging:
+        folder = folder_of(store, opened.staging(destination), job_id)
+    if opened is not None or folder.objects:
+        return look.summary(opened or OpenJob(job_id), folder)
+    return find_ending(store, destination, job_id)
+
+
+def find_ending(store: ObjectStore, destination: Destination, job_id: str) -> JobSummary | None:
+    """Return the summary of a job that has ended, from the log; None if it has not. Reads only.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination of the job.
+        job_id: The job.
+
+    Raises:
+        InvalidRecord: A record is damaged, or was copied here.
         S3CommitError: A request failed.
 
     """
-    seen = set()
-    for root in dict.fromkeys((destination, staging_root or destination)):
-        for folder in folders_below(store, root):
-            context = JobContext(store, folder.layout(destination))
-            facts = job_facts(context)
-            if facts.elsewhere is not None or (facts.job is None and root != destination):
-                continue
-            seen.add(folder.job_id)
-            hadoop = (
-                left_by_hadoop(context, facts, most=_MAX_CHECKED_UPLOADS) if facts.state is None else None
-            )
-            yield _hadoop_summary(folder, hadoop) if hadoop is not None else _summary(context, folder, facts)
-    if committed:
-        yield from _committed_jobs(store, destination, seen)
+    end = look_up_end(JobContext(store, Layout.of(destination, job_id)), None)
+    return ended_summary(end, read_time(store, destination)) if end is not None else None
+
+
+def latest_endings(store: ObjectStore, destination: Destination, most: int) -> list[JobSummary]:
+    """Return the jobs that were committed or aborted last, latest first. Reads only.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        most: Maximum number of jobs.
+
+    Raises:
+        InvalidRecord: An entry of the log is damaged.
+        S3CommitError: A request failed.
+
+    """
+    read = newest_entries(store, destination, at_once=min(most, AT_ONCE))
+    ended = list(islice((one.entry for one in read if one.entry.job_id is not None), most))
+    now = read_time(store, destination) if ended else None
+    return [ended_summary(entry, now) for entry in ended]
+
+
+def ended_summary(entry: Entry, now: float | None) -> JobSummary:
+    """Return the summary of a job that has ended and is cleaned up.
+
+    Args:
+        entry: Its entry in the log.
+        now: The store's time, in seconds since the epoch; None if unknown.
+
+    """
+    manifest = Manifest.of(entry) if entry.commit is not None else None
+    assert entry.job_id is not None
+    return JobSummary(
+        job_id=entry.job_id,
+        destination=entry.destination,
+        staging=None,
+        state="aborted" if manifest is None else "committed",
+        since=entry.since,
+        reason=entry.why or None,
+        context=entry.context,
+        age=_age(entry.since / 1000, now),
+        output=manifest.counts if manifest is not None else Counts(),
+        manifest=manifest,
+    )
+
+
+class _Look:
+    """One look at the jobs of a destination, or at one of them: what all summaries need is read once."""
+
+    def __init__(self, store: ObjectStore, destination: Destination, job_id: str | None = None) -> None:
+        self._store = store
+        self._destination = destination
+        # In this order: a job that ends meanwhile is in the log, or still has its record.
+        self.open = {job.job_id: job for job in find_open(store, destination, job_id)}
+        self._newest: Read | None = None
+        self._problem: InvalidRecord | None = None
+        try:
+            self._newest = newest_entry(store, destination)
+        except InvalidRecord as error:
+            self._problem = error
+        self.now = read_time(store, destination)
+
+    def summary(self, opened: OpenJob, folder: StagingFolder) -> JobSummary:
+        """Return the summary of a job that has records or a staging folder."""
+        home, record = self._destination, opened.record
+        newest = max([folder.newest, *(info.modified for info in opened.records.values())])
+        known = JobSummary(
+            job_id=opened.job_id,
+            destination=record.destination if record is not None else None,
+            staging=folder.staging.uri,
+            state="open" if record is not None else None,
+            since=record.created if record is not None else None,
+            options=record.options if record is not None else None,
+            context=record.context if record is not None else {},
+            age=_age(opened.since(home), self.now),
+            silent=_age(newest, self.now),
+            problem=opened.problem or None,
+        )
+        try:
+            context = JobContext(self._store, folder.layout(home), record=record)
+            end = self._end_of(opened.job_id)
+            if end is not None:
+                left = {"staging": known.staging, "options": known.options, "silent": known.silent}
+                return replace(ended_summary(end, self.now), problem=known.problem, **left)
+            if not opened.records:
+                hadoop = find_hadoop_job(self._store, home, opened.job_id, most=_MAX_CHECKED_UPLOADS)
+                return known if hadoop is None else _hadoop_summary(known, hadoop)
+            if opened.is_sealed(home):
+                known = replace(known, state="sealed")
+                seal = find_seal(context)
+                if seal is not None:
+                    known = replace(known, since=seal.record.created, output=seal.record.counts)
+            elif folder.recorded:
+                known = replace(known, output=_written(context))
+        except InvalidRecord as error:
+            return replace(known, problem=known.problem or str(error))
+        return known
+
+    def _end_of(self, job_id: str) -> Entry | None:
+        if self._problem is not None:
+            raise self._problem
+        if self._newest is None:
+            return None
+        # The newest entry alone may lack its receipt.
+        newest = self._newest.entry
+        return newest if newest.job_id == job_id else find_receipt(self._store, self._destination, job_id)
+
+
+def _hadoop_summary(known: JobSummary, job: HadoopJob) -> JobSummary:
+    verdict = classify(job, older_than=_ALIVE_SECONDS)
+    return replace(
+        known,
+        reason=verdict.reason,
+        hadoop=verdict.status,
+        silent=job.silent,
+        output=Counts(files=job.uploads, bytes=job.bytes, rows=None),
+        problem=job.damaged[0] if job.damaged else None,
+    )
+
+
+def _written(context: JobContext) -> Counts:
+    """Return the totals of the pendingsets of a job that is not sealed."""
+    bucket, total = context.staging_bucket, Counts()
+    listed = context.store.list_objects(bucket, context.layout.staging.prefix)
+    pendingsets = (info for info in listed if info.key.endswith(PENDINGSET_SUFFIX))
+    for info, outcome in records.fetch_listed(context.store, bucket, pendingsets, pending_bytes):
+        if isinstance(outcome, InvalidRecord):
+            raise outcome
+        total = total.plus(_counts(decode_pendingset(outcome.body, context.staging_uri(info.key))))
+    return total
+
+
+def _counts(pendingset: PendingSet) -> Counts:
+    return Counts.total(
+        Counts(
+            files=1, bytes=upload.length, rows=upload.s3commit.rows if upload.s3commit is not None else None
+        )
+        for upload in pendingset.commits
+    )
+
+
+def _age(then: float | None, now: float | None) -> float | None:
+    # A store's machines have slightly different clocks, so ``then`` may be after ``now``.
+    return max(now - then, 0.0) if now is not None and then is not None else None
 
 
 def pending_uploads(
@@ -174,256 +348,26 @@ def pending_uploads(
     uploads = list(islice(store.list_uploads(destination.bucket, destination.prefix), most))
     if not uploads:
         return
-    folders = [
-        f for r in dict.fromkeys((destination, staging_root or destination)) for f in folders_below(store, r)
-    ]
-    keys = (upload.key for upload in uploads)
-    folders += folders_around(store, destination.bucket, keys, skip=destination, threads=threads)
-    claims = claims_by_key(folders, uploads)
-    claims |= claims_by_record(store, folders, (u for u in uploads if u.upload_id not in claims))
-    owners = {upload_id: claimants[0].job_id for upload_id, claimants in claims.items()}
+    claimed = claimants(store, destination, uploads, staging_root, threads=threads)
     now = read_time(store, destination)
-    for upload, parts, size in _measured(store, destination.bucket, uploads, threads if measure else None):
+    for upload, parts in _measured(store, destination.bucket, uploads, threads if measure else None):
         yield UploadSummary(
             key=upload.key,
             upload_id=upload.upload_id,
             initiated=upload.initiated,
             age=_age(upload.initiated, now),
-            job_id=owners.get(upload.upload_id),
-            parts=parts,
-            bytes=size,
+            job_id=claimed.get(upload.upload_id),
+            parts=len(parts) if parts is not None else None,
+            bytes=sum(part.size for part in parts) if parts is not None else None,
         )
-
-
-def ended_summary(
-    destination: Destination, stored: Stored[ManifestRecord] | Stored[AbortedRecord]
-) -> JobSummary:
-    """Return the summary of a job that was cleaned up, from its manifest or abort record."""
-    record, age = stored.record, _age(stored.modified, stored.date)
-    if isinstance(record, AbortedRecord):
-        return JobSummary(
-            job_id=record.job_id,
-            destination=destination.uri,
-            staging=None,
-            state="aborted",
-            since=record.since,
-            reason=record.reason,
-            context=record.context,
-            age=age,
-        )
-    return JobSummary(
-        job_id=record.job_id,
-        destination=record.destination,
-        staging=None,
-        state="committed",
-        since=record.committed,
-        context=record.context,
-        age=age,
-        output=record.counts,
-        manifest=record,
-    )
-
-
-def damaged_ending(
-    destination: Destination, key: str, problem: InvalidRecord, age: float | None
-) -> JobSummary:
-    """Return the summary of a job that was cleaned up, and whose manifest or abort record is damaged."""
-    return JobSummary(
-        job_id=ending_id(key),
-        destination=None,
-        staging=None,
-        state="aborted" if ending_kind(destination, key) is AbortedRecord else "committed",
-        age=age,
-        problem=str(problem),
-    )
-
-
-def ending_kind(destination: Destination, key: str) -> type[ManifestRecord] | type[AbortedRecord]:
-    """Return the type of the record at a key: a manifest or an abort record."""
-    return AbortedRecord if key.startswith(aborted_prefix(destination)) else ManifestRecord
-
-
-def ending_id(key: str) -> str:
-    """Return the job id in the key of a manifest or abort record."""
-    return key.rpartition("/")[2].removesuffix(".json")
-
-
-def find_ending(store: ObjectStore, destination: Destination, key: str) -> JobSummary | None:
-    """Return the summary of a job from its manifest or abort record. Reads only.
-
-    Args:
-        store: The store of the destination.
-        destination: The destination of the job.
-        key: Key of the manifest or abort record.
-
-    Returns:
-        The summary; None if there is no object at the key.
-
-    Raises:
-        InvalidRecord: The record is damaged, belongs to another job, or was copied here.
-        S3CommitError: The request failed.
-
-    """
-    kind: type[Any] = ending_kind(destination, key)
-    stored = records.find(store, destination.bucket, key, kind)
-    if stored is None:
-        return None
-    check_ending(stored.record, destination, ending_id(key), join_uri(destination.bucket, key))
-    return ended_summary(destination, stored)
 
 
 def _measured(
     store: ObjectStore, bucket: str, uploads: Sequence[Upload], threads: int | None
-) -> Iterator[tuple[Upload, int | None, int | None]]:
+) -> Iterator[tuple[Upload, Parts]]:
     if threads is None:
-        yield from ((upload, None, None) for upload in uploads)
+        yield from ((upload, None) for upload in uploads)
         return
     ids = (PendingId(bucket, upload.key, upload.upload_id) for upload in uploads)
     for upload, (_, parts) in zip(uploads, pending_parts(store, ids, threads=threads), strict=True):
-        if parts is None:
-            yield upload, None, None
-        else:
-            yield upload, len(parts), sum(part.size for part in parts)
-
-
-def _summary(context: JobContext, folder: StagingFolder, facts: JobFacts) -> JobSummary:
-    state, job, problem = facts.state, facts.job, facts.problem
-    now = state.date if state is not None else read_time(context.store, folder.root)
-    output = Counts()
-    try:
-        output = _output(context, folder)
-    except InvalidRecord as error:
-        problem = problem or str(error)
-    return JobSummary(
-        job_id=folder.job_id,
-        destination=job.destination if job is not None else None,
-        staging=folder.staging.uri,
-        state=facts.reached,
-        since=state.record.since if state is not None else None,
-        owner=state.record.owner if state is not None else None,
-        reason=state.record.reason if state is not None else None,
-        options=job.options if job is not None else None,
-        context=job.context if job is not None else {},
-        age=_age(state.modified, now) if state is not None else None,
-        silent=_age(folder.newest, now),
-        output=output,
-        problem=problem,
-    )
-
-
-def _hadoop_summary(folder: StagingFolder, job: HadoopJob) -> JobSummary:
-    verdict = classify(job, older_than=_ALIVE_SECONDS)
-    return JobSummary(
-        job_id=folder.job_id,
-        destination=None,
-        staging=folder.staging.uri,
-        state=None,
-        reason=verdict.reason,
-        hadoop=verdict.status,
-        silent=job.silent,
-        output=Counts(files=job.uploads, bytes=job.bytes, rows=None),
-        problem=job.damaged[0] if job.damaged else None,
-    )
-
-
-def _output(context: JobContext, folder: StagingFolder) -> Counts:
-    """Return the totals of the seal or, before the job is sealed, of its pendingsets."""
-    if "sealed.json" in folder.names:
-        stored = records.find(context.store, context.staging_bucket, context.layout.seal, SealRecord)
-        if stored is not None:
-            return stored.record.counts
-    if not folder.recorded:
-        return Counts()
-    bucket, total = context.staging_bucket, Counts()
-    listed = context.store.list_objects(bucket, folder.staging.prefix)
-    pendingsets = (info for info in listed if info.key.endswith(PENDINGSET_SUFFIX))
-    for info, outcome in records.fetch_listed(context.store, bucket, pendingsets, pending_bytes):
-        if isinstance(outcome, InvalidRecord):
-            raise outcome
-        total = total.plus(_counts(decode_pendingset(outcome.body, context.staging_uri(info.key))))
-    return total
-
-
-def _counts(pendingset: PendingSet) -> Counts:
-    return Counts.total(
-        Counts(
-            files=1, bytes=upload.length, rows=upload.s3commit.rows if upload.s3commit is not None else None
-        )
-        for upload in pendingset.commits
-    )
-
-
-def _committed_jobs(store: ObjectStore, destination: Destination, seen: set[str]) -> Iterator[JobSummary]:
-    for _, job_id in manifests_at(store, destination):
-        if job_id in seen:
-            continue
-        key = f"{manifests_prefix(destination)}{job_id}.json"
-        try:
-            ended = find_ending(store, destination, key)
-        except InvalidRecord as error:
-            ended = damaged_ending(destination, key, error, None)
-        if ended is not None:
-            yield ended
-
-
-def _age(then: float, now: float | None) -> float | None:
-    # A store's machines have slightly different clocks, so ``then`` may be after ``now``.
-    return max(now - then, 0.0) if now is not None else None
-
-
-class Endings(Struct, frozen=True, kw_only=True):
-    """The jobs that ended last, latest first.
-
-    Attributes:
-        jobs: Summaries of the jobs, from their manifests and abort records.
-        complete: Whether the listing was complete. Keys are not in order of time, so a listing that is cut
-            short may lack later jobs.
-
-    """
-
-    jobs: list[JobSummary]
-    complete: bool = True
-
-
-def latest_endings(store: ObjectStore, destination: Destination, most: int) -> Endings:
-    """Return the jobs that were committed or aborted last. Reads only.
-
-    A damaged record does not raise: it is the ``problem`` of its job.
-
-    Args:
-        store: The store of the destination.
-        destination: The destination.
-        most: Maximum number of jobs.
-
-    Raises:
-        S3CommitError: A request failed.
-
-    """
-    found: list[ObjectInfo] = []
-    complete = True
-    for prefix in (manifests_prefix(destination), aborted_prefix(destination)):
-        listed = list(islice(store.list_objects(destination.bucket, prefix), _MAX_LISTED + 1))
-        complete = complete and len(listed) <= _MAX_LISTED
-        found += (info for info in listed[:_MAX_LISTED] if info.key.endswith(".json"))
-    latest = heapq.nlargest(most, found, key=lambda info: info.modified)
-    jobs: dict[str, JobSummary] = {}
-    for info, outcome in fetch_listed(
-        store, destination.bucket, latest, lambda key: largest(ending_kind(destination, key))
-    ):
-        jobs[info.key] = _ended_summary(destination, info.key, outcome)
-    return Endings(jobs=[jobs[info.key] for info in latest if info.key in jobs], complete=complete)
-
-
-def _ended_summary(destination: Destination, key: str, fetched: Fetched | InvalidRecord) -> JobSummary:
-    age = _age(fetched.info.modified, fetched.date) if isinstance(fetched, Fetched) else None
-    where = join_uri(destination.bucket, key)
-    kind: type[Any] = ending_kind(destination, key)
-    try:
-        if isinstance(fetched, InvalidRecord):
-            raise fetched
-        record = decode(kind, fetched.body, where)
-        check_ending(record, destination, ending_id(key), where)
-    except InvalidRecord as error:
-        return damaged_ending(destination, key, error, age)
-    stored = Stored(record, fetched.info.etag, fetched.info.modified, fetched.date)
-    return ended_summary(destination, stored)
+        yield upload, parts

@@ -1,56 +1,124 @@
-"""Finds the jobs of a destination that have not ended, for a setup that looks for those of its own task."""
+"""Find the jobs of a destination with records of their own: those that are not ended, or not cleaned up."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
+from airflow_s3commit.protocol.inspect.staging import is_id
 from airflow_s3commit.protocol.metadata.records import fetch_listed
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
-from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout
-from airflow_s3commit.protocol.model.ownership import check_place
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.protocol.model.layout import (
+    MAGIC_PREFIX,
+    Layout,
+    job_key,
+    open_jobs_prefix,
+    open_prefix,
+    seal_key,
+)
+from airflow_s3commit.store.base import Fetched, ObjectInfo, ObjectStore
 
 logger = logging.getLogger(__name__)
 
 
-def open_jobs(
-    store: ObjectStore, destination: Destination, staging_root: Destination | None = None
-) -> list[JobRecord]:
-    """Return the records of the destination's jobs that still have one, in order of their ids. Reads only.
+@dataclass
+class OpenJob:
+    """A job with records among those of open jobs.
 
-    These are the jobs that have not ended, and those whose clean-up is unfinished. One listing, and one
-    request for each job. A damaged or copied record is left out, with a warning: nobody knows whose it is.
+    Attributes:
+        job_id: The job.
+        records: The records, by key.
+        record: The job's own; None if it is missing or cannot be read.
+        problem: Why it cannot be read; empty if it can, or is missing.
+
+    """
+
+    job_id: str
+    records: dict[str, ObjectInfo] = field(default_factory=dict)
+    record: JobRecord | None = None
+    problem: str = ""
+
+    def staging(self, home: Destination) -> Destination:
+        """Return the job's staging; it is at the default place if the record does not tell."""
+        if self.record is None:
+            return home.below(MAGIC_PREFIX + self.job_id)
+        return Destination.parse(self.record.staging)
+
+    def since(self, home: Destination) -> float | None:
+        """Return when the job was sealed or, if it is not, set up, by the store's clock."""
+        sealed = self.records.get(seal_key(home, self.job_id))
+        found = sealed or self.records.get(job_key(home, self.job_id))
+        return found.modified if found is not None else None
+
+    def is_sealed(self, home: Destination) -> bool:
+        """Return whether the job has a seal."""
+        return seal_key(home, self.job_id) in self.records
+
+
+def find_open(store: ObjectStore, home: Destination, job_id: str | None = None) -> list[OpenJob]:
+    """Return the jobs that have records of their own, in order of their ids. Reads only.
+
+    One listing, and one request for each job.
 
     Args:
         store: The store of the destination.
-        destination: The destination of the jobs.
-        staging_root: The root of the jobs' staging, if not the destination.
+        home: The destination of the jobs.
+        job_id: The only job to look for; None for all.
 
     Raises:
         S3CommitError: A request failed.
 
     """
-    root = staging_root or destination
-    prefix = root.key(MAGIC_PREFIX)
-    listed = (
-        info
-        for info in store.list_objects(root.bucket, prefix)
-        if info.key[len(prefix) :].partition("/")[2] == "job.json"
-    )
-    found = []
-    for info, outcome in fetch_listed(store, root.bucket, listed, lambda _: largest(JobRecord)):
-        where = join_uri(root.bucket, info.key)
+    prefix = open_jobs_prefix(home)
+    found: dict[str, OpenJob] = {}
+    own = []
+    for info in store.list_objects(home.bucket, prefix if job_id is None else open_prefix(home, job_id)):
+        owner, slash, name = info.key[len(prefix) :].partition("/")
+        if slash and is_id(owner):
+            found.setdefault(owner, OpenJob(owner)).records[info.key] = info
+            own += [info] if name == "job.json" else []
+    for info, outcome in fetch_listed(store, home.bucket, own, lambda _: largest(JobRecord)):
+        job = found[info.key[len(prefix) :].partition("/")[0]]
+        where = join_uri(home.bucket, info.key)
         try:
-            if isinstance(outcome, InvalidRecord):
-                raise outcome
-            record = decode(JobRecord, outcome.body, where)
-            if record.destination == destination.uri:
-                job_id = info.key[len(prefix) :].partition("/")[0]
-                check_place(record, Layout.of(destination, job_id, staging_root), where)
-                found.append(record)
-        except InvalidRecord:
-            logger.warning("%s cannot be read, so it is unknown whose job it is", where, exc_info=True)
-    return sorted(found, key=lambda record: record.job_id)
+            job.record = _checked(job.job_id, home, outcome, where)
+        except (InvalidDestination, InvalidRecord) as error:
+            job.problem = str(error)
+    return [found[owner] for owner in sorted(found)]
+
+
+def open_jobs(store: ObjectStore, home: Destination) -> list[JobRecord]:
+    """Return the records of the jobs that still have one, in order of their ids. Reads only.
+
+    A record that is damaged or was copied here is left out, with a warning: nobody knows whose it is.
+
+    Args:
+        store: The store of the destination.
+        home: The destination of the jobs.
+
+    Raises:
+        S3CommitError: A request failed.
+
+    """
+    found = find_open(store, home)
+    for job in found:
+        if job.problem:
+            logger.warning("it is unknown whose job this is: %s", job.problem)
+    return [job.record for job in found if job.record is not None]
+
+
+def _checked(job_id: str, home: Destination, outcome: Fetched | InvalidRecord, where: str) -> JobRecord:
+    if isinstance(outcome, InvalidRecord):
+        raise outcome
+    record = decode(JobRecord, outcome.body, where)
+    if (record.job_id, record.destination) != (job_id, home.uri):
+        raise InvalidRecord(
+            f"{where} is of job {record.job_id} on {record.destination}: it was copied here, and nobody acts"
+            " on it"
+        )
+    # Raises if the staging is not one of the job.
+    Layout(home, Destination.parse(record.staging), job_id)
+    return record

@@ -1,7 +1,8 @@
 """Verifies a destination's log: its entries, and the records that are derived from them. Reads only.
 
 What is wrong is a finding, not an error. A finding is harmless if nothing that a commit or a reader of the
-table decides depends on it.
+table decides depends on it. What a job at work explains is no finding: so the records of open jobs are read
+after the log, and the log again before anything is said to be wrong.
 """
 
 from __future__ import annotations
@@ -9,51 +10,43 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 from msgspec import UNSET, Struct
 
-from airflow_s3commit.exceptions import (
-    ForeignRecord,
-    InvalidRecord,
-    NoSuchKey,
-    TooLarge,
-)
-from airflow_s3commit.protocol.inspect.staging import JobFacts, folders_below, job_facts
-from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.log import each_entry, next_entries
-from airflow_s3commit.protocol.metadata.manifests import each_list, key_with_list, read_success
-from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
+from airflow_s3commit.protocol.inspect.open_jobs import OpenJob, find_open
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import AbortedRecord, State
+from airflow_s3commit.protocol.model.entry import Commit, Entry
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
+    OLDER_DATA,
     SUCCESS,
-    Layout,
     checkpoint_key,
     checkpoint_number,
     checkpoints_prefix,
     entry_key,
+    job_key,
+    list_key,
+    receipt_key,
 )
-from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
-from airflow_s3commit.protocol.model.manifest import ManifestRecord, SuccessData
-from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+from airflow_s3commit.protocol.model.manifest import SuccessData
+from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.steps import checkpoint
+from airflow_s3commit.protocol.steps.fold import entries_after, read_table
+from airflow_s3commit.protocol.steps.lists import list_pieces
+from airflow_s3commit.protocol.steps.log import Read, find_head, read_entry
+from airflow_s3commit.protocol.steps.marker import read_success
+from airflow_s3commit.protocol.steps.newest import AT_ONCE, Outcome, fetch_entries
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
-
-#: Records to read at once.
-_AT_ONCE = 64
-
-#: States of a job that may have taken ``_SUCCESS`` away.
-_AT_WORK = ("committing", "committed", "aborting")
-
-#: States of a job that may still delete files.
-_DELETING = ("committed", "aborting")
 
 
 class LogFinding(Struct, frozen=True, kw_only=True):
@@ -73,19 +66,32 @@ class LogFinding(Struct, frozen=True, kw_only=True):
     remedy: str
 
 
+class Ending(NamedTuple):
+    """How a job has ended.
+
+    Attributes:
+        number: Number of its entry.
+        is_commit: Whether it is committed; otherwise it is aborted.
+
+    """
+
+    number: int
+    is_commit: bool
+
+
 class Misplaced(NamedTuple):
     """A partition whose ``_SUCCESS`` is not the one that follows from the log.
 
     Attributes:
         partition: The partition.
-        generation: The commit whose marker it must have; 0 if it must have none.
-        etag: ETag of the marker that it has; empty without one.
+        number: The newest entry that touched it.
+        generation: The generation that its marker must name; 0 if it must have none.
 
     """
 
     partition: str
+    number: int
     generation: int
-    etag: str
 
 
 @dataclass
@@ -102,9 +108,10 @@ class LogCheck:
         table: The table at the generation; None if the log is too damaged to know it.
         newest: The table at the head; None likewise.
         head: Number of the newest entry that was read.
-        ended: Number and kind of the entry of each job.
-        later: Partitions that commits after the generation added files to or removed files from.
-        later_everything: Whether one of them removed everything.
+        ended: How each job has ended.
+        open: The jobs with records of their own, as they were after the log was read.
+        unfinished: The jobs that have ended, and that may not be cleaned up yet: those that had a record of
+            their own after the log was read, and those that ended later.
         findings: What is wrong.
         misplaced: Which partitions have another ``_SUCCESS`` than they must have, by its key.
 
@@ -114,154 +121,173 @@ class LogCheck:
     destination: Destination
     generation: int | None = None
     step: Callable[[int], None] = lambda _: None
-    table: TableSnapshot | None = None
-    newest: TableSnapshot | None = None
+    table: Table | None = None
+    newest: Table | None = None
     head: int = 0
-    ended: dict[str, tuple[int, str]] = field(default_factory=dict)
-    later: set[str] = field(default_factory=set)
-    later_everything: bool = False
+    ended: dict[str, Ending] = field(default_factory=dict)
+    open: dict[str, OpenJob] = field(default_factory=dict)
+    unfinished: dict[str, Ending] = field(default_factory=dict)
     findings: list[LogFinding] = field(default_factory=list)
     misplaced: dict[str, Misplaced] = field(default_factory=dict)
-    _newest: int = 0
-    #: Which commit's marker each partition must have, 0 for none; of partitions that have ever had one.
+    _digests: dict[int, str] = field(default_factory=dict)
+    #: The newest entry that touched each partition, of those that have had a marker.
     _marked: dict[str, int] = field(default_factory=dict)
-    #: Each commit, without its partitions, by its number.
-    _lists: dict[int, LiveCommit] = field(default_factory=dict)
-    #: Keys of manifests that are missing, by the numbers of their entries.
-    _missing: dict[int, str] = field(default_factory=dict)
+    #: Owner and SHA-256 of each list of files that is an object, by the number of its commit.
+    _lists: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def read(self) -> LogCheck:
         """Read the whole log, compare what is derived from it, and return itself.
 
         Raises:
-            NoSuchKey: There is no such generation.
+            NoSuchKey: There is no log, or no such generation.
             S3CommitError: A request failed.
 
         """
-        checkpoints = self._checkpoints()
-        fold: TableSnapshot | None = TableSnapshot(self.destination.uri)
-        for batch in in_batches(each_entry(self.store, self.destination), _AT_ONCE):
-            good: list[LogEntry] = []
-            for number, entry in batch:
-                self.head = number
-                if isinstance(entry, InvalidRecord):
-                    self._add(entry_key(self.destination, number), str(entry), _NO_ENTRY, harmless=False)
-                    fold = None
-                    continue
-                if self._is_whole(entry):
-                    good.append(entry)
-                self._take(entry)
-                if fold is not None:
-                    fold.apply(entry)
-                    self._compare_checkpoint(fold, checkpoints)
-                    if number == self.generation and not fold.original:
-                        self.table = copy.deepcopy(fold)
-            self._compare_derived([entry for entry in good if entry.destination == self.destination.uri])
-            self.step(self.head)
-        self.newest = fold if fold is not None else self._checkpointed(None)
-        if self.table is None:
-            self.table = self.newest if self.generation is None else self._checkpointed(self.generation)
-        for number, key in self._missing.items():
-            self._add(key, "is missing", _MANIFEST, harmless=number == self.head)
-        if self.table is not None:
-            # What is read from here on came after it.
-            self.generation = self.table.generation
+        self._read_entries()
+        # After the log: who has ended by then, and has no record of its own any more, is finished.
+        self.open = {job.job_id: job for job in find_open(self.store, self.destination)}
+        self.unfinished = {job_id: self.ended[job_id] for job_id in self.open if job_id in self.ended}
+        self.catch_up()
+        self._compare_bases()
         self._compare_marker()
         self._compare_partition_markers()
         return self
 
     def catch_up(self) -> None:
         """Read the entries that were created meanwhile."""
-        for entry in next_entries(self.store, self.destination, self.head):
-            self._take(entry)
+        if self.head not in self._digests:
+            return
+        position = Position(self.head, self._digests[self.head])
+        try:
+            for read in entries_after(self.store, self.destination, position):
+                self._take(read)
+                if read.entry.job_id is not None:
+                    self.unfinished[read.entry.job_id] = self.ended[read.entry.job_id]
+                if self.newest is not None:
+                    if self.newest is self.table:
+                        self.newest = copy.deepcopy(self.table)
+                    self._mark(read.entry, self.newest.apply(read.entry, read.sha256).pieces)
+        except InvalidRecord as error:
+            self._add(entry_key(self.destination, self.head + 1), str(error), _NO_ENTRY)
 
-    def is_later(self, partition: str) -> bool:
-        """Return whether a commit after the generation changed a partition."""
-        return self.later_everything or partition in self.later
-
-    def compare_lists(self, live: Iterable[LiveCommit]) -> None:
-        """Compare the lists of files of commits that are not live with the SHA-256 in their entries.
-
-        Lists within entries were compared when these were read.
+    def compare_lists(self, read: Collection[int]) -> None:
+        """Compare lists of files that are objects with the SHA-256 in their entries.
 
         Args:
-            live: The commits whose lists the caller reads, which compares them too.
+            read: The commits whose lists the caller reads, which compares them too.
 
         """
-        for commit in live:
-            self._lists.pop(commit.number, None)
-        objects = (commit for commit in self._lists.values() if not commit.within)
-        for commit, pieces in each_list(self.store, self.destination, objects):
-            digest = hashlib.sha256()
+        for number, (owner, digest) in self._lists.items():
+            key = list_key(self.destination, owner, digest)
+            if number in read:
+                continue
+            found = hashlib.sha256()
             try:
-                for piece in pieces:
-                    digest.update(piece)
-                if digest.hexdigest() != commit.files_sha256:
-                    self.add_list(commit, "is not the list that the commit's entry names")
+                for piece in list_pieces(self.store, self.destination, owner, key):
+                    found.update(piece)
+                if found.hexdigest() != digest:
+                    self.add_list(number, f"is not the list that entry {number} names")
             except (NoSuchKey, InvalidRecord) as error:
-                self.add_list(commit, str(error))
+                self.add_list(number, str(error))
 
-    def add_list(self, commit: LiveCommit, problem: str) -> None:
-        """Add a finding about the list of files of a commit."""
-        self._add(key_with_list(self.destination, commit), problem, NO_LIST, harmless=False)
+    def add_list(self, number: int, problem: str) -> None:
+        """Add a finding about the list of files of a commit, unless there is one."""
+        key = entry_key(self.destination, number)
+        if number in self._lists:
+            key = list_key(self.destination, *self._lists[number])
+        if not any(one.where.endswith(key) for one in self.findings):
+            self._add(key, problem, NO_LIST)
 
-    def _take(self, entry: LogEntry) -> None:
-        self.head = entry.number
-        if entry.destination != self.destination.uri:
-            # Copied here: the history before it is of another place.
-            self.ended.clear()
-            self._lists.clear()
-            self._marked.clear()
-            self._newest = 0
-            self.later_everything = self.generation is not None and entry.number > self.generation
-            return
-        if entry.manifest is not None:
-            self._newest = entry.number
-            self._lists[entry.number] = LiveCommit(
-                number=entry.number,
-                job_id=entry.job_id,
-                files_sha256=entry.manifest.files_sha256,
-                partitions=[],
-                within=entry.manifest.within is not UNSET,
+    def _read_entries(self) -> None:
+        """Read all entries, and add them up."""
+        home = self.destination
+        listed = find_head(self.store, home)
+        if not listed:
+            raise NoSuchKey(f"{home.uri} has no log: no job was set up there")
+        checkpoints = self._checkpoints()
+        fold: Table | None = Table()
+        without_receipts: list[int] = []
+        for batch in in_batches(self._each_entry(listed), AT_ONCE):
+            good = []
+            for number, outcome in batch:
+                read = self._checked(number, outcome)
+                if read is None:
+                    self.head, fold = number, None
+                    continue
+                good.append(read)
+                self._take(read)
+                if fold is not None:
+                    self._mark(read.entry, fold.apply(read.entry, read.sha256).pieces)
+                    self._compare_checkpoint(fold, checkpoints)
+                    if number == self.generation:
+                        self.table = copy.deepcopy(fold)
+            without_receipts += self._compare_receipts(good)
+            self.step(self.head)
+        if self.generation is not None and self.generation > self.head:
+            raise NoSuchKey(
+                f"{home.uri} has no generation {self.generation}: the newest entry is {self.head}"
             )
-            if self.generation is not None and entry.number > self.generation:
-                self.later |= entry.manifest.partitions.keys()
-                self.later_everything |= entry.removes == "everything"
-            self._mark(entry, entry.manifest)
-        if entry.manifest is not None or entry.aborted is not None:
-            self.ended[entry.job_id] = (entry.number, entry.kind)
+        # The receipt of an entry is written before the next entry: that one may have come since.
+        again = (read_entry(self.store, home, number) for number in without_receipts if number != self.head)
+        for number in self._compare_receipts(again):
+            job_id = next(one for one, ending in self.ended.items() if ending.number == number)
+            self._add(receipt_key(home, job_id), "is missing", _RECEIPT)
+        self.newest = fold if fold is not None else self._checkpointed(None)
+        if self.table is None:
+            self.table = self.newest if self.generation is None else self._checkpointed(self.generation)
 
-    def _is_whole(self, entry: LogEntry) -> bool:
-        """Return whether the list of files within an entry, if there is one, is the one that it names."""
-        listed = entry.manifest.listed if entry.manifest is not None else None
-        is_own = entry.destination == self.destination.uri
-        if entry.manifest is None or listed is None or not is_own:
-            return True
-        if sha256(listed) == entry.manifest.files_sha256:
-            return True
-        key = entry_key(self.destination, entry.number)
-        self._add(key, "has another list of files within than it names", NO_LIST, harmless=False)
-        return False
+    def _each_entry(self, listed: int) -> Iterator[tuple[int, Outcome]]:
+        """Yield all entries in their order; those that the listing does not show until one is missing."""
+        yield from fetch_entries(self.store, self.destination, range(1, listed + 1))
+        for number, outcome in fetch_entries(self.store, self.destination, count(listed + 1), at_once=1):
+            if isinstance(outcome, NoSuchKey):
+                return
+            yield number, outcome
 
-    def _mark(self, entry: LogEntry, manifest: ManifestRecord) -> None:
-        """Take into account which markers of partitions a commit writes and takes away."""
-        if entry.closing:
-            # It writes no markers: its files came before those of other commits.
+    def _checked(self, number: int, outcome: Outcome) -> Read | None:
+        """Return an entry if it is whole and follows the one before; otherwise add a finding."""
+        home, key = self.destination, entry_key(self.destination, number)
+        if isinstance(outcome, NoSuchKey):
+            self._add(key, "is missing", _NO_ENTRY)
+            return None
+        if isinstance(outcome, InvalidRecord):
+            self._add(key, str(outcome), _NO_ENTRY)
+            return None
+        entry = outcome.entry
+        if entry.destination != home.uri:
+            if not any(finding.remedy == _COPY for finding in self.findings):
+                self._add(key, f"is of the log of {entry.destination}: this dataset is a copy", _COPY)
+            return None
+        before = self._digests.get(number - 1, "") if number > 1 else ""
+        if (before or number == 1) and entry.prev != before:
+            self._add(key, f"does not follow entry {number - 1}", _NO_ENTRY)
+            return None
+        return outcome
+
+    def _take(self, read: Read) -> None:
+        entry, commit = read.entry, read.entry.commit
+        self.head = entry.number
+        self._digests[entry.number] = read.sha256
+        if entry.job_id is not None:
+            self.ended[entry.job_id] = Ending(entry.number, commit is not None)
+        if commit is None:
             return
-        if entry.removes == "everything":
-            self._marked = dict.fromkeys(self._marked, 0)
-        for partition, counts in manifest.partitions.items():
-            # The marker of the root is the destination's.
-            if entry.marking and counts.files and partition:
-                self._marked[partition] = entry.number
-            elif entry.removes == "partitions" and partition in self._marked:
-                self._marked[partition] = 0
+        if commit.within is UNSET:
+            self._lists[entry.number] = (entry.job_id or OLDER_DATA, commit.files_sha256)
+        elif sha256(b"".join(bytes(line) + b"\n" for line in commit.within)) != commit.files_sha256:
+            self.add_list(entry.number, "has another list of files within than it names")
 
-    def _checkpointed(self, generation: int | None) -> TableSnapshot | None:
+    def _mark(self, entry: Entry, left: Iterable[str]) -> None:
+        """Take into account the markers of partitions that a commit writes or takes away."""
+        if entry.marks and entry.commit is not None:
+            touched = {*_touched(entry.commit), *left} - {""}
+            self._marked.update(dict.fromkeys(touched, entry.number))
+
+    def _checkpointed(self, generation: int | None) -> Table | None:
         """Return a table from its newest checkpoint, where entries before that are damaged."""
         try:
-            return read_snapshot(self.store, self.destination, generation)
-        except InvalidRecord as error:
+            return read_table(self.store, self.destination, generation)
+        except (InvalidRecord, NoSuchKey) as error:
             logger.warning("%s: the table is not known: %s", self.destination.uri, error)
             return None
 
@@ -270,160 +296,155 @@ class LogCheck:
         listed = self.store.list_objects(self.destination.bucket, prefix, recursive=False)
         return {checkpoint_number(self.destination, info.key) or 0 for info in listed}
 
-    def _compare_checkpoint(self, fold: TableSnapshot, checkpoints: set[int]) -> None:
-        if fold.number not in checkpoints or fold.original:
-            # Readers pass over one that was copied here.
+    def _compare_checkpoint(self, fold: Table, checkpoints: set[int]) -> None:
+        if fold.head.number not in checkpoints:
             return
-        key = checkpoint_key(self.destination, fold.number)
-        where = join_uri(self.destination.bucket, key)
+        home, key = self.destination, checkpoint_key(self.destination, fold.head.number)
         try:
-            body = self.store.get(self.destination.bucket, key, limit=CHECKPOINT_BYTES).body
-            if TableSnapshot.from_bytes(body, self.destination.uri, fold.number, where) != fold:
-                raise InvalidRecord("is not what the log up to it adds up to")
+            body = self.store.get(home.bucket, key, limit=CHECKPOINT_BYTES).body
+            table = checkpoint.from_bytes(body, home.uri, join_uri(home.bucket, key))
         except NoSuchKey:
             return
         except InvalidRecord as error:
-            is_own = "adds up" in str(error)
-            self._add(key, str(error), _CHECKPOINT_READ if is_own else _CHECKPOINT, harmless=not is_own)
+            self._add(key, str(error), _CHECKPOINT, harmless=True)
+            return
+        if table.head != fold.head:
+            self._add(key, "is of another log", _CHECKPOINT, harmless=True)
+        elif checkpoint.to_bytes(table, home.uri) != checkpoint.to_bytes(fold, home.uri):
+            self._add(key, "is not what the log up to it adds up to", _CHECKPOINT_READ)
 
-    def _compare_derived(self, entries: list[LogEntry]) -> None:
-        """Compare the manifest or abort record of each job with its entry."""
-        bucket, limits = self.destination.bucket, (largest(ManifestRecord), largest(AbortedRecord))
-        calls: list[tuple[tuple[LogEntry, ManifestRecord | AbortedRecord, str], Get]] = []
-        for entry in entries:
-            layout = Layout.of(self.destination, entry.job_id)
-            record = entry.manifest or entry.aborted
-            if isinstance(record, ManifestRecord):
-                calls.append(((entry, record, layout.manifest), Get(bucket, layout.manifest, limits[0])))
-            elif record is not None:
-                calls.append(((entry, record, layout.aborted), Get(bucket, layout.aborted, limits[1])))
-        for (entry, record, key), outcome in outcomes(self.store, calls, NoSuchKey, InvalidRecord):
+    def _compare_receipts(self, reads: Iterable[Read]) -> list[int]:
+        """Compare the receipts of jobs with their entries; return the numbers of those without."""
+        home, missing = self.destination, []
+        calls = [
+            (read, Get(home.bucket, receipt_key(home, read.entry.job_id), largest(Entry)))
+            for read in reads
+            if read.entry.job_id is not None
+        ]
+        for read, outcome in outcomes(self.store, calls, NoSuchKey, InvalidRecord):
+            number = read.entry.number
             if isinstance(outcome, NoSuchKey):
-                # A sweep removes records of aborts; the newest entry's record is written with the next one.
-                if entry.kind != "abandon":
-                    self._missing[entry.number] = key
-                continue
-            try:
-                if isinstance(outcome, InvalidRecord):
-                    raise outcome
-                assert isinstance(outcome, Fetched)
-                if decode(type(record), outcome.body, join_uri(bucket, key)) != record:
-                    raise InvalidRecord(f"differs from the one in entry {entry.number}")
-            except InvalidRecord as error:
-                self._add(key, str(error), _MANIFEST, harmless=False)
+                missing.append(number)
+            elif not isinstance(outcome, Fetched) or sha256(outcome.body) != read.sha256:
+                assert read.entry.job_id is not None
+                self._add(receipt_key(home, read.entry.job_id), f"differs from entry {number}", _RECEIPT)
+        return missing
+
+    def _compare_bases(self) -> None:
+        """Compare the log with what it was when open jobs were set up: another may be in its place."""
+        for job_id, job in self.open.items():
+            base = job.record.base if job.record is not None else Position()
+            key = job_key(self.destination, job_id)
+            if base.number > self.head:
+                self._add(key, f"begins after entry {base.number}; the log ends with {self.head}", _CUT)
+            elif self._digests.get(base.number, base.sha256) != base.sha256:
+                self._add(key, f"begins after another entry {base.number} than the log has", _CUT)
+
+    def _finished(self) -> int:
+        """Return the number of the newest commit of a job that is finished; 0 without one."""
+        finished = (one for job_id, one in self.ended.items() if job_id not in self.unfinished)
+        return max((one.number for one in finished if one.is_commit), default=0)
 
     def _compare_marker(self) -> None:
-        """Compare ``_SUCCESS`` with the newest commit, unless a job is at work that may have removed it."""
-        # Twice, because a job may have ended since the first look, or have removed it before the second.
-        problem = None
-        for _ in range(2):
-            problem = self._success_problem()
-            if problem is None or self._is_at_work():
-                return
-        newest = self._newest
-        self.catch_up()
-        if problem is not None and self._newest == newest:
-            self._add(self.destination.key(SUCCESS), problem, _MARKER, harmless=False)
-
-    def _success_problem(self) -> str | None:
-        """Return what is wrong with the destination's ``_SUCCESS``; None if nothing is."""
-        if not self._newest:
-            return None
+        """Compare ``_SUCCESS`` with the log: it names the newest commit that is finished, or a later one."""
+        finished, key = self._finished(), self.destination.key(SUCCESS)
         try:
             success = read_success(self.store, self.destination)
+            generation = success.generation or 0
+            if generation > self.head:
+                self.catch_up()
+            if generation > self.head:
+                self._add(key, f"names generation {generation}; the log ends with {self.head}", _CUT)
+                return
+            named = self.ended.get(success.jobId or "") == (generation, True)
+            if generation >= finished and (named or generation not in self._digests):
+                return
+            problem = f"names generation {generation} and job {success.jobId}"
+            problem = problem if generation else "is of another program"
         except NoSuchKey:
-            return f"is missing; the newest generation is {self._newest}"
-        except (ForeignRecord, InvalidRecord) as error:
-            return str(error)
-        if success.generation is None:
-            return f"is of job {success.jobId or '?'}, which is not in the log"
-        if success.generation < self._newest:
-            return f"names generation {success.generation}; the newest is {self._newest}"
-        return None
+            problem = "is missing"
+        except InvalidRecord as error:
+            problem = str(error)
+        if finished:
+            self._add(key, f"{problem}; generation {finished} is finished", _MARKER)
 
     def _compare_partition_markers(self) -> None:
-        """Compare ``_SUCCESS`` in each partition with the log, unless a job that may change it is at work."""
-        wrong = self._wrong_markers(self._marked)
-        if not wrong or self._is_at_work():
+        """Compare ``_SUCCESS`` in each partition with the log, unless an unfinished job may change it."""
+        at_work = self._at_work()
+        if self.newest is None or at_work is None:
             return
-        # Again, because a job may have ended since: its markers are in place before its records go.
-        expected = {misplaced.partition: misplaced.generation for misplaced, _ in wrong}
-        wrong = self._wrong_markers(expected)
+        wrong = self._wrong_markers(self._marked.keys() - at_work)
         self.catch_up()
         for misplaced, problem in wrong:
-            if self._marked.get(misplaced.partition) == misplaced.generation:
-                key = self._marker_key(misplaced.partition)
+            if self._marked[misplaced.partition] == misplaced.number:
+                key = self.destination.key(f"{misplaced.partition}/{SUCCESS}")
                 self.misplaced[key] = misplaced
-                self._add(key, problem, _PARTITION_MARKER, harmless=False)
+                self._add(key, problem, _PARTITION_MARKER)
 
-    def _wrong_markers(self, expected: dict[str, int]) -> list[tuple[Misplaced, str]]:
+    def _at_work(self) -> set[str] | None:
+        """Return the partitions that unfinished jobs have touched; None for all."""
+        touched: set[str] = set()
+        for ending in self.unfinished.values():
+            commit = read_entry(self.store, self.destination, ending.number).entry.commit
+            if commit is not None and commit.takes == "everything":
+                return None
+            touched |= _touched(commit) if commit is not None else set()
+        return touched
+
+    def _wrong_markers(self, partitions: Iterable[str]) -> list[tuple[Misplaced, str]]:
         """Return the partitions whose marker is not the expected one, in their order, and what is wrong."""
+        assert self.newest is not None
         bucket, limit = self.destination.bucket, largest(SuccessData)
         wrong: list[tuple[Misplaced, str]] = []
-        calls = ((one, Get(bucket, self._marker_key(one), limit)) for one in expected)
+        calls = ((one, Get(bucket, self.destination.key(f"{one}/{SUCCESS}"), limit)) for one in partitions)
         for partition, outcome in outcomes(self.store, calls, NoSuchKey, TooLarge):
-            generation = expected[partition]
-            etag, success = "", None
+            number = self._marked[partition]
+            generation = number if self.newest.live.get(partition) else 0
+            found = None
             if isinstance(outcome, Fetched):
-                etag = outcome.info.etag
                 with suppress(InvalidRecord):
-                    success = decode(SuccessData, outcome.body, outcome.info.key)
-            elif isinstance(outcome, TooLarge):
-                etag = self.store.head(bucket, self._marker_key(partition)).etag
-            problem = self._marker_problem(generation, success, is_there=bool(etag))
-            if problem is not None:
-                wrong.append((Misplaced(partition, generation, etag), problem))
+                    found = decode(SuccessData, outcome.body, outcome.info.key).generation
+            problem = _marker_problem(generation, found, is_there=not isinstance(outcome, NoSuchKey))
+            if problem:
+                wrong.append((Misplaced(partition, number, generation), problem))
         return sorted(wrong)
 
-    def _marker_key(self, partition: str) -> str:
-        return self.destination.key(f"{partition}/{SUCCESS}")
-
-    def _marker_problem(self, generation: int, found: SuccessData | None, *, is_there: bool) -> str | None:
-        """Return what is wrong with the marker of a partition; None if it is the one of its newest commit."""
-        named = found.generation if found is not None else None
-        if not generation:
-            # The marker of another program stays there.
-            return None if named is None else f"names generation {named}; no commit's files are left there"
-        job_id = self._lists[generation].job_id
-        newest = f"the newest commit there is generation {generation}, of job {job_id}"
-        if not is_there:
-            return f"is missing; {newest}"
-        if found is None or named is None:
-            return f"is damaged or of another program; {newest}"
-        if (named, found.jobId) == (generation, job_id):
-            return None
-        return f"names generation {named}, of job {found.jobId or '?'}; {newest}"
-
-    def _is_at_work(self) -> bool:
-        return any(
-            facts.problem is not None or (facts.state and facts.state.record.state in _AT_WORK)
-            for _, facts in self._jobs()
-        )
-
-    def deleting(self) -> dict[str, State]:
-        """Return the jobs that may still delete files: what they replaced, or what they had published.
-
-        Returns:
-            ``committed`` or ``aborting``, by the job's id.
-
-        """
-        reached = {job_id: facts.reached for job_id, facts in self._jobs()}
-        return {job_id: state for job_id, state in reached.items() if state in _DELETING}
-
-    def _jobs(self) -> Iterator[tuple[str, JobFacts]]:
-        for folder in folders_below(self.store, self.destination):
-            yield folder.job_id, job_facts(JobContext(self.store, folder.layout(self.destination)))
-
-    def _add(self, key: str, problem: str, remedy: str, *, harmless: bool) -> None:
+    def _add(self, key: str, problem: str, remedy: str, *, harmless: bool = False) -> None:
         where = join_uri(self.destination.bucket, key)
         problem = problem.removeprefix(f"{where} ")
         self.findings.append(LogFinding(where=where, problem=problem, harmless=harmless, remedy=remedy))
 
 
+def _touched(commit: Commit) -> set[str]:
+    return {*commit.partitions, *commit.restores}
+
+
+def _marker_problem(generation: int, found: int | None, *, is_there: bool) -> str:
+    """Return what is wrong with the marker of a partition; empty if it is the one that it must have.
+
+    Args:
+        generation: The generation that it must name; 0 if there must be none.
+        found: The generation that it names; None for a damaged one or another program's.
+        is_there: Whether there is a marker.
+
+    """
+    if not generation:
+        # The marker of another program stays there.
+        return "" if found is None else f"names generation {found}; the table has no files there"
+    newest = f"the newest commit there is generation {generation}"
+    if not is_there:
+        return f"is missing; {newest}"
+    if found is None:
+        return f"is damaged or of another program; {newest}"
+    return "" if found == generation else f"names generation {found}; {newest}"
+
+
 _NO_ENTRY = "restore it from a version of the object or a backup: until then nobody can commit"
+_COPY = "remove _s3commit/ from the copy: its next job lists the files and begins a log"
+_CUT = "compare the log with a backup: entries are gone, or another log was put in its place"
 NO_LIST = "restore it from a version of the object or a backup, or let a job replace its partitions"
 _CHECKPOINT = "run s3commit repair; readers pass it over"
 _CHECKPOINT_READ = "run s3commit repair; until then readers believe it"
-_MANIFEST = "run s3commit repair; reads of this one job need it, reads of the table do not"
+_RECEIPT = "run s3commit repair: late tasks and setups of the job go by it"
 _MARKER = "run s3commit repair, or commit again"
 _PARTITION_MARKER = "run s3commit repair, or commit to the partition again"

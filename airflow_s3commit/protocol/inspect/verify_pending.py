@@ -7,18 +7,20 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId
-from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_seal, load_stage_seals
-from airflow_s3commit.protocol.metadata.state import require_state
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.job import State, StateRecord
+from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import StageSealRecord
+from airflow_s3commit.protocol.model.sealed_job import SealRecord, StageSealRecord
+from airflow_s3commit.protocol.steps.sealed import find_seal
+from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse_ended
+from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import Head, ObjectInfo, Part
 from airflow_s3commit.store.execute import in_batches, outcomes
 
@@ -91,30 +93,34 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
     """Compare a job's records with the pending uploads on the store. Reads only.
 
     Args:
-        context: The job; its state is ``open``, ``sealed`` or ``committing``.
+        context: The job; it is open or sealed.
         deep: Whether to compare the number, ETags and size of every upload's parts: one request per upload.
 
     Raises:
         AlreadyCommitted: The job is committed; verify its manifest.
-        JobClosed: The job is aborting or aborted.
+        JobClosed: The job is aborted.
         NoSuchJob: The job does not exist.
         S3CommitError: A request failed.
 
     """
     with naming(context, "verify"):
-        state = require_state(context, "open", "sealed", "committing").record
+        context = recorded(context)
+        refuse_ended(context, look_up_end(context, None))
+        if context.record is None:
+            raise NoSuchJob(never_set_up(context))
         report = PendingReport(
             job_id=context.job_id,
             destination=context.layout.destination.uri,
-            state=state.state,
+            state="open",
             deep=deep,
         )
+        uploads = _recorded(context, report)
         existing = {
             upload.upload_id: upload.key
             for upload in context.store.list_uploads(context.bucket, context.layout.destination.prefix)
         }
         seen: set[str] = set()
-        for batch in in_batches(_recorded(context, state, report, seen), _BATCH):
+        for batch in in_batches(_once(uploads, seen), _BATCH):
             report.files += len(batch)
             report.bytes += sum(upload.length for upload in batch)
             _check(context, batch, existing, report)
@@ -124,11 +130,21 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
     return report
 
 
-def _recorded(
-    context: JobContext, state: StateRecord, report: PendingReport, seen: set[str]
-) -> Iterator[PendingUpload]:
-    """Yield each upload in the job's records once, and add damaged records to the report."""
-    uploads = _tracked(context, report) if state.state == "open" else _sealed(context, state, report)
+def _recorded(context: JobContext, report: PendingReport) -> Iterator[PendingUpload]:
+    """Return the uploads in the job's seal, or in all of its records, and add damaged ones to the report."""
+    try:
+        seal = find_seal(context)
+    except InvalidRecord as error:
+        report.state = "sealed"
+        report.damaged.append(str(error))
+        return iter(())
+    if seal is None:
+        return _tracked(context, report)
+    report.state = "sealed"
+    return _sealed(context, seal.record, report)
+
+
+def _once(uploads: Iterator[PendingUpload], seen: set[str]) -> Iterator[PendingUpload]:
     for upload in uploads:
         if upload.uploadId not in seen:
             seen.add(upload.uploadId)
@@ -148,9 +164,9 @@ def _tracked(context: JobContext, report: PendingReport) -> Iterator[PendingUplo
         )
 
 
-def _sealed(context: JobContext, state: StateRecord, report: PendingReport) -> Iterator[PendingUpload]:
+def _sealed(context: JobContext, seal: SealRecord, report: PendingReport) -> Iterator[PendingUpload]:
     try:
-        stages = load_stage_seals(context, load_seal(context, state.seal_etag).record)
+        stages = load_stage_seals(context, seal)
     except InvalidRecord as error:
         report.damaged.append(str(error))
         return

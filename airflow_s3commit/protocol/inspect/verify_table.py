@@ -1,13 +1,12 @@
 """Verifies a table: compares the files of a generation with everything that lies in its destination.
 
-Reads only. The expected files are held in a temporary database on disk, so that memory does not grow with
-the table; one listing of the destination is compared with them.
+Reads only. One listing of the destination is compared with the files that the log names.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import overload
 
@@ -16,7 +15,9 @@ from msgspec import Struct, field
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.inspect.verify_dataset import (
     MAX_NAMED,
+    Difference,
     ExpectedFile,
+    ExpectedFiles,
     FileDifferences,
     VerifyReport,
     compare_objects,
@@ -24,32 +25,24 @@ from airflow_s3commit.protocol.inspect.verify_dataset import (
 )
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.listing import are_unfinished, data_objects
-from airflow_s3commit.protocol.metadata.log import newest_commit
-from airflow_s3commit.protocol.metadata.manifests import (
-    FileSummary,
-    each_list,
-    key_with_list,
-    manifest_of,
-    read_list,
-)
-from airflow_s3commit.protocol.metadata.snapshot import KnownFiles, are_in_log
+from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.codec import Line
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import State
-from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
-from airflow_s3commit.protocol.model.log import LiveCommit
-from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, job_key, owner_of, partition_of
+from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.model.table import Pieces, Source, Table
+from airflow_s3commit.protocol.steps.files import listed_of
+from airflow_s3commit.protocol.steps.fold import what_left
+from airflow_s3commit.protocol.steps.lists import FileSummary
+from airflow_s3commit.protocol.steps.log import read_entry
+from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches
 
+logger = logging.getLogger(__name__)
+
 _BATCH = 1_000
-
-#: KiB of the expected files in memory.
-_CACHE_KIB = 65_536
-
-#: Stands for a job, where a listing needs one.
-_NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 class Beside(Struct, frozen=True, kw_only=True):
@@ -70,22 +63,16 @@ class Beside(Struct, frozen=True, kw_only=True):
 class TableReport(FileDifferences, kw_only=True):
     """Differences between a table at a generation and what is in its destination.
 
+    Beside the attributes of `FileDifferences`, about the files of the generation, it has:
+
     Attributes:
         destination: URI of the table.
         generation: The generation; None if the log is too damaged to know the table, whose files are then not
             compared.
-        files: Number of files that its commits list.
-        intact: Number of files that exist unchanged, by their ETag or by the upload id in their metadata.
-        by_size: Number of files that exist with the right size, and cannot be compared further.
-        missing_count: Number of files that do not exist.
-        missing: Keys of the first `MAX_NAMED` missing files.
-        changed_count: Number of keys with another object: somebody overwrote the file.
-        changed: The first `MAX_NAMED` changed files.
-        removed: Number of files that are gone or changed because a later commit replaced them, and of those
-            that a job which is ending will delete.
-        older: Number of objects that are older than the log and part of the table.
         later: Number of objects of commits after the generation.
         retained: Number of files that the table had, and that are retained.
+        removed: Number of files that are gone or changed because a later commit replaced them, and of objects
+            that a job which has ended will still delete.
         unfinished_count: Number of objects of jobs that neither committed nor were aborted.
         unfinished: The first `MAX_NAMED` of them.
         leftover_count: Number of objects of ended jobs that are not part of the table.
@@ -101,8 +88,6 @@ class TableReport(FileDifferences, kw_only=True):
 
     destination: str
     generation: int | None = None
-    removed: int = 0
-    older: int = 0
     later: int = 0
     retained: int = 0
     unfinished_count: int = 0
@@ -143,7 +128,7 @@ def verify(
     generation: int | None = None,
     job_id: None = None,
     threads: int = 16,
-) -> TableReport | VerifyReport: ...
+) -> TableReport: ...
 
 
 def verify(
@@ -164,31 +149,23 @@ def verify(
         threads: Number of partitions to list at once for one job; 0 lists in the caller's thread.
 
     Returns:
-        The report on the table. With ``job_id``, and where no version with a log has committed, the report on
-        one job: this one, or the last one that committed.
+        The report on the table; with ``job_id`` the report on the job.
 
     Raises:
-        NoSuchKey: The job has not committed there, or no job has; there is no such generation; or the job's
-            list of files is missing.
-        ForeignRecord: ``_SUCCESS`` was written by another committer, or the manifest was copied here.
-        InvalidRecord: ``_SUCCESS``, the job's manifest or its list of files is damaged.
+        NoSuchKey: There is no log, or no such generation; or the job has not committed there.
+        InvalidRecord: A record of the job, or its list of files, is damaged or was copied here.
         ValueError: Both ``generation`` and ``job_id`` are given.
 
     """
     place = Destination.of(destination)
-    if generation is not None and job_id is not None:
-        raise ValueError("verify one job, or the table at a generation")
-    if job_id is None and (generation is not None or has_log(store, place)):
+    if job_id is None:
         return verify_table(LogCheck(store, place, generation).read())
-    return verify_manifest(store, manifest_of(store, place, job_id), threads=threads)
-
-
-def has_log(store: ObjectStore, destination: Destination) -> bool:
-    """Return whether a destination has a log with a commit, or one that is damaged."""
-    try:
-        return newest_commit(store, destination) is not None
-    except InvalidRecord:
-        return True
+    if generation is not None:
+        raise ValueError("verify one job, or the table at a generation")
+    end = look_up_end(JobContext(store, Layout.of(place, job_id)), None)
+    if end is None or end.commit is None:
+        raise NoSuchKey(f"job {job_id} has not committed to {place.uri}; see: s3commit log {place.uri}")
+    return verify_manifest(store, Manifest.of(end), threads=threads)
 
 
 def verify_table(log: LogCheck, step: Callable[[int], None] = lambda _: None) -> TableReport:
@@ -206,14 +183,8 @@ def verify_table(log: LogCheck, step: Callable[[int], None] = lambda _: None) ->
     """
     report = TableReport(destination=log.destination.uri)
     if log.table is not None:
-        report.generation = log.table.generation
-        with closing(_ExpectedFiles()) as expected:
-            commits = log.table.commits()
-            for commit, file in _listed_files(log, commits):
-                expected.add(file.key, ExpectedFile(file.size, file.etag, file.upload), commit.number)
-            log.compare_lists(commits)
-            report.files = expected.count()
-            _Comparison(log, log.table, expected, report).run(step)
+        with closing(_Comparison(log, log.table, report)) as comparison:
+            comparison.run(step)
     report.entries, report.log = log.head, log.findings
     return report
 
@@ -223,92 +194,42 @@ class _ListedFile(FileSummary, frozen=True, kw_only=True, gc=False):
     upload: Line = ""
 
 
-def _listed_files(log: LogCheck, commits: Iterable[LiveCommit]) -> Iterator[tuple[LiveCommit, _ListedFile]]:
-    """Yield the files of a snapshot's commits. A list that is damaged or gone becomes a finding."""
-    home = log.destination
-    for commit, pieces in each_list(log.store, home, commits):
-        live = frozenset(commit.partitions)
-        where = join_uri(home.bucket, key_with_list(home, commit))
-        try:
-            files = read_list(_ListedFile, home, commit.job_id, commit.files_sha256, pieces, where=where)
-            for file in files:
-                if partition_of(file.key[len(home.prefix) :]) in live:
-                    yield commit, file
-        except (InvalidRecord, NoSuchKey) as error:
-            log.add_list(commit, str(error))
-
-
-class _ExpectedFiles:
-    """The files of a table by key, in a temporary database on disk."""
-
-    def __init__(self) -> None:
-        self._rows = sqlite3.connect("", isolation_level=None)
-        self._rows.execute("PRAGMA journal_mode = OFF")
-        self._rows.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        self._rows.execute(
-            "CREATE TABLE file (key BLOB PRIMARY KEY, size INT, etag TEXT, upload TEXT, number INT)"
-            " WITHOUT ROWID"
-        )
-        self._rows.execute("BEGIN")
-
-    def close(self) -> None:
-        """Delete the database."""
-        self._rows.close()
-
-    def add(self, key: str, file: ExpectedFile, number: int) -> None:
-        """Add a file of a commit; of two with one key the later one counts."""
-        self._rows.execute(
-            "INSERT INTO file VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET size = excluded.size,"
-            " etag = excluded.etag, upload = excluded.upload, number = excluded.number"
-            " WHERE excluded.number > number",
-            (_bytes_of(key), *file, number),
-        )
-
-    def count(self) -> int:
-        """Return the number of files that are left."""
-        return int(self._rows.execute("SELECT count(*) FROM file").fetchone()[0])
-
-    def pop(self, key: str) -> ExpectedFile | None:
-        """Remove a file and return it; None if it is not there."""
-        row = self._rows.execute(
-            "SELECT size, etag, upload FROM file WHERE key = ?", (_bytes_of(key),)
-        ).fetchone()
-        if row is None:
-            return None
-        self._rows.execute("DELETE FROM file WHERE key = ?", (_bytes_of(key),))
-        return ExpectedFile(*row)
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the keys of the files that are left, in their order."""
-        for (key,) in self._rows.execute("SELECT key FROM file ORDER BY key"):
-            yield key.decode("utf-8", "surrogatepass")
-
-
-def _bytes_of(key: str) -> bytes:
-    # Keys of other programs may contain what text in the database cannot.
-    return key.encode("utf-8", "surrogatepass")
+#: Stands for the generation of files that a job at work is about to delete.
+_DOOMED = 0
 
 
 class _Comparison:
-    """Compares a listing of a destination with the expected files, and names what lies beside them."""
+    """Compares a listing of a destination with the files of a table, and judges what lies beside them."""
 
-    def __init__(
-        self, log: LogCheck, table: TableSnapshot, expected: _ExpectedFiles, report: TableReport
-    ) -> None:
+    def __init__(self, log: LogCheck, table: Table, report: TableReport) -> None:
         self._log = log
         self._table = table
-        self._expected = expected
         self._report = report
-        self._context = JobContext(log.store, Layout.of(log.destination, _NOBODY))
-        self._known = KnownFiles(log.destination, log.newest)
-        self._deleting: dict[str, State] = {}
-        self._unfinished: dict[str, bool] = {}
-        self._is_older: dict[str, bool] = {}
+        self._home = log.destination
+        # Any job's context lists the destination.
+        self._context = JobContext(log.store, Layout.of(log.destination, OLDER_DATA))
+        self._head = log.head
+        self._expected = ExpectedFiles()
+        #: Files that are not in the table and may be there: of later commits, retained, or about to go.
+        self._known = ExpectedFiles()
+        self._unowned: dict[str, str] = {}
+        #: Commits whose lists cannot be read.
+        self._unread: set[int] = set()
+
+    def close(self) -> None:
+        """Delete what is on disk."""
+        self._expected.close()
+        self._known.close()
 
     def run(self, step: Callable[[int], None]) -> None:
+        """Compare everything.
+
+        Args:
+            step: Called with the number of objects that were compared.
+
+        """
+        self._read_lists()
         compared = 0
-        # Before the listing: what it shows of them may go later.
-        self._deleting = self._log.deleting()
         for batch in in_batches(data_objects(self._context, None), _BATCH):
             pairs, beside = [], []
             for info in batch:
@@ -317,80 +238,116 @@ class _Comparison:
                     beside.append(info)
                 else:
                     pairs.append((info, file))
-            self._compare(pairs)
-            if beside:
-                self._judge(beside)
+            self._add(compare_objects(self._context, pairs, self._report))
+            self._judge(beside)
             compared += len(batch)
             step(compared)
-        self._log.catch_up()
-        for key in self._expected:
-            if self._log.is_later(self._partition(key)):
-                self._report.removed += 1
-            else:
-                self._report.add_missing(key)
+        for missing in in_batches(self._expected.left(), _BATCH):
+            self._add(missing)
 
-    def _compare(self, pairs: list[tuple[ObjectInfo, ExpectedFile]]) -> None:
-        """Compare objects with the files at their keys; later commits may have removed them."""
-        kept = [pair for pair in pairs if not self._log.is_later(self._partition(pair[0].key))]
-        compare_objects(self._context, kept, self._report)
-        if len(kept) < len(pairs):
-            later = FileDifferences()
-            compare_objects(self._context, (pair for pair in pairs if pair not in kept), later)
-            self._report.intact += later.intact
-            self._report.by_size += later.by_size
-            self._report.removed += later.changed_count + later.missing_count
+    def _read_lists(self) -> None:
+        log, table = self._log, self._table
+        newest = log.newest or table
+        read = self._add_files(self._expected, table.sources, table.live)
+        self._report.generation, self._report.files = table.generation, self._expected.count()
+        for pieces in (newest.live, *(one.pieces for one in (newest.retained | newest.freed).values())):
+            others = {
+                name: {*numbers}.difference(table.live.get(name, ())) for name, numbers in pieces.items()
+            }
+            read |= self._add_files(self._known, newest.sources, others)
+        log.compare_lists(read)
+        self._unowned = newest.unowned_in_place()
+        for ending in log.unfinished.values():
+            if ending.is_commit:
+                self._add_doomed(ending.number)
+
+    def _add_doomed(self, number: int) -> None:
+        """Add what an unfinished commit has taken, and perhaps not deleted yet."""
+        try:
+            left = what_left(self._log.store, self._home, number)
+        except InvalidRecord as error:
+            logger.warning("what entry %d took is not known: %s", number, error)
+            return
+        self._add_files(self._known, left.sources, left.pieces, number=_DOOMED)
+        commit = read_entry(self._log.store, self._home, number).entry.commit
+        for one in commit.unowned if commit is not None else ():
+            self._known.add(one.key, ExpectedFile(one.size, one.etag, "", _DOOMED))
+
+    def _add_files(
+        self, files: ExpectedFiles, sources: Mapping[int, Source], pieces: Pieces, number: int | None = None
+    ) -> set[int]:
+        """Add the files of some pieces of a table; return the commits whose lists were read."""
+        partitions: dict[int, set[str]] = {}
+        for name, numbers in pieces.items():
+            for one in numbers:
+                partitions.setdefault(one, set()).add(name)
+        for one, names in partitions.items():
+            count, listed = 0, sum(sources[one].partitions[name].files for name in names)
+            try:
+                for file in listed_of(_ListedFile, self._log.store, self._home, sources[one]):
+                    if self._partition(file.key) in names:
+                        count += 1
+                        of = one if number is None else number
+                        files.add(file.key, ExpectedFile(file.size, file.etag, file.upload, of))
+                if count != listed:
+                    raise InvalidRecord(f"lists {count} files; entry {one} counts {listed}")
+            except InvalidRecord as error:
+                self._unread.add(one)
+                self._log.add_list(one, str(error))
+        return {*partitions}
+
+    def _add(self, differences: list[Difference]) -> None:
+        """Count files that differ, unless a commit that came meanwhile has replaced them."""
+        if differences:
+            self._log.catch_up()
+            self._report.add(self._home, differences, self._log.newest or self._table)
 
     def _judge(self, beside: list[ObjectInfo]) -> None:
-        """Count objects that are not in the table by their jobs."""
+        """Count objects that are not in the table by what the log says of them and of their jobs."""
         report, log = self._report, self._log
         owners = {info.key: owner_of(info.key) for info in beside}
-        if any(owner not in log.ended for owner in owners.values() if owner is not None):
-            log.catch_up()
-        unknown = {
-            owner: key
-            for key, owner in owners.items()
-            if owner is not None and owner not in log.ended and owner not in self._unfinished
+        unknown = {owner for owner in owners.values() if owner is not None and owner not in log.ended}
+        # The record before the log: a job that ends meanwhile is in one or the other.
+        alive = {
+            owner for owner in unknown if exists(log.store, self._home.bucket, job_key(self._home, owner))
         }
-        self._unfinished |= are_unfinished(self._context, unknown)
-        if self._table.baseline:
-            settled = [owner for owner in unknown if not self._unfinished[owner]]
-            ended = are_in_log(log.store, log.destination, settled)
-            self._is_older |= {owner: not ended.get(owner, False) for owner in settled}
+        if unknown:
+            log.catch_up()
         for info in beside:
-            owner = owners[info.key]
+            owner, known = owners[info.key], self._known.pop(info.key)
             found = Beside(key=info.key, size=info.size, job_id=owner)
-            if self._known.is_retained(info.key):
-                report.retained += 1
-            elif owner in log.ended:
-                number, kind = log.ended[owner]
-                if kind == "commit" and number > (report.generation or 0):
-                    report.later += 1
-                elif self._is_being_deleted(owner, kind):
-                    report.removed += 1
-                else:
-                    report.leftover_count += 1
-                    _name(report.leftovers, found)
-            elif owner is not None and self._unfinished[owner]:
+            ending = log.ended.get(owner or "")
+            if known is not None or self._unowned.get(info.key) == info.etag:
+                self._count_known(known.number if known is not None else self._table.generation)
+            elif ending is not None and ending.is_commit and ending.number > self._head:
+                report.later += 1
+            elif ending is not None and owner in log.unfinished:
+                report.removed += 1
+            elif ending is not None and ending.number not in self._unread:
+                report.leftover_count += 1
+                _name(report.leftovers, found)
+            elif owner in alive or (owner is None and self._is_adopting):
                 report.unfinished_count += 1
                 _name(report.unfinished, found)
-            elif self._is_in_baseline(info.key, owner):
-                report.older += 1
-            else:
+            elif ending is None:
                 report.foreign_count += 1
                 _name(report.foreign, found)
 
-    def _is_being_deleted(self, owner: str | None, kind: str) -> bool:
-        """Return whether a job that is ending will delete an object of a job that has ended."""
-        if kind == "abandon":
-            return owner in self._deleting
-        return any(state != "aborting" for state in self._deleting.values())
+    def _count_known(self, number: int) -> None:
+        if number == _DOOMED:
+            self._report.removed += 1
+        elif number > self._table.generation:
+            self._report.later += 1
+        else:
+            self._report.retained += 1
 
-    def _is_in_baseline(self, key: str, owner: str | None) -> bool:
-        is_there = self._table.baseline > 0 and self._partition(key) not in self._table.removed
-        return is_there and (owner is None or self._is_older.get(owner, False))
+    @property
+    def _is_adopting(self) -> bool:
+        """Whether a job is at work whose files Hadoop named: their names do not tell them from others."""
+        return any(job.record is not None and job.record.adopted for job in self._log.open.values())
 
     def _partition(self, key: str) -> str:
-        return partition_of(key[len(self._log.destination.prefix) :])
+        return partition_of(self._home.relative(key) or "")
 
 
 def _name(names: list[Beside], found: Beside) -> None:

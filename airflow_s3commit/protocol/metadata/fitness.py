@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.model.layout import (
     PENDING_SUFFIX,
     PENDINGSET_SUFFIX,
     SUCCESS,
-    receipts_prefix,
+    entry_key,
     time_key,
 )
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
@@ -293,9 +293,9 @@ def _probe_time(store: ObjectStore, bucket: str, key: str) -> float:
 
 
 def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tuple[str, str]]:
+    yield destination.bucket, entry_key(destination, 1)
     yield destination.bucket, destination.key(SUCCESS)
-    for prefix in (destination.key(MAGIC_PREFIX), receipts_prefix(destination)):
-        for info in store.list_objects(destination.bucket, prefix):
-            if info.key.endswith(_SMALL) and info.size <= _SMALL_BYTES:
-                yield destination.bucket, info.key
-                break
+    for info in store.list_objects(destination.bucket, destination.key(MAGIC_PREFIX)):
+        if info.key.endswith(_SMALL) and info.size <= _SMALL_BYTES:
+            yield destination.bucket, info.key
+            return

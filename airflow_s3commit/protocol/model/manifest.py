@@ -13,6 +13,7 @@ from airflow_s3commit.protocol.model.layout import OLDER_DATA, receipt_key
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.statistics import KnownColumns
+from airflow_s3commit.protocol.model.table import Source
 
 #: The format's name, which distinguishes it from the empty marker of the classic committer.
 SUCCESS_NAME = "org.apache.hadoop.fs.s3a.commit.files.SuccessData/1"
@@ -132,6 +133,17 @@ class Manifest(Struct, frozen=True, kw_only=True):
             return ""
         home = Destination.parse(self.destination)
         return join_uri(home.bucket, receipt_key(home, self.job_id))
+
+    @property
+    def source(self) -> Source:
+        """The commit, as the table knows it; its list of files is found by it."""
+        return Source(
+            self.generation,
+            None if self.job_id == OLDER_DATA else self.job_id,
+            self.files_sha256,
+            self.within is not None,
+            self.partitions,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals as plain values, small enough for XCom: partitions are only counted."""

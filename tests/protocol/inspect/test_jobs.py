@@ -50,7 +50,6 @@ def test_an_open_job_shows_what_its_pendingsets_name() -> None:
     summary = _jobs(lake)[OURS]
     assert (summary.state, summary.destination) == ("open", FLIGHTS.uri)
     assert summary.staging == f"{FLIGHTS.uri}__magic_job-{OURS}/"
-    assert summary.owner is not None
     assert summary.since is not None
     assert summary.options == job.record().options
     assert summary.context == {"dag": "nightly"}
@@ -72,30 +71,47 @@ def test_a_sealed_job_shows_what_its_seal_counts() -> None:
 
 
 def test_jobs_of_other_destinations_are_not_listed() -> None:
-    """Destinations below this one, with a longer name, or with their staging here, are not mixed in."""
+    """Destinations below this one, or with a longer name, are not mixed in."""
     lake = Lake()
     lake.set_up()
     for uri in ("s3://lake/flights10/", "s3://lake/flights/dt=1/"):
         Job.setup(lake.store, uri, job_id=THEIRS)
-    Job.setup(lake.store, "s3://lake/trains/", job_id=an_id("guest"), options=JobOptions(staging=FLIGHTS.uri))
     assert list(_jobs(lake)) == [OURS]
 
 
 def test_jobs_with_their_staging_elsewhere_are_listed() -> None:
-    """Under a staging root that many destinations share, this destination's jobs are found."""
+    """If many destinations share a staging root, this one's jobs are found by their records."""
+    lake = Lake()
+    root = Destination("other", "staging/")
+    options = JobOptions(staging=root.uri)
+    ours = Job.setup(lake.store, FLIGHTS.uri, job_id=OURS, options=options)
+    theirs = Job.setup(lake.store, "s3://lake/trains/", job_id=THEIRS, options=options)
+    for job in (ours, theirs):
+        lake.run_task(job, FILES)
+    for given in (None, root):
+        found = list(list_jobs(lake.store, FLIGHTS, given))
+        assert [(job.job_id, job.staging, job.output.files) for job in found] == [
+            (OURS, f"s3://other/staging/__magic_job-{OURS}/", 2)
+        ]
+
+
+def test_leftovers_under_a_shared_staging_root_are_listed_by_the_log() -> None:
+    """A folder there is of this destination's job if the log has its end."""
     lake = Lake()
     options = JobOptions(staging="s3://other/staging/")
-    Job.setup(lake.store, FLIGHTS.uri, job_id=OURS, options=options)
-    Job.setup(lake.store, "s3://lake/trains/", job_id=THEIRS, options=options)
+    for uri, job_id in ((FLIGHTS.uri, OURS), ("s3://lake/trains/", THEIRS)):
+        Job.setup(lake.store, uri, job_id=job_id, options=options).abort()
+        lake.store.put("other", f"staging/__magic_job-{job_id}/late", b"")
     found = list(list_jobs(lake.store, FLIGHTS, Destination("other", "staging/")))
-    assert [(job.job_id, job.staging) for job in found] == [(OURS, f"s3://other/staging/__magic_job-{OURS}/")]
+    assert [(job.job_id, job.state) for job in found] == [(OURS, "aborted")]
 
 
 def test_committed_jobs_are_listed_on_request() -> None:
-    """A job that is committed and cleaned up is listed from its manifest, with what it committed."""
+    """A job that is committed and cleaned up is listed from the log, with what it committed."""
     lake = Lake()
     lake.sealed(FILES).commit()
-    lake.store_clock.advance(60)
+    for clock in (lake.store_clock, lake.clock):
+        clock.advance(60)
     assert _jobs(lake) == {}
     summary = _jobs(lake, committed=True)[OURS]
     assert (summary.state, summary.staging, summary.age) == ("committed", None, 60.0)
@@ -104,32 +120,54 @@ def test_committed_jobs_are_listed_on_request() -> None:
     assert summary.to_dict()["manifest"]["files"] == 2
 
 
-def test_a_committed_job_that_is_not_cleaned_up_is_listed_once() -> None:
-    """A job with both staging and a manifest is listed as one job."""
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+def test_a_job_that_has_ended_and_is_not_cleaned_up_is_listed_once(verb: str) -> None:
+    """It has its end from the log, the newest entry of which has no receipt, and what is left of it."""
     lake = Lake()
     job = lake.sealed(FILES)
-    lake.store.after = once("put", f"{OURS}.json", Crash())
-    try:
-        job.commit()
-    except Crash:
-        lake.store.rest()
-    jobs = list(list_jobs(lake.store, FLIGHTS, committed=True))
-    assert [(job.job_id, job.state, job.manifest) for job in jobs] == [(OURS, "committed", None)]
+    lake.store.die("put", f"_s3commit/jobs/{OURS}.json")
+    with pytest.raises(Crash):
+        job.commit() if verb == "commit" else job.abort(reason="why not")
+    lake.store.rest()
+    (found,) = list_jobs(lake.store, FLIGHTS, committed=True)
+    assert (found.job_id, found.has_ended, found.staging is None) == (OURS, True, False)
+    assert found.options == job.record().options
+    assert found.output.files == (2 if verb == "commit" else 0)
+    assert found.reason == (None if verb == "commit" else "why not")
+    lake.job().recover()
+    assert _jobs(lake) == {}
 
 
 def test_damaged_records_are_a_problem_of_their_job_alone() -> None:
-    """A job whose state, record or pendingset cannot be read is listed with the reason, beside the others."""
+    """A job whose record, seal or pendingset cannot be read is listed with the reason, beside the others."""
     lake = Lake()
     lake.set_up()
-    for job_id, name in ((an_id("bad-job"), "job.json"), (an_id("bad-state"), "state.json")):
-        lake.set_up(job_id)
-        lake.tamper(f"{ROOT}__magic_job-{job_id}/{name}", cut=5)
-    lake.run_task(lake.set_up(an_id("bad-set")), FILES)
-    lake.tamper(lake.pendingset_key(job_id=an_id("bad-set")), cut=5)
+    lake.set_up(an_id("job"))
+    lake.tamper(lake.open_key(job_id=an_id("job")), cut=5)
+    lake.sealed(FILES, job_id=an_id("seal"))
+    lake.tamper(lake.open_key("sealed.json", job_id=an_id("seal")), cut=5)
+    lake.run_task(lake.set_up(an_id("set")), FILES)
+    lake.tamper(lake.pendingset_key(job_id=an_id("set")), cut=5)
+    lake.set_up(an_id("copy"))
+    lake.tamper(lake.open_key(job_id=an_id("copy")), old=b"flights/", new=b"trains1/")
     jobs = _jobs(lake)
     assert jobs[OURS].problem is None
-    for name, record in (("bad-job", "job.json"), ("bad-state", "state.json"), ("bad-set", ".pendingset")):
+    for name, record, state in (
+        ("job", "job.json", None),
+        ("seal", "sealed.json", "sealed"),
+        ("set", ".pendingset", "open"),
+        ("copy", "was copied here", None),
+    ):
         assert record in (jobs[an_id(name)].problem or "")
+        assert jobs[an_id(name)].state == state
+
+
+def test_a_damaged_log_is_a_problem_of_every_job() -> None:
+    """Without the log nobody knows which of the jobs have ended."""
+    lake = Lake()
+    lake.set_up()
+    lake.tamper(f"{ROOT}_s3commit/log/{1:020d}.json", cut=5)
+    assert "log/" in (_jobs(lake)[OURS].problem or "")
 
 
 def test_staging_without_records_is_listed() -> None:
@@ -141,6 +179,17 @@ def test_staging_without_records_is_listed() -> None:
     jobs = _jobs(lake)
     assert sorted(jobs) == [OURS, "remains"]
     assert (jobs["remains"].state, jobs["remains"].destination, jobs["remains"].silent) == (None, None, 9.0)
+
+
+def test_a_job_that_is_set_up_meanwhile_is_no_leftover() -> None:
+    """A folder that a listing shows is judged by records that are read later."""
+    lake = Lake()
+
+    def meanwhile() -> None:
+        lake.run_task(lake.set_up(), FILES)
+
+    lake.store.before = once("list_objects", "__magic_job-", meanwhile)
+    assert [(job.job_id, job.state) for job in list_jobs(lake.store, FLIGHTS)] == [(OURS, "open")]
 
 
 def test_uploads_are_listed_with_their_size_age_and_job() -> None:
@@ -246,7 +295,6 @@ def _summary(store: MemoryStore, job: Job) -> JobSummary:
 
 def _half_committed(store: MemoryStore, **facts: str) -> Job:
     job = _written(store, files=4, **facts)
-    job.begin(1)
     uploads = list(store.list_uploads("lake", "flights/dt=1/"))
     for upload in uploads[:3]:
         etags = [part.etag for part in store.list_parts("lake", upload.key, upload.upload_id)]
@@ -255,35 +303,26 @@ def _half_committed(store: MemoryStore, **facts: str) -> Job:
 
 
 def test_the_last_endings_come_first_and_the_rest_is_not_read(store: MemoryStore) -> None:
-    """Committed and aborted jobs share one order, by the store's time of their end."""
+    """Committed and aborted jobs share the order of the log."""
     jobs = [_written(store) for _ in range(4)]
     for number, job in enumerate(jobs):
         job.abort(reason="why not") if number == 2 else job.commit()
+    store.put("lake", f"flights/_s3commit/log/{1:020d}.json", b"damaged, and not read")
     found = latest_endings(store, LAKE, 3)
-    assert [job.job_id for job in found.jobs] == [job.reference.job_id for job in reversed(jobs[1:])]
-    assert [job.state for job in found.jobs] == ["committed", "aborted", "committed"]
-    assert found.jobs[0].context == {"dag_id": "nightly"}
-    assert found.jobs[0].output.files == 2
-    assert found.jobs[1].reason == "why not"
-    assert found.jobs[1].context == {"dag_id": "nightly"}
-    assert found.complete
+    assert [job.job_id for job in found] == [job.reference.job_id for job in reversed(jobs[1:])]
+    assert [job.state for job in found] == ["committed", "aborted", "committed"]
+    assert found[0].context == {"dag_id": "nightly"}
+    assert found[0].output.files == 2
+    assert found[1].reason == "why not"
+    assert found[1].context == {"dag_id": "nightly"}
 
 
-def test_a_damaged_ending_is_reported(store: MemoryStore) -> None:
-    """It does not hide the others."""
-    good = _written(store)
-    good.commit()
-    store.put("lake", "flights/_s3commit/manifests/bad.json", b"{")
-    store.put("lake", "flights/_s3commit/aborted/worse.json", b"{")
-    found = {job.job_id: job for job in latest_endings(store, LAKE, 10).jobs}
-    assert found[good.reference.job_id].problem is None
-    assert found["bad"].problem is not None
-    assert (found["worse"].state, found["worse"].problem is None) == ("aborted", False)
-
-
-def test_an_empty_destination_has_no_endings(store: MemoryStore) -> None:
-    """An empty destination is not an error."""
-    assert latest_endings(store, LAKE, 10).jobs == []
+def test_a_place_without_jobs_has_no_endings(store: MemoryStore) -> None:
+    """Neither an empty destination nor data that is older than the log is the end of a job."""
+    assert latest_endings(store, LAKE, 10) == []
+    store.put("lake", "flights/older.parquet", b"older")
+    _written(store)
+    assert latest_endings(store, LAKE, 10) == []
 
 
 def test_a_store_that_cannot_be_asked_is_an_error(
@@ -299,18 +338,15 @@ def test_a_store_that_cannot_be_asked_is_an_error(
 
 
 def test_a_timeline_comes_from_records_while_they_exist(store: MemoryStore) -> None:
-    """Times are in order, and those of a cleaned-up job are the ones in its manifest."""
+    """Times are in order, and those of the end are the ones in the log."""
     job = _written(store, mode="replace")
-    job.plan()
     context = JobContext(store, Layout.of(LAKE, job.reference.job_id))
-    names = [event.name for event in timeline(context, _summary(store, job))]
-    assert names == ["open", "stage sealed", "sealed", "planned"]
-    times = [event.at for event in timeline(context, _summary(store, job))]
-    assert times == sorted(times)
-    job.begin(1)
-    assert timeline(context, _summary(store, job))[-1].name == "committing"
+    events = timeline(context, _summary(store, job))
+    assert [event.name for event in events] == ["open", "stage sealed", "sealed"]
+    assert [event.what for event in events] == [None, "a-1", None]
+    assert [event.at for event in events] == sorted(event.at for event in events)
     job.commit()
-    ended = latest_endings(store, LAKE, 1).jobs[0]
+    ended = latest_endings(store, LAKE, 1)[0]
     assert [(event.name, event.estimated) for event in timeline(context, ended)] == [
         ("committing", True),
         ("committed", True),
@@ -318,18 +354,13 @@ def test_a_timeline_comes_from_records_while_they_exist(store: MemoryStore) -> N
 
 
 def test_the_progress_of_a_commit_is_the_uploads_that_are_gone(store: MemoryStore) -> None:
-    """Each completion was one request, and the rate counts from when it began."""
+    """A sealed job with all its uploads has not begun."""
     job = _half_committed(store)
     _written(store)
-    summary = _summary(store, job)
     progress = commit_progress(store, LAKE, list_jobs(store, LAKE))
     assert set(progress) == {job.reference.job_id}
     found = progress[job.reference.job_id]
     assert (found.completed, found.files, found.share) == (3, 4, 0.75)
-    assert summary.age is not None
-    assert found.rate is not None
-    assert found.left is not None
-    assert found.left == pytest.approx(1 / found.rate)
 
 
 def test_progress_is_not_guessed_where_keys_have_no_job_id(store: MemoryStore) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from airflow_s3commit import history
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.inspect import verify_dataset
 from airflow_s3commit.protocol.inspect.verify_dataset import verify_manifest
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, apart, named, once
@@ -17,11 +18,11 @@ from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, apa
 FILES = {"dt=1/part-0.parquet": b"one", "dt=1/part-1.parquet": b"two", "dt=2/part-0.parquet": b"seven!!"}
 
 
-def _committed(lake: Lake, files: Mapping[str, bytes] = FILES, **options: object) -> ManifestRecord:
+def _committed(lake: Lake, files: Mapping[str, bytes] = FILES, **options: object) -> Manifest:
     return lake.sealed(files, **options).commit()
 
 
-def _report(lake: Lake, manifest: ManifestRecord) -> verify_dataset.VerifyReport:
+def _report(lake: Lake, manifest: Manifest) -> verify_dataset.VerifyReport:
     return verify_manifest(lake.store, manifest, threads=0)
 
 
@@ -33,30 +34,24 @@ def test_a_dataset_as_it_was_committed_is_complete() -> None:
         manifest = _committed(lake)
     lake.store.calls.clear()
     report = _report(lake, manifest)
-    assert (report.files, report.intact) == (3, 3)
+    assert (report.files, report.intact, report.generation) == (3, 3, manifest.generation)
     assert report.complete
-    assert report.exclusive
-    assert not report.superseded
-    # The log is listed to tell whether a later job has committed.
     listed = [call.key.removeprefix(ROOT) for call in lake.store.calls if call.verb == "list_objects"]
-    assert sorted(listed) == ["_s3commit/log/", "dt=1/", "dt=2/"]
+    assert sorted(listed) == ["dt=1/", "dt=2/"]
     # The list of files is looked at once, for its size; the files are not.
-    assert [call.key.rpartition("/")[2] for call in lake.store.calls if call.verb == "head"] == [
-        f"{manifest.job_id}.jsonl"
-    ]
+    assert [call.key.rpartition(".")[2] for call in lake.store.calls if call.verb == "head"] == ["jsonl"]
 
 
-def test_missing_changed_and_unlisted_objects_are_named() -> None:
-    """A deleted, an overwritten and a foreign object are each found, even one of the same size."""
+def test_missing_and_changed_objects_are_named() -> None:
+    """A deleted and an overwritten object are each found, even one of the same size."""
     lake = Lake()
     manifest = _committed(lake)
     gone, other, longer = (ROOT + named(path) for path in FILES)
     lake.store.delete(BUCKET, gone)
     lake.store.put(BUCKET, other, b"TWO")
     lake.store.put(BUCKET, longer, b"eight!!!")
-    lake.put({"dt=2/foreign.parquet": b"x"})
     report = _report(lake, manifest)
-    assert (report.intact, report.missing, report.unlisted) == (0, [gone], [f"{ROOT}dt=2/foreign.parquet"])
+    assert (report.intact, report.missing) == (0, [gone])
     assert [
         (changed.key, changed.expected_size, changed.size) for changed in sorted(report.changed, key=str)
     ] == [
@@ -64,30 +59,41 @@ def test_missing_changed_and_unlisted_objects_are_named() -> None:
         (longer, 7, 8),
     ]
     assert not report.complete
-    assert not report.exclusive
     assert report.to_dict()["missing_count"] == 1
 
 
-def test_what_was_there_before_an_append_is_not_foreign() -> None:
-    """Data that was in a partition before an append is counted, and is not a problem."""
-    lake = Lake()
-    lake.put({"dt=1/old.parquet": b"old"})
-    report = _report(lake, _committed(lake, conflict_mode="append"))
-    assert report.unlisted_count == 1
-    assert report.exclusive
-
-
-def test_a_later_job_is_reported() -> None:
-    """After another job replaced the partitions, the old manifest's report says that it is superseded."""
+def test_what_a_later_job_replaced_is_not_missing() -> None:
+    """The log tells which files are needed: after a replace some are not, and the others still are."""
     lake = Lake()
     manifest = _committed(lake)
-    lake.sealed(FILES, job_id=THEIRS).commit()
+    lake.sealed({"dt=1/part-0.parquet": b"new"}, job_id=THEIRS).commit()
     report = _report(lake, manifest)
-    assert report.missing_count == 3
-    assert report.superseded
-    assert report.latest_job == THEIRS
-    lake.store.delete(BUCKET, f"{lake.prefix}_SUCCESS")
-    assert _report(lake, manifest).superseded, "also while the next commit is under way"
+    assert (report.complete, report.intact, report.removed) == (True, 1, 2)
+    lake.store.delete(BUCKET, ROOT + named("dt=2/part-0.parquet"))
+    assert _report(lake, manifest).missing_count == 1
+
+
+def test_a_replace_while_files_are_compared_is_not_damage() -> None:
+    """The log is read again before files are said to be missing."""
+    lake = Lake()
+    manifest = _committed(lake)
+    lake.store.before = once(
+        "list_objects", "dt=2/", lambda: lake.sealed({"dt=2/a": b"a"}, job_id=THEIRS).commit()
+    )
+    report = _report(lake, manifest)
+    assert (report.complete, report.intact, report.removed) == (True, 2, 1)
+
+
+def test_data_older_than_the_log_is_verified_as_any_commit() -> None:
+    """Its files are known by their ETags."""
+    lake = Lake()
+    lake.put({"dt=1/older.parquet": b"older", "dt=2/older.parquet": b"older"})
+    lake.set_up()
+    (manifest,) = history(lake.store, lake.destination)
+    report = _report(lake, manifest)
+    assert (report.files, report.intact, report.generation) == (2, 2, 1)
+    lake.put({"dt=1/older.parquet": b"OLDER"})
+    assert _report(lake, manifest).changed_count == 1
 
 
 class _Encrypting(MemoryStore):
@@ -121,18 +127,17 @@ def test_a_changed_list_of_files_is_refused() -> None:
     counts = msgspec.structs.replace(manifest.counts, files=4)
     with pytest.raises(InvalidRecord, match="counts 4"):
         _report(lake, msgspec.structs.replace(manifest, counts=counts))
-    lake.tamper(f"{ROOT}_s3commit/manifests/{OURS}.jsonl", cut=1)
+    (key,) = lake.keys(f"{ROOT}_s3commit/lists/{OURS}")
+    lake.tamper(key, cut=1)
     with pytest.raises(InvalidRecord):
         _report(lake, manifest)
 
 
-def test_large_manifests_are_compared_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for only one file at a time, every partition is still compared exactly once."""
-    monkeypatch.setattr(verify_dataset, "_FILES_AT_ONCE", 1)
+def test_findings_beyond_the_named_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report does not grow with the damage."""
     monkeypatch.setattr(verify_dataset, "MAX_NAMED", 1)
     lake = Lake()
     manifest = _committed(lake)
-    assert _report(lake, manifest).intact == 3
     for path in FILES:
         lake.store.delete(BUCKET, ROOT + named(path))
     report = _report(lake, manifest)
@@ -180,7 +185,7 @@ def test_uploads_that_are_already_complete_are_recognised() -> None:
         job.commit()
     lake.store.rest()
     report = verify_pending(lake.context())
-    assert (report.state, report.completed, report.pending, report.sound) == ("committing", 2, 1, True)
+    assert (report.state, report.completed, report.pending, report.sound) == ("sealed", 2, 1, True)
 
 
 def test_parts_that_differ_are_found_by_a_deep_check() -> None:
@@ -215,7 +220,7 @@ def test_a_damaged_seal_is_reported() -> None:
     """If the seal itself was changed nothing can be compared, and the report says so."""
     lake = Lake()
     lake.sealed(FILES)
-    lake.tamper(f"{ROOT}__magic_job-{OURS}/sealed.json", cut=1)
+    lake.tamper(lake.open_key("sealed.json"), cut=1)
     assert len(verify_pending(lake.context()).damaged) == 1
 
 
@@ -252,7 +257,7 @@ def test_a_listing_that_shows_nothing_proves_nothing() -> None:
 
 
 def test_an_ended_job_has_nothing_pending_to_verify() -> None:
-    """Committed, aborting and unknown jobs are each refused with their own error."""
+    """Committed, unknown and aborted jobs are each refused with their own error, cleaned up or not."""
     lake = Lake()
     lake.sealed(FILES).commit()
     with pytest.raises(AlreadyCommitted):
@@ -260,7 +265,7 @@ def test_an_ended_job_has_nothing_pending_to_verify() -> None:
     with pytest.raises(NoSuchJob):
         verify_pending(lake.context("never-was"))
     lake.sealed(FILES, job_id=THEIRS)
-    lake.store.after = once("put", "state.json", Crash())
+    lake.store.die("put", "/_s3commit/jobs/" + THEIRS + ".json")
     with pytest.raises(Crash):
         lake.job(THEIRS).abort()
     lake.store.rest()

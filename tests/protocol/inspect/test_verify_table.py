@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import pytest
 
 from airflow_s3commit import TableReport, verify
@@ -9,13 +12,12 @@ from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.inspect import verify_table as module
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
 from airflow_s3commit.protocol.inspect.verify_table import verify_table
-from airflow_s3commit.protocol.metadata import snapshot as snapshots
 from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
-from airflow_s3commit.protocol.model.snapshot import TableSnapshot
-from tests.cases import each
+from airflow_s3commit.protocol.steps import checkpoint, fold
+from airflow_s3commit.protocol.steps.rollback import roll_back
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
-from tests.protocol.metadata.test_log import entry, write
 
 HERE = Destination(BUCKET, ROOT)
 FILES = {"dt=1/part-0.parquet": b"one", "dt=1/part-1.parquet": b"two", "dt=2/part-0.parquet": b"seven!!"}
@@ -26,7 +28,6 @@ def report_on(lake: Lake, generation: int | None = None) -> TableReport:
     before = lake.everything()
     report = verify(lake.store, lake.destination, generation=generation, threads=0)
     assert lake.everything() == before
-    assert isinstance(report, TableReport)
     assert report.to_dict()["sound"] == report.sound
     return report
 
@@ -46,7 +47,7 @@ def test_a_table_of_several_commits_is_sound() -> None:
     lake.set_up(an_id("aborted")).abort()
     lake.store.calls.clear()
     report = report_on(lake)
-    assert (report.generation, report.files, report.intact, report.entries) == (3, 4, 4, 4)
+    assert (report.generation, report.files, report.intact, report.entries) == (4, 4, 4, 5)
     assert (report.sound, report.log) == (True, [])
     listed = [call.key for call in lake.store.calls if call.verb == "list_objects"]
     assert listed.count(ROOT) == 1
@@ -94,13 +95,15 @@ def test_an_older_generation_is_compared_despite_later_commits() -> None:
     lake = Lake()
     committed(lake, "first", FILES)
     committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
-    report = report_on(lake, 1)
-    assert (report.generation, report.files, report.intact, report.removed, report.later) == (1, 3, 2, 1, 1)
+    report = report_on(lake, 2)
+    assert (report.generation, report.files, report.intact, report.removed, report.later) == (2, 3, 2, 1, 1)
     assert report.sound
     lake.store.delete(BUCKET, ROOT + named("dt=1/part-0.parquet", an_id("first")))
-    assert report_on(lake, 1).missing_count == 1
-    with pytest.raises(NoSuchKey, match="no generation 3"):
-        report_on(lake, 3)
+    assert report_on(lake, 2).missing_count == 1
+    with pytest.raises(NoSuchKey, match="no generation 4"):
+        report_on(lake, 4)
+    with pytest.raises(NoSuchKey, match="no log"):
+        verify(lake.store, "s3://other/", threads=0)
     with pytest.raises(ValueError, match="one job, or the table"):
         verify(lake.store, lake.destination, generation=1, job_id=OURS)  # type: ignore[call-overload]
 
@@ -112,7 +115,7 @@ def test_commits_meanwhile_are_not_damage() -> None:
     log = LogCheck(lake.store, HERE).read()
     committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
     report = verify_table(log)
-    assert (report.generation, report.intact, report.removed, report.later) == (1, 2, 1, 1)
+    assert (report.generation, report.intact, report.removed, report.later) == (2, 2, 1, 1)
     assert report.sound
 
 
@@ -123,18 +126,34 @@ def test_retained_files_are_not_leftovers() -> None:
     committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"}, retain="1h")
     report = report_on(lake)
     assert (report.sound, report.intact, report.retained, report.leftover_count) == (True, 3, 1, 0)
-    assert report_on(lake, 1).intact == 3
+    assert report_on(lake, 2).intact == 3
+    lake.put({"dt=1/foreign.parquet": b"x"})
+    committed(lake, "third", {"dt=1/part-0.parquet": b"third"}, retain="1h")
+    report = report_on(lake)
+    assert (report.sound, report.intact, report.retained) == (True, 2, 4)
 
 
 def test_data_older_than_the_log_is_part_of_the_table() -> None:
-    """Files that a baseline covers are counted; in a partition that was replaced since, they are foreign."""
+    """The first entry lists it; what a commit has replaced is foreign if it is put there again."""
     lake = Lake()
     lake.put({"dt=1/old.parquet": b"old", "dt=2/old.parquet": b"old"})
     committed(lake, "first", {"dt=2/part-0.parquet": b"new"})
     report = report_on(lake)
-    assert (report.sound, report.older, report.intact) == (True, 1, 1)
+    assert (report.sound, report.intact) == (True, 2)
     lake.put({"dt=2/old.parquet": b"again"})
     assert [found.key for found in report_on(lake).foreign] == [f"{ROOT}dt=2/old.parquet"]
+
+
+def test_a_table_after_a_rollback_is_sound() -> None:
+    """Files that came back are compared as those of their commit, and those that left are retained."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    committed(lake, "second", FILES, retain="1h")
+    roll_back(lake.context(THEIRS), 2, retain="1h")
+    report = report_on(lake)
+    assert (report.sound, report.generation, report.intact, report.retained) == (True, 4, 3, 3)
+    lake.store.delete(BUCKET, ROOT + named("dt=2/part-0.parquet", an_id("first")))
+    assert report_on(lake).missing_count == 1
 
 
 def test_memory_does_not_hold_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,27 +183,37 @@ def three_commits(lake: Lake) -> None:
     committed(lake, "third", {"dt=3/part-0.parquet": b"added"})
 
 
-@each(
+LOG = [f"log/{number:020d}.json" for number in range(5)]
+RECEIPT = f"jobs/{an_id('first')}.json"
+LIST = "lists/"
+
+
+@pytest.mark.parametrize(
     ("key", "damage", "problem"),
     [
-        (f"manifests/{an_id('first')}.jsonl", "change", "not the list"),
-        (f"manifests/{an_id('first')}.jsonl", "delete", "does not exist"),
-        (f"manifests/{an_id('second')}.json", "delete", "is missing"),
-        (f"manifests/{an_id('second')}.json", "change", ""),
-        (f"manifests/{an_id('second')}.json", "swap", "differs from the one in entry 2"),
-        (f"log/{2:020d}.json", "change", ""),
-        (f"log/{2:020d}.json", "delete", "are missing"),
+        (LIST, "change", "not the list"),
+        (LIST, "delete", "is gone"),
+        (RECEIPT, "delete", "is missing"),
+        (RECEIPT, "change", "differs from entry 2"),
+        (RECEIPT, "swap", "differs from entry 2"),
+        (LOG[3], "change", "not a valid Entry"),
+        (LOG[3], "delete", "is missing"),
+        (LOG[3], "swap", "does not follow entry 2"),
     ],
 )
 def test_a_record_that_does_not_agree_with_the_log_is_named(key: str, damage: str, problem: str) -> None:
-    """Damaged, missing and forged entries, lists and manifests make the table unsound."""
+    """Damaged, missing and forged entries, lists and receipts make the table unsound."""
     lake = Lake()
-    with apart(key.endswith(".jsonl")):
+    with apart(key == LIST):
         three_commits(lake)
+    if key == LIST:
+        key = lake.keys(f"{HOME}{LIST}{an_id('first')}")[0].removeprefix(HOME)
     if damage == "delete":
         lake.store.delete(BUCKET, HOME + key)
     elif damage == "swap":
-        lake.tamper(HOME + key, old=b'"files":1', new=b'"files":2')
+        lake.tamper(HOME + key, old=lake.get(HOME + LOG[2])[-40:-30], new=b"x" * 10) if key == RECEIPT else (
+            lake.store.put(BUCKET, HOME + key, forged(lake))
+        )
     else:
         lake.tamper(HOME + key, cut=1)
     found = findings(lake)
@@ -194,106 +223,238 @@ def test_a_record_that_does_not_agree_with_the_log_is_named(key: str, damage: st
     assert not report_on(lake).sound
 
 
+def forged(lake: Lake) -> bytes:
+    """Return the third entry with another entry before it."""
+    entry = json.loads(lake.get(HOME + LOG[3]))
+    return json.dumps({**entry, "prev": "0" * 64}).encode()
+
+
+def test_an_entry_that_was_written_over_is_found_by_the_next_one() -> None:
+    """Each entry names the SHA-256 of the one before, so no entry can be changed alone."""
+    lake = Lake()
+    three_commits(lake)
+    lake.tamper(HOME + LOG[3], old=b'"tasks":1', new=b'"tasks":2')
+    assert {key: problem for key, (problem, _) in findings(lake).items()} == {
+        LOG[4]: "does not follow entry 3",
+        f"jobs/{an_id('second')}.json": "differs from entry 3",
+    }
+
+
+def test_a_log_that_was_cut_is_found() -> None:
+    """Older records say that the log went on: the base of an open job, ``_SUCCESS``, a job's end."""
+    lake = Lake()
+    three_commits(lake)
+    lake.set_up(OURS)
+    lake.store.delete(BUCKET, HOME + LOG[4])
+    found = findings(lake)
+    assert "the log ends with 3" in found[f"open/{OURS}/job.json"][0]
+    assert "names generation 4; the log ends with 3" in found[f"{lake.destination}_SUCCESS"][0]
+    assert not any(harmless for _, harmless in found.values())
+
+
+def test_a_log_in_place_of_another_is_found() -> None:
+    """A whole log agrees with itself; an open job knows the one that it was set up with."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    lake.set_up(OURS)
+    other = Lake()
+    other.new_id()
+    committed(other, "first", FILES)
+    committed(other, "second", {"dt=1/a": b"a"}, conflict_mode="append")
+    for key in other.keys(f"{HOME}log/"):
+        lake.store.put(BUCKET, key, other.get(key))
+    assert "another entry 2" in findings(lake)[f"open/{OURS}/job.json"][0]
+
+
 def test_a_list_that_the_table_no_longer_needs_is_compared_too() -> None:
     """The files of a replaced commit can still be read by its job."""
     lake = Lake()
     with apart():
         committed(lake, "first", FILES)
     committed(lake, "second", FILES)
-    key = f"manifests/{an_id('first')}.jsonl"
-    lake.tamper(HOME + key, cut=1)
-    assert "not the list" in findings(lake)[key][0]
+    (key,) = lake.keys(f"{HOME}lists/{an_id('first')}")
+    lake.tamper(key, cut=1)
+    assert "not the list" in findings(lake)[key.removeprefix(HOME)][0]
     assert report_on(lake).complete
 
 
-@each("is_live", [True, False])
+@pytest.mark.parametrize("is_live", [True, False])
 def test_a_changed_list_within_an_entry_is_named(is_live: bool) -> None:
-    """The entry is named once; the manifest, which still has the list, is used to compare the files."""
+    """The entry is named once, and the files whose list cannot be read are not called left over."""
     lake = Lake()
     committed(lake, "first", FILES)
-    committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"} if is_live else FILES)
-    lake.tamper(entry_key(HERE, 1), old=b'"size":', new=b'"size":1')
+    if not is_live:
+        committed(lake, "second", FILES)
+    key, receipt = entry_key(HERE, 2), f"{HOME}{RECEIPT}"
+    for one in (key, receipt):
+        lake.tamper(one, old=b'"size":', new=b'"size":1')
     report = report_on(lake)
-    assert [(one.where, one.harmless) for one in report.log] == [
-        (f"s3://{BUCKET}/{entry_key(HERE, 1)}", False)
-    ]
-    assert report.log[0].problem == "has another list of files within than it names"
-    assert (report.complete, report.sound) == (True, False)
-    lake.tamper(f"{HOME}manifests/{an_id('first')}.json", old=b'"size":', new=b'"size":1')
-    assert {one.where for one in report_on(lake).log} == {f"s3://{BUCKET}/{entry_key(HERE, 1)}"}
+    named_first = [one.problem for one in report.log if one.where.endswith(key)]
+    assert named_first == ["has another list of files within than it names"]
+    assert (report.leftover_count, report.sound) == (0, False)
 
 
-def test_the_newest_commit_may_lack_its_manifest() -> None:
-    """The process that creates the next entry writes it, and nothing depends on it earlier."""
+def test_a_list_with_other_totals_than_its_entry_is_named() -> None:
+    """Readers trust the totals without reading the list."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    key, receipt = entry_key(HERE, 2), f"{HOME}{RECEIPT}"
+    for one in (key, receipt):
+        lake.tamper(one, old=b'"dt=1":{"files":2', new=b'"dt=1":{"files":3')
+    assert "counts 4" in findings(lake)[LOG[2]][0]
+
+
+def test_the_newest_entry_may_lack_its_receipt() -> None:
+    """The process that creates the next entry writes it, also one that comes while the log is verified."""
     lake = Lake()
     three_commits(lake)
-    key = f"manifests/{an_id('third')}.json"
-    lake.store.delete(BUCKET, HOME + key)
-    assert findings(lake) == {key: ("is missing", True)}
-    assert report_on(lake).sound
+    lake.store.delete(BUCKET, f"{HOME}jobs/{an_id('third')}.json")
+    assert findings(lake) == {}
+    lake.store.after = once(
+        "get", f"jobs/{an_id('third')}.json", lambda: committed(lake, "fourth", {"dt=4/a": b"a"})
+    )
+    report = verify(lake.store, lake.destination, threads=0)
+    assert (report.sound, report.log) == (True, [])
 
 
-@each("damage", ["stale", "gone", "foreign"])
-def test_the_marker_names_the_newest_generation(damage: str) -> None:
-    """At rest ``_SUCCESS`` names it; while a job publishes, the marker may be missing."""
+@pytest.mark.parametrize("damage", ["stale", "gone", "foreign", "ahead", "of another job"])
+def test_the_marker_names_a_generation_of_the_log(damage: str) -> None:
+    """``_SUCCESS`` names the newest commit that is finished, or a later one, and its job."""
     lake = Lake()
     committed(lake, "first", FILES)
     old = lake.get(f"{ROOT}_SUCCESS")
     committed(lake, "second", FILES)
+    new = lake.get(f"{ROOT}_SUCCESS")
     if damage == "gone":
         lake.store.delete(BUCKET, f"{ROOT}_SUCCESS")
-    else:
-        lake.store.put(BUCKET, f"{ROOT}_SUCCESS", old if damage == "stale" else b"")
-    ((where, (problem, harmless)),) = findings(lake).items()
-    assert where.endswith("_SUCCESS")
-    assert ("generation" in problem or "classic" in problem, harmless) == (True, False)
-    unfinished = lake.sealed(FILES)
-    lake.store.die("complete_upload")
+    body = {
+        "stale": old,
+        "foreign": b"",
+        "ahead": new.replace(b'"s3commit.generation":"3"', b'"s3commit.generation":"9"'),
+        "of another job": new.replace(an_id("second").encode(), an_id("first").encode()),
+    }
+    if damage in body:
+        lake.store.put(BUCKET, f"{ROOT}_SUCCESS", body[damage])
+    ((where, (_, harmless)),) = findings(lake).items()
+    assert (where, harmless) == (f"{lake.destination}_SUCCESS", False)
+
+
+@pytest.mark.parametrize("moment", ["_SUCCESS", f"jobs/{OURS}.json"])
+def test_the_marker_of_an_unfinished_commit_may_be_older(moment: str) -> None:
+    """A job that died before or after its marker explains both; once it is finished the marker is its own."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    job = lake.sealed(FILES)
+    lake.store.die("put", moment)
     with pytest.raises(Crash):
-        unfinished.commit()
+        job.commit()
     lake.store.rest()
+    assert findings(lake) == {}
+    lake.job().recover()
+    assert findings(lake) == {}
+
+
+def test_a_place_without_a_finished_commit_needs_no_marker() -> None:
+    """Neither the first entry nor an abort writes one."""
+    lake = Lake()
+    lake.put({"dt=1/old.parquet": b"old", "_SUCCESS": b""})
+    lake.set_up().abort()
     assert findings(lake) == {}
 
 
 def test_a_checkpoint_equals_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged checkpoint is harmless, as readers skip it; one that disagrees is not."""
-    monkeypatch.setattr(snapshots, "CHECKPOINT_EVERY", 2)
+    """One that readers pass over, damaged or of another log, is harmless; one that disagrees is not."""
+    monkeypatch.setattr(fold, "CHECKPOINT_EVERY", 3)
     lake = Lake()
     three_commits(lake)
-    key = checkpoint_key(HERE, 2)
+    key = checkpoint_key(HERE, 3)
     good = lake.get(key)
     assert findings(lake) == {}
-    lake.store.put(BUCKET, key, good[:-4])
-    ((problem, harmless),) = findings(lake).values()
-    assert ("truncated" in problem, harmless) == (True, True)
-    assert report_on(lake).sound
-    wrong = TableSnapshot(lake.destination)
-    wrong.apply(entry(1, an_id("first"), "dt=1"))
-    wrong.number, wrong.generation = 2, 2
-    lake.store.put(BUCKET, key, wrong.to_bytes())
-    ((problem, harmless),) = findings(lake).values()
-    assert (problem, harmless) == ("is not what the log up to it adds up to", False)
+    table = fold.read_table(lake.store, HERE, 3)
+    del table.live["dt=1"]
+    wrong = checkpoint.to_bytes(table, lake.destination)
+    table.head = Position(3, "0" * 64)
+    other = checkpoint.to_bytes(table, lake.destination)
+    for body, problem, harmless in (
+        (good[:-4], "is cut off", True),
+        (other, "is of another log", True),
+        (wrong, "is not what the log up to it adds up to", False),
+    ):
+        lake.store.put(BUCKET, key, body)
+        assert list(findings(lake).values()) == [(problem, harmless)]
 
 
 def test_a_damaged_log_is_read_from_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries before a checkpoint are named, and the files are still compared."""
-    monkeypatch.setattr(snapshots, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(fold, "CHECKPOINT_EVERY", 3)
     lake = Lake()
-    three_commits(lake)
-    lake.tamper(entry_key(HERE, 1), cut=1)
+    with apart():
+        three_commits(lake)
+    lake.tamper(entry_key(HERE, 2), cut=1)
     report = report_on(lake)
-    assert (report.generation, report.intact, len(report.log), report.sound) == (3, 4, 1, False)
-    lake.store.delete(BUCKET, checkpoint_key(HERE, 2))
+    assert (report.generation, report.intact, len(report.log), report.sound) == (4, 4, 1, False)
+    lake.store.delete(BUCKET, checkpoint_key(HERE, 3))
     assert report_on(lake).generation is None
 
 
-def test_the_log_of_a_copy_is_not_a_history() -> None:
-    """Entries that name the original are not compared with the copy."""
+def test_a_copy_is_told_from_its_original() -> None:
+    """Its entries name the original, so its files are not compared, and one finding says what to do."""
     lake = Lake()
-    write(lake, entry(1, an_id("copied"), "dt=1", uri="s3://lake/trains/"))
-    committed(lake, "first", FILES)
-    report = report_on(lake)
-    assert (report.sound, report.files, report.log) == (True, 3, [])
+    three_commits(lake)
+    for key in lake.keys(ROOT):
+        lake.store.put(BUCKET, key.replace(ROOT, "copy/"), lake.get(key))
+    report = verify(lake.store, f"s3://{BUCKET}/copy/", threads=0)
+    assert (report.sound, report.generation) == (False, None)
+    assert "this dataset is a copy" in report.log[0].problem
+    assert "remove _s3commit/" in report.log[0].remedy
+
+
+def marked(lake: Lake, name: str, files: dict[str, bytes]) -> str:
+    """Commit a job that wants a marker in each partition."""
+    return committed(lake, name, files, partition_success=True)
+
+
+@pytest.mark.parametrize("damage", ["stale", "gone", "foreign", "too much"])
+def test_markers_of_partitions_follow_from_the_log(damage: str) -> None:
+    """Each partition has the marker of the commit that touched it last, and an emptied one has none."""
+    lake = Lake()
+    marked(lake, "first", FILES)
+    old = lake.get(f"{ROOT}dt=1/_SUCCESS")
+    marked(lake, "second", {"dt=1/part-0.parquet": b"new"})
+    committed(lake, "third", {"dt=9/part-0.parquet": b"all"}, committer="directory")
+    committed(lake, "fourth", {"dt=1/part-0.parquet": b"again"})
+    assert findings(lake) == {}
+    place = "dt=2" if damage == "too much" else "dt=1"
+    if damage == "gone":
+        lake.store.delete(BUCKET, f"{ROOT}dt=1/_SUCCESS")
+    else:
+        lake.put({f"{place}/_SUCCESS": b"" if damage == "foreign" else old})
+    check = LogCheck(lake.store, HERE).read()
+    assert [one.where for one in check.findings] == [f"{lake.destination}{place}/_SUCCESS"]
+    assert check.misplaced == {
+        f"{ROOT}{place}/_SUCCESS": (place, 4 if place == "dt=2" else 5, check_of(place))
+    }
+
+
+def check_of(place: str) -> int:
+    """Return the generation whose marker a partition must have."""
+    return {"dt=1": 5, "dt=2": 0}[place]
+
+
+@pytest.mark.parametrize("committer", ["partitioned", "directory"])
+def test_markers_of_an_unfinished_commit_may_be_older(committer: str) -> None:
+    """What it has touched is not compared; the rest is."""
+    lake = Lake()
+    marked(lake, "first", FILES)
+    job = lake.sealed({"dt=1/part-0.parquet": b"new"}, committer=committer)
+    lake.store.die("put", "dt=1/_SUCCESS")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    assert findings(lake) == {}
+    if committer == "partitioned":
+        lake.store.delete(BUCKET, f"{ROOT}dt=2/_SUCCESS")
+        assert list(findings(lake)) == [f"{lake.destination}dt=2/_SUCCESS"]
 
 
 def test_a_commit_while_partition_markers_are_compared_is_not_damage() -> None:
@@ -306,31 +467,31 @@ def test_a_commit_while_partition_markers_are_compared_is_not_damage() -> None:
 
     lake.store.before = once("get", "dt=2/_SUCCESS", commit)
     report = verify(lake.store, lake.destination, threads=0)
-    assert isinstance(report, TableReport)
-    assert (report.generation, report.missing_count, report.removed) == (1, 0, 1)
+    assert (report.generation, report.missing_count, report.removed) == (2, 0, 1)
     assert report.sound
 
 
 def test_a_job_that_ends_while_the_marker_is_compared_is_not_damage() -> None:
-    """A missing marker that its job has written since is not named."""
+    """A marker of a commit that came after the log was read is explained by reading it again."""
     lake = Lake()
-    job = lake.sealed(FILES)
-    lake.store.die("put", f"{ROOT}_SUCCESS")
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
-    lake.store.before = once("list_objects", "__magic_job-", lambda: lake.job().recover())
+    committed(lake, "first", FILES)
+    lake.store.before = once("get", f"{ROOT}_SUCCESS", lambda: committed(lake, "second", FILES))
     report = verify(lake.store, lake.destination, threads=0)
-    assert isinstance(report, TableReport)
-    assert report.log == []
+    assert (report.sound, report.log) == (True, [])
 
 
-def test_files_that_a_commit_is_about_to_delete_are_no_leftovers() -> None:
+@pytest.mark.parametrize("older", [True, False])
+def test_files_that_a_commit_is_about_to_delete_are_no_leftovers(older: bool) -> None:
     """While a replace deletes what it replaced the table is sound; what is left of it afterwards is named."""
     lake = Lake()
-    first = committed(lake, "first", FILES)
+    doomed = "dt=1/part-0.parquet" if older else named("dt=1/part-0.parquet", an_id("first"))
+    if older:
+        lake.put(FILES)
+        lake.set_up(an_id("first")).abort()
+    else:
+        committed(lake, "first", FILES)
+    lake.put({"dt=1/foreign.parquet": b"x"})
     job = lake.sealed({"dt=1/part-0.parquet": b"new"}, job_id=an_id("second"))
-    doomed = named("dt=1/part-0.parquet", first)
     reports: list[TableReport] = []
 
     def meanwhile() -> None:
@@ -341,27 +502,44 @@ def test_files_that_a_commit_is_about_to_delete_are_no_leftovers() -> None:
     job.commit()
     lake.put({doomed: b"one"})
     reports.append(report_on(lake))
-    assert [(report.sound, report.removed, report.leftover_count) for report in reports] == [
-        (True, 2, 0),
-        (False, 0, 1),
-    ]
+    assert [(report.sound, report.removed) for report in reports] == [(True, 3), (False, 0)]
+    assert (reports[1].foreign_count, reports[1].leftover_count) == (1, 0) if older else (0, 1)
 
 
-def test_files_that_an_abort_is_about_to_delete_are_no_leftovers() -> None:
-    """While an abort takes back what its commit had published the table is sound."""
+@pytest.mark.parametrize("finishes", [False, True])
+def test_files_that_an_abort_is_about_to_delete_are_no_leftovers(finishes: bool) -> None:
+    """While an abort takes back what its commit had published the table is sound, and when it ends too."""
     lake = Lake()
     committed(lake, "first", FILES)
     job = lake.sealed({"dt=1/part-0.parquet": b"new"}, conflict_mode="append")
-    lake.store.die("put", "/_s3commit/log/00000000000000000002.json")
+    lake.store.die("put", f"_s3commit/{LOG[3]}")
     with pytest.raises(Crash):
         job.commit()
-    reports: list[TableReport] = []
+    lake.store.rest()
+    abort: Callable[[], object] = lambda: lake.job().abort()  # noqa: E731
+    if finishes:
+        lake.store.before = once("list_objects", ROOT, abort)
+    else:
+        lake.store.die("delete", named("dt=1/part-0.parquet"))
+        with pytest.raises(Crash):
+            abort()
+        lake.store.rest()
+    report = verify(lake.store, lake.destination, threads=0)
+    assert (report.sound, report.removed, report.leftover_count) == (True, 0 if finishes else 1, 0)
+
+
+def test_a_job_that_is_set_up_and_publishes_meanwhile_is_unfinished() -> None:
+    """Its record is looked up after the listing has shown its file."""
+    lake = Lake()
+    committed(lake, "first", FILES)
 
     def meanwhile() -> None:
+        job = lake.sealed({"dt=1/part-0.parquet": b"new"}, conflict_mode="append")
+        lake.store.die("put", f"_s3commit/{LOG[3]}")
+        with pytest.raises(Crash):
+            job.commit()
         lake.store.rest()
-        reports.append(report_on(lake))
 
-    lake.store.rest()
-    lake.store.before = once("delete", named("dt=1/part-0.parquet"), meanwhile)
-    lake.job().abort()
-    assert [(report.sound, report.removed, report.leftover_count) for report in reports] == [(True, 1, 0)]
+    lake.store.before = once("list_objects", ROOT, meanwhile)
+    report = verify(lake.store, lake.destination, threads=0)
+    assert (report.sound, [found.job_id for found in report.unfinished]) == (True, [OURS])
