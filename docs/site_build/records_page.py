@@ -12,13 +12,12 @@ from tables import cell, code, table
 
 from airflow_s3commit.protocol.model import (
     destination,
+    entry,
     job,
-    log,
     manifest,
     object_options,
     pendingset,
     sealed_job,
-    snapshot,
 )
 from airflow_s3commit.protocol.model import statistics as column_statistics
 
@@ -40,10 +39,7 @@ EVERYWHERE = {
     "objects": "Number of objects.",
     "options": "How the job commits.",
     "partitions": "The counts of each partition, by its directory.",
-    "plan_id": "Id of the plan.",
     "rows": "Number of rows, if the writer counted them.",
-    "seal_etag": "ETag of the job's seal.",
-    "shard": "Its number.",
     "stage": "The stage's name.",
     "stage_attempt": "Id of the stage attempt.",
     "stages": "The stage attempts that count.",
@@ -55,11 +51,9 @@ EVERYWHERE = {
 
 #: Structs of the package's own records, in the order in which a job writes them.
 OURS = (
-    "JobRecord", "JobOptions", "ObjectOptions", "StateRecord", "SavedSuccess", "StageSealRecord",
-    "SealedTask", "SealRecord", "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject",
-    "ShardRecord", "LogEntry", "Baseline", "PlanName", "CheckpointHead", "LiveCommit",
-    "ManifestRecord", "FileEntry", "AbortedRecord", "RegisteredDestination",
-    "JobReference", "SealReference", "PlanReference", "CommittedTask", "AbortReport",
+    "JobRecord", "JobOptions", "ObjectOptions", "Position", "StageSealRecord", "SealedTask", "SealRecord",
+    "SealedStage", "Counts", "Entry", "Commit", "UnownedObject", "FileEntry", "RegisteredDestination",
+    "JobReference", "SealReference", "CommittedTask", "JobState", "Manifest", "AbortReport",
 )  # fmt: skip
 
 HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtra", "IOStatistics")
@@ -67,7 +61,7 @@ HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtr
 
 def _own() -> Iterator[type[msgspec.Struct]]:
     """Return the package's own structs, and the columns' statistics that several of them hold."""
-    modules = (job, object_options, sealed_job, log, snapshot, manifest, destination)
+    modules = (job, object_options, sealed_job, entry, manifest, destination)
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]
