@@ -53,7 +53,7 @@ from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.protocol.steps.conflicts import decide
-from airflow_s3commit.protocol.steps.files import listed_of
+from airflow_s3commit.protocol.steps.files import each_list
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.lists import FileSummary
 from airflow_s3commit.protocol.steps.seal import seal
@@ -344,12 +344,16 @@ def _refuse_listed(context: JobContext, keys: Container[bytes]) -> None:
     """Refuse a job if a file of the table, of another job, has one of its keys: it would be listed twice."""
     store, home = context.store, context.layout.destination
     table = read_table(store, home)
-    for number, names in table.commits().items():
-        source = table.sources[number]
-        # The names of all other jobs' files have these jobs' ids.
-        if None not in source.owners or source.job_id == context.job_id:
-            continue
-        for file in listed_of(FileSummary, store, home, source):
+    commits = table.commits()
+    # The names of all other jobs' files have these jobs' ids.
+    others = (
+        table.sources[number]
+        for number in commits
+        if None in table.sources[number].owners and table.sources[number].job_id != context.job_id
+    )
+    for source, files in each_list(FileSummary, store, home, others):
+        names = commits[source.number]
+        for file in files:
             if text_digest(file.key) in keys and partition_of(home.relative(file.key) or "") in names:
                 job = f"of job {source.job_id}" if source.job_id is not None else "older than its log"
                 raise _occupied(context, file.key, f"it is a file of the table, {job}")

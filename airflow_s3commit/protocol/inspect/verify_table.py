@@ -32,7 +32,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, job_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.table import Pieces, Source, Table
-from airflow_s3commit.protocol.steps.files import listed_of
+from airflow_s3commit.protocol.steps.files import each_list
 from airflow_s3commit.protocol.steps.fold import what_left
 from airflow_s3commit.protocol.steps.lists import FileSummary
 from airflow_s3commit.protocol.steps.log import read_entry
@@ -281,10 +281,12 @@ class _Comparison:
         for name, numbers in pieces.items():
             for one in numbers:
                 partitions.setdefault(one, set()).add(name)
-        for one, names in partitions.items():
-            count, listed = 0, sum(sources[one].partitions[name].files for name in names)
+        read = (sources[one] for one in partitions)
+        for source, listing in each_list(_ListedFile, self._log.store, self._home, read):
+            one, names = source.number, partitions[source.number]
+            count, listed = 0, sum(source.partitions[name].files for name in names)
             try:
-                for file in listed_of(_ListedFile, self._log.store, self._home, sources[one]):
+                for file in listing:
                     if self._partition(file.key) in names:
                         count += 1
                         of = one if number is None else number
