@@ -156,21 +156,16 @@ class _Planner:
 
     def judge_all(self, left: Left) -> None:
         """Decide about every job, then about the uploads that are no job's."""
-        unnamed = list(left.unnamed)
-        if not left.has_log:
-            # Setup begins the log: so these are of no job of this package, whatever their names have.
-            for found in left.jobs.values():
-                unnamed += found.uploads
-                found.uploads.clear()
-        old = [upload for upload in unnamed if self._age(upload) >= self.older_than]
+        old = [upload for upload in left.unnamed if self._age(upload) >= self.older_than]
         unknown = [one for one in left.jobs.values() if not (one.is_known or one.is_hadoops)]
         suspects = [*old, *(upload for one in unknown for upload in one.uploads)]
         claims = hadoops_claims(self.context.store, self.context.bucket, suspects, self.roots)
+        orphans = [upload for upload in old if upload.upload_id not in claims]
         for job_id in sorted(left.jobs):
             found = left.jobs[job_id]
             if not claims.keys() & {upload.upload_id for upload in found.uploads}:
-                self._judge_job(found)
-        self._judge_orphans([upload for upload in old if upload.upload_id not in claims])
+                orphans += self._judge_job(found, has_log=left.has_log)
+        self._judge_orphans(orphans)
         home = self.context.layout.destination.uri
         for uri, number in sorted(
             Counter(one for one in claims.values() if not one.startswith(home)).items()
@@ -179,11 +174,12 @@ class _Planner:
                 several(number, "upload"), f"files of Hadoop in {uri} name them: sweep its destination"
             )
 
-    def _judge_job(self, found: Found) -> None:
+    def _judge_job(self, found: Found, *, has_log: bool) -> list[Upload]:
+        """Decide about a job; return its uploads if it is none."""
         verdict = judge(found, self.now, self.older_than)
         if not (found.is_known or found.is_more_than_objects or found.objects):
             # Files that were copied here, or of other programs.
-            return
+            return []
         action: Action = "finish" if verdict.action == "finish" else "abort"
         uploads = len(found.uploads)
         if verdict.action == "abort" and found.is_hadoops:
@@ -193,7 +189,10 @@ class _Planner:
         if verdict.action == "leave":
             self.leave(f"job {found.job_id} ({found.layout.staging.uri})", verdict.why)
             self.jobs_left += 1
-            return
+            return []
+        if not (has_log or found.records):
+            # Setup begins the log: so it is no job of this package, whatever the names have.
+            return found.uploads
         self.verdicts[found.job_id] = verdict
         self.jobs.append(
             DeadJob(
@@ -207,6 +206,7 @@ class _Planner:
                 reason=verdict.why,
             )
         )
+        return []
 
     def _judge_hadoops(self, verdict: Verdict) -> tuple[Action, int, Verdict]:
         """Decide about a silent job of Hadoop that has not ended here, adopted or not."""
