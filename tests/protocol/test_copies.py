@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifest_of, read_manifest
 
 from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifest_of, read_manifest
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.sweep.apply import sweep

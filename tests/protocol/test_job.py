@@ -7,10 +7,10 @@ import pickle
 
 import pytest
 
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord
+from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchJob
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import AbortReport, JobReference
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, OURS, Crash, Lake, an_id, named
@@ -30,7 +30,6 @@ def test_a_job_from_setup_to_manifest_with_the_defaults() -> None:
         task = attempt.commit()
     job.seal_stage("spark", "1", [task])
     job.seal()
-    job.plan()
     manifest = job.commit()
     assert manifest.counts.files == 1
     key = f"flights/dt=1/a-{job.reference.job_id}.parquet"
@@ -54,8 +53,8 @@ def test_a_reference_with_another_destination_is_refused() -> None:
     )
     before = lake.everything()
     job = Job.at(lake.store, wrong)
-    for step in (job.record, job.plan, job.commit):
-        with pytest.raises(InvalidRecord, match="is of a job on"):
+    for step in (job.record, job.seal, job.preview, job.commit, job.recover):
+        with pytest.raises(NoSuchJob, match="never set up"):
             step()
     assert lake.everything() == before
 
@@ -72,31 +71,35 @@ def test_every_step_may_be_taken_by_another_process() -> None:
     for _ in range(2):
         seal = lake.job().seal()
     for _ in range(2):
-        plan = lake.job().plan()
-    assert (plan.objects, plan.partitions) == (1, 2)
-    manifests = [lake.job().commit(seal_etag=seal.etag, plan_etag=plan.etag) for _ in range(2)]
+        seen = lake.job().preview()
+    assert (seen.objects, seen.partitions) == (1, ["dt=1"])
+    for part in (1, 0, 1):
+        lake.job().complete_part(part, 2)
+    manifests = [lake.job().commit(seal_sha256=seal.sha256, generation=seen.generation) for _ in range(2)]
     assert manifests[0] == manifests[1] == lake.job().manifest()
     assert lake.data() == {named(path): body for path, body in NEW.items()}
 
 
-def test_recover_continues_where_the_job_was_left() -> None:
-    """A commit that died is finished, or undone on request."""
-    for rollback in (False, True):
-        lake = Lake()
-        lake.put({"dt=1/old": b"old"})
-        job = lake.sealed(NEW)
-        lake.store.die("complete_upload", named("b"))
-        with pytest.raises(Crash):
-            job.commit()
-        lake.store.rest()
-        outcome = lake.job().recover(rollback=rollback)
-        assert isinstance(outcome, AbortReport if rollback else ManifestRecord)
-        new = {named(path): body for path, body in NEW.items()}
-        assert lake.data() == ({"dt=1/old": b"old"} if rollback else new)
-        assert (lake.pending(), lake.staging()) == ([], [])
-        if not rollback:
-            with pytest.raises(AlreadyCommitted):
-                lake.job().recover(rollback=True)
+@pytest.mark.parametrize("undo", [False, True])
+def test_what_was_left_halfway_is_finished_or_undone(undo: bool) -> None:
+    """A commit that died is finished by `recover`, or undone by `abort`, and then finished by `recover`."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    job = lake.sealed(NEW)
+    lake.store.die("complete_upload", named("b"))
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    if undo:
+        assert lake.job().abort().objects == 1
+    outcome = lake.job().recover()
+    assert isinstance(outcome, AbortReport if undo else Manifest)
+    new = {named(path): body for path, body in NEW.items()}
+    assert lake.data() == ({"dt=1/old": b"old"} if undo else new)
+    assert (lake.pending(), lake.staging()) == ([], [])
+    if not undo:
+        with pytest.raises(AlreadyCommitted):
+            lake.job().abort()
 
 
 def test_jobs_on_one_destination_follow_each_other() -> None:
@@ -105,7 +108,7 @@ def test_jobs_on_one_destination_follow_each_other() -> None:
     for number, mode in enumerate(["fail", "append", "replace", "append"]):
         lake.sealed({"dt=1/f": bytes([number])}, job_id=an_id(f"job-{number}"), conflict_mode=mode).commit()
     assert lake.data() == {named("dt=1/f", an_id(f"job-{n}")): bytes([n]) for n in (2, 3)}
-    assert len([key for key in lake.keys("") if "/manifests/" in key and key.endswith(".json")]) == 4
+    assert [entry["number"] for entry in lake.entries()] == [1, 2, 3, 4, 5]
 
 
 def test_jobs_on_neighbouring_destinations_never_meet() -> None:

@@ -61,7 +61,7 @@ def test_an_unknown_job_is_none_or_an_error() -> None:
     assert job.state() is None
     assert job.manifest() is None
     assert job.stage_seal("spark", "1") is None
-    for step in (job.record, job.seal, job.plan, job.commit):
+    for step in (job.record, job.seal, job.preview, job.commit):
         with pytest.raises(NoSuchJob):
             step()
 

@@ -47,12 +47,12 @@ def test_replacing_many_objects_takes_little_memory(committer: Any) -> None:
     job.seal()
 
     tracemalloc.start()
-    plan = job.plan()
+    seen = job.preview()
     manifest = job.commit()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert plan.objects == EXISTING
+    assert seen.objects == EXISTING
     assert store.deleted == EXISTING
     assert manifest.replaced.files == EXISTING
     # The plan is in the store, which is memory here: some 70 bytes an object.

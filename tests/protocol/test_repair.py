@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from airflow_s3commit.protocol.metadata.manifests import read_success
+from airflow_s3commit.protocol.metadata.snapshot import CHECKPOINT_EVERY
 
 from airflow_s3commit import RepairReport, repair
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
-from airflow_s3commit.protocol.metadata.manifests import read_success
-from airflow_s3commit.protocol.metadata.snapshot import CHECKPOINT_EVERY
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, apart, named, once
 from tests.protocol.metadata.test_snapshot import FLIGHTS, NEW, OLD2, table, two_generations

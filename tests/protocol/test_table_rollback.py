@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest, read_success
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 
 from airflow_s3commit import RollbackReport, baseline, rollback
 from airflow_s3commit.exceptions import (
@@ -15,8 +17,6 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.inspect.history import history
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
-from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest, read_success
-from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 from tests.protocol.metadata.test_snapshot import (

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from airflow_s3commit.protocol.metadata.manifests import latest_manifest, read_manifest
 
 from airflow_s3commit import JobOptions, MemoryStore
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, OutcomeUnknown, S3CommitError
 from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.manifests import latest_manifest, read_manifest
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import ManifestRecord, SuccessData

@@ -20,7 +20,7 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.codec import decode
+from airflow_s3commit.protocol.model.codec import decode, sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet
 from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 from tests.cases import each
@@ -51,7 +51,7 @@ def test_a_commit_writes_one_pendingset(track: str, committer: str) -> None:
     assert (committed.files, committed.bytes, committed.rows) == (3, 5, 5)
     assert committed.location == f"s3://{BUCKET}/{lake.pendingset_key()}"
     fetched = lake.store.get(BUCKET, lake.pendingset_key())
-    assert committed.etag == fetched.info.etag
+    assert committed.sha256 == sha256(fetched.body)
     pendingset = decode(PendingSet, fetched.body, "x")
     expected = [ROOT + named(path) for path in FILES]
     assert [upload.destinationKey for upload in pendingset.commits] == expected
@@ -266,7 +266,7 @@ def test_a_commit_that_fails_leaves_nothing(step: str, error: Any) -> None:
     job = lake.set_up()
     with pytest.raises(type(error)), attempt_of(job) as attempt:  # noqa: PT012 - its end counts
         write(attempt, "a")
-        ending = ".pendingset" if step == "put" else "state.json"
+        ending = ".pendingset" if step == "put" else f"jobs/{OURS}.json"
         lake.store.before = once(step, ending, error)
         attempt.commit()
     assert lake.pending() == []
@@ -325,14 +325,14 @@ def test_an_attempt_needs_a_job() -> None:
     assert lake.everything() == Lake().everything()
 
 
-@pytest.mark.parametrize("end", ["sealed", "aborted", "committed"])
+@pytest.mark.parametrize("end", ["aborted", "committed"])
 def test_a_job_that_ended_accepts_no_file(end: str) -> None:
     """A new attempt learns at its first file that the job accepts no more output."""
     lake = Lake()
     job = lake.set_up()
     late = attempt_of(job, "99999")
     lake.run_stage(job, {"a": b"1"})
-    {"sealed": job.seal, "aborted": job.abort, "committed": lambda: (job.seal(), job.commit())}[end]()
+    {"aborted": job.abort, "committed": lambda: (job.seal(), job.commit())}[end]()
     before = lake.everything()
     with pytest.raises((JobClosed, NoSuchJob, AlreadyCommitted)):
         late.open("late")
@@ -341,7 +341,7 @@ def test_a_job_that_ended_accepts_no_file(end: str) -> None:
 
 @each("committer", ["magic", "partitioned"])
 @each("track", ["task", "s3"])
-@each("end", ["sealed", "aborted", "committed"])
+@each("end", ["aborted", "committed"])
 def test_a_late_attempt_cannot_commit(end: str, track: str, committer: str) -> None:
     """An attempt that writes on while its job ends commits nothing and leaves nothing pending."""
     lake = Lake()
@@ -349,17 +349,33 @@ def test_a_late_attempt_cannot_commit(end: str, track: str, committer: str) -> N
     late = attempt_of(lake.job(), "99999")
     file = late.open("late")
     lake.run_stage(job, {"a": b"1"})
-    {"sealed": job.seal, "aborted": job.abort, "committed": lambda: (job.seal(), job.commit())}[end]()
+    {"aborted": job.abort, "committed": lambda: (job.seal(), job.commit())}[end]()
     visible = lake.visible()
-    with pytest.raises((JobClosed, NoSuchJob, AlreadyCommitted, NoSuchUpload)), late:  # noqa: PT012 - its end counts
+    with pytest.raises((JobClosed, AlreadyCommitted, NoSuchUpload)), late:  # noqa: PT012 - its end counts
         file.write(b"too late")
         file.close()
         late.commit()
     assert lake.visible() == visible
-    left = lake.pending()
-    assert left == ([] if end != "sealed" else [ROOT + named("a")])
+    assert lake.pending() == []
     if end == "aborted":
         assert lake.left() == []
+
+
+@each("committer", ["magic", "partitioned"])
+def test_an_attempt_that_commits_after_the_seal_does_not_count(committer: str) -> None:
+    """What a job's seal does not name never becomes visible, and goes when the job is committed."""
+    lake = Lake()
+    job = lake.set_up(committer=committer)
+    late = attempt_of(lake.job(), "99999")
+    lake.run_stage(job, {"a": b"1"})
+    job.seal()
+    with late:
+        write(late, "late")
+        late.commit()
+    assert ROOT + named("late") in lake.pending()
+    lake.job().commit()
+    assert lake.data() == {named("a"): b"1"}
+    assert (lake.pending(), lake.staging()) == ([], [])
 
 
 def late_attempt() -> tuple[Lake, TaskAttempt]:
@@ -394,7 +410,7 @@ def test_a_late_attempt_removes_the_records_of_its_uploads(fails: bool, commits:
 
 
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
-@pytest.mark.parametrize("ending", ["aborted", "sealed", "committed"])
+@pytest.mark.parametrize("ending", ["aborted", "committed"])
 def test_a_job_that_ends_during_the_commit_is_noticed(ending: str, committer: str) -> None:
     """If the job ends between an attempt's last look and its pendingset, the attempt takes itself back."""
     lake = Lake()
@@ -409,7 +425,6 @@ def test_a_job_that_ends_during_the_commit_is_noticed(ending: str, committer: st
             job.abort()
         else:
             job.seal()
-        if ending == "committed":
             job.commit()
 
     lake.store.before = once("put", "99999_1.pendingset", end)
@@ -469,7 +484,7 @@ def test_several_threads_may_send_parts() -> None:
 
 
 def test_the_store_is_only_asked_for_what_is_needed() -> None:
-    """An attempt's calls are those of its files, two looks at the state, and one pendingset."""
+    """An attempt's calls are those of its files, two looks for the receipt, and one pendingset."""
     lake = Lake()
     job = lake.set_up()
     job.record()
