@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_h
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Source
 from airflow_s3commit.protocol.steps.clean import abort_pending, clean, list_staging, recorded_uploads
-from airflow_s3commit.protocol.steps.files import files_of, older_keys
+from airflow_s3commit.protocol.steps.files import OlderFiles, files_of
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.sealed import find_seal
@@ -114,7 +114,7 @@ def _undo_adopted(context: JobContext, staged: list[ObjectInfo] | None) -> tuple
     """
     table = read_table(context.store, context.layout.destination)
     pieces = {name: table.numbers_in(name) for name in table.partitions()}
-    kept = older_keys(context.store, context.layout.destination, table, pieces)
+    kept = OlderFiles(context.store, context.layout.destination, table, pieces)
     return delete_ours(context, _distinct(recorded_uploads(context, staged)), kept)
 
 

@@ -9,15 +9,24 @@ from msgspec import UNSET
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects, refuse_nested
+from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import UnownedObject
-from airflow_s3commit.protocol.model.layout import OLDER_DATA, entry_key, list_key, owner_of, partition_of
+from airflow_s3commit.protocol.model.layout import (
+    OLDER_DATA,
+    entry_key,
+    job_key,
+    list_key,
+    owner_of,
+    partition_of,
+    receipt_key,
+)
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.table import Pieces, Source, Table
 from airflow_s3commit.protocol.steps.file_list import FileList, write_files
 from airflow_s3commit.protocol.steps.lists import F, list_pieces, read_list
 from airflow_s3commit.protocol.steps.log import decode_entry, read_entry
-from airflow_s3commit.store.base import Fetched, Get, ObjectStore
+from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 
 #: Bytes of a list of files that is read at once with others.
@@ -132,10 +141,10 @@ def files_in(
 def unowned_objects(
     context: JobContext, table: Table, partitions: Collection[str] | None, own: Container[str] = ()
 ) -> list[UnownedObject]:
-    """Return the data objects without a job's id in their names that the table does not have.
+    """Return the data objects that the table does not have, and that no job of this destination wrote.
 
-    Other programs put them there. An object with the id of a job is that job's, whether or not it is in the
-    table.
+    Other programs put them there, or wrote over a file that is older than the log. Spark's own names have ids
+    like those of jobs, so an id in a name is looked up.
 
     Args:
         context: The job.
@@ -147,30 +156,75 @@ def unowned_objects(
         InvalidDestination: The whole destination is listed, and another dataset lies below it.
 
     """
-    nested: set[str] = set()
-    found = [info for info in data_objects(context, partitions, nested=nested) if owner_of(info.key) is None]
-    refuse_nested(context.layout.destination, nested)
-    if not found:
-        return []
+    store, home, nested = context.store, context.layout.destination, set[str]()
     touched = table.partitions() if partitions is None else partitions
     pieces = {name: table.numbers_in(name) for name in touched}
-    known = older_keys(context.store, context.layout.destination, table, pieces)
+    owners = {name: table.jobs_in(name) for name in touched}
+    older: OlderFiles | None = None
+    found: list[tuple[str | None, ObjectInfo]] = []
+    for info in data_objects(context, partitions, nested=nested):
+        owner = owner_of(info.key)
+        if owner is not None and owner in owners.get(partition_of(home.relative(info.key) or ""), ()):
+            continue
+        older = older or OlderFiles(store, home, table, pieces)
+        if not older.has(info):
+            found.append((owner, info))
+    refuse_nested(home, nested)
+    jobs = _jobs_among(context, {owner for owner, _ in found if owner is not None})
     taken = table.unowned_in_place()
     return [
         UnownedObject(key=info.key, etag=info.etag, size=info.size)
-        for info in found
-        if info.key not in known and info.key not in own and taken.get(info.key) != info.etag
+        for owner, info in found
+        if owner not in jobs and info.key not in own and taken.get(info.key) != info.etag
     ]
 
 
-def older_keys(store: ObjectStore, home: Destination, table: Table, pieces: Pieces) -> set[str]:
-    """Return the keys of files in some pieces of a table whose names need not have the id of their job.
+def _jobs_among(context: JobContext, ids: set[str]) -> set[str]:
+    """Return which ids are of jobs of this destination. Before: objects with these ids were listed.
 
-    These are older than the log, or Hadoop wrote them.
+    A job has a record before its first object, and a receipt before its record goes.
     """
-    older = {number for number, source in table.sources.items() if None in source.owners}
-    found = {name: [number for number in numbers if number in older] for name, numbers in pieces.items()}
-    return {file.key for file in files_in(store, home, table.sources, found)}
+    home, jobs = context.layout.destination, ids & {context.job_id}
+    for key_of in (job_key, receipt_key):
+        calls = [(one, Head(home.bucket, key_of(home, one))) for one in sorted(ids - jobs)]
+        found = outcomes(context.store, calls, NoSuchKey)
+        jobs |= {one for one, outcome in found if isinstance(outcome, ObjectInfo)}
+    return jobs
+
+
+class OlderFiles:
+    """The files in some pieces of a table whose names need not have the id of their job, as short digests.
+
+    They are older than the log, or Hadoop wrote them.
+
+    Args:
+        store: The store of the destination.
+        home: The destination.
+        table: The table.
+        pieces: The pieces.
+
+    """
+
+    def __init__(self, store: ObjectStore, home: Destination, table: Table, pieces: Pieces) -> None:
+        self._etags: dict[bytes, bytes] = {}
+        for number, source in table.sources.items():
+            if None not in source.owners:
+                continue
+            names = {name for name, numbers in pieces.items() if number in numbers}
+            for file in files_of(store, home, source) if names else ():
+                if file.partition in names:
+                    # The ETag that follows from Hadoop's parts is not the object's on every store.
+                    etag = b"" if source.adopted else text_digest(file.etag)
+                    self._etags[text_digest(file.key)] = etag
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether a key is that of one of the files."""
+        return isinstance(key, str) and text_digest(key) in self._etags
+
+    def has(self, info: ObjectInfo) -> bool:
+        """Return whether a listed object is one of the files: no other program has written over it since."""
+        etag = self._etags.get(text_digest(info.key))
+        return etag is not None and etag in (b"", text_digest(info.etag))
 
 
 def list_older_data(context: JobContext, own: Container[str] = ()) -> FileList:

@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
 from airflow_s3commit.protocol.model.table import Retained, Table
-from airflow_s3commit.protocol.steps.files import older_keys
+from airflow_s3commit.protocol.steps.files import OlderFiles
 from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import TRIES, Log
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
@@ -140,14 +140,14 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
         for owner in table.sources[number].owners
     }
     touched = {*pieces, *(partition_of(context.layout.destination.relative(key) or "") for key in unowned)}
-    older: set[str] | None = None
+    older: OlderFiles | None = None
     for info in data_objects(context, touched):
         owner = owner_of(info.key)
         if owner is not None and (_partition(context, info), owner) in jobs:
             yield info
         elif owner is None or older is not None or (_partition(context, info), None) in jobs:
-            older = older or older_keys(context.store, context.layout.destination, table, pieces)
-            if info.key in older or unowned.get(info.key) == info.etag:
+            older = older or OlderFiles(context.store, context.layout.destination, table, pieces)
+            if older.has(info) or unowned.get(info.key) == info.etag:
                 yield info
 
 
@@ -167,11 +167,11 @@ def strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
     after = read_table(store, home) if suspects else before
     pieces = {name: after.numbers_in(name) for name in {_partition(context, info) for info in suspects}}
     # Other programs' names may have ids too, and those of files that are older than the log.
-    older = older_keys(store, home, after, pieces)
+    older = OlderFiles(store, home, after, pieces)
     found: dict[str, list[ObjectInfo]] = {}
     for info in suspects:
         owner = owner_of(info.key)
-        is_known = owner in after.jobs_in(_partition(context, info)) or info.key in older
+        is_known = owner in after.jobs_in(_partition(context, info)) or older.has(info)
         if owner is not None and not is_known:
             found.setdefault(owner, []).append(info)
     return found
