@@ -25,7 +25,7 @@ EntryKind: TypeAlias = Literal["commit", "abandon", "release"]
 
 
 class UnownedObject(Struct, frozen=True, kw_only=True, gc=False):
-    """A data object that is not in the table and has no job's id in its name: another program wrote it."""
+    """A data object that is not in the table, and that no job of the destination wrote."""
 
     key: Text
     etag: Line
