@@ -37,7 +37,6 @@ COMMANDS: Final[dict[str, str]] = {
     "sweep": "Remove leftovers of dead jobs. A dry run by default.",
     "rollback": "Return a table to an older generation.",
     "repair": "Rebuild damaged records. A dry run by default.",
-    "baseline": "List a table's older files in its log. A dry run by default.",
     "verify": "Compare a table, or a job's records, with the store.",
     "adopt": "Finish or discard a job of Hadoop's S3A committers.",
     "log": "List the commits to a destination, newest first.",

@@ -14,7 +14,6 @@ from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
     DuplicateOutput,
-    ForeignRecord,
     InvalidRecord,
     JobClosed,
     JobFailed,
@@ -27,12 +26,13 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.protocol.hadoop.status import Status
-from airflow_s3commit.protocol.inspect.details import CommitPreview, JobDetails
+from airflow_s3commit.protocol.inspect.details import JobDetails
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.steps.preview import Preview
 from airflow_s3commit.protocol.sweep.plan import monthly_cost
 
 _DAYS_A_MONTH = 30.0
@@ -58,7 +58,7 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
     (
         (DestinationChanged,),
         (
-            ("if the job is sealed, commit it with a new plan", "commit", "--replan"),
+            ("if the job is sealed, see what its commit would replace now", "commit", "--dry-run"),
             ("if it is aborted, write its data again as a new job", "show"),
         ),
     ),
@@ -72,7 +72,7 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
     ),
     (
         (JobFailed,),
-        (("the commit was rolled back: find the reason, then write the data again as a new job", "jobs"),),
+        (("the job is aborted: find the reason, then write the data again as a new job", "jobs"),),
     ),
     ((DestinationNotEmpty, JobClosed, InvalidRecord), (_SHOW,)),
 )
@@ -80,7 +80,6 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
 #: Next steps after errors of commands about a table, which name no job; these are tried first.
 _AFTER_ABOUT_TABLE: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
     ((NotReversible, DestinationChanged), (("look at the commits to the table", "log"),)),
-    ((ForeignRecord,), (("if the table was copied here, list its files in a log of its own", "baseline"),)),
     ((InvalidRecord,), (("see which records are damaged, and what can be rebuilt", "repair"),)),
 )
 
@@ -118,21 +117,35 @@ def cost_per_day(stored: int) -> str:
     return dollars(monthly_cost(stored) / _DAYS_A_MONTH)
 
 
-def replacement(preview: CommitPreview) -> str:
-    """Return how many objects a commit replaces, and of what size."""
-    if preview.conflict is not None:
-        return f"nothing: conflict mode fail refuses the commit, because {preview.conflict} exists"
-    if not preview.replaced:
+def replacement(preview: Preview) -> str:
+    """Return how many files a commit replaces, and of what size."""
+    if not preview.objects:
         return "nothing"
-    when = "as planned" if preview.planned else "as of now"
-    return f"{several(preview.replaced, 'object')}, {size(preview.replaced_bytes)} ({when})"
+    partitions = several(len(preview.partitions), "partition")
+    return f"{several(preview.objects, 'file')}, {size(preview.bytes)} in {partitions}"
 
 
-def state(summary: JobSummary) -> Fact:
-    """Return a job's state, or its status if it is a Hadoop job."""
+def published(details: JobDetails) -> int:
+    """Return how many files of a job that has not ended are objects already: its commit has begun."""
+    is_sealed = details.summary.state == "sealed" and details.uploads is not None
+    return details.uploads.completed if is_sealed and details.uploads is not None else 0
+
+
+def state(summary: JobSummary, published: int = 0) -> Fact:
+    """Return how far a job is, or its status if it is a Hadoop job.
+
+    Args:
+        summary: The job.
+        published: How many of its files are objects, if it is sealed.
+
+    """
     if summary.hadoop is not None:
         return Fact("state", f"Hadoop job, {summary.hadoop}")
-    return Fact("state", summary.state or "none", summary.state or "bad")
+    if published:
+        files = f"{number(published)} of {several(summary.output.files, 'file')}"
+        return Fact("state", f"sealed, publishing ({files})", "publishing")
+    rest = ", not finished" if summary.has_ended and summary.staging is not None else ""
+    return Fact("state", f"{summary.state or 'no state'}{rest}", summary.state or "bad")
 
 
 def job_facts(details: JobDetails) -> list[Fact]:
@@ -145,11 +158,10 @@ def _job_facts(details: JobDetails) -> Iterator[Fact]:
     yield Fact("job", summary.job_id)
     yield Fact("destination", summary.destination or "")
     yield Fact("staging", summary.staging or "")
-    yield state(summary)
+    yield state(summary, published(details))
     if summary.since is not None:
         ago = f", {age(summary.age)} ago" if summary.age is not None else ""
         yield Fact("since", f"{moment(summary.since)}{ago}")
-    yield Fact("owner", summary.owner or "")
     yield Fact("reason", summary.reason or "")
     if summary.silent is not None:
         yield Fact("last activity", f"{age(summary.silent)} ago")
@@ -163,6 +175,8 @@ def _job_facts(details: JobDetails) -> Iterator[Fact]:
         yield _uploads(details.uploads)
     if details.preview is not None:
         yield Fact("commit replaces", replacement(details.preview))
+    if details.conflict is not None:
+        yield Fact("commit refused", details.conflict, "bad")
 
 
 def _unusual(options: JobOptions) -> Iterator[str]:
@@ -239,8 +253,9 @@ def after_error(error: S3CommitError, commands: CommandLines) -> list[NextStep]:
     return [NextStep(words, commands.line(*command) if command else None) for words, *command in steps]
 
 
-def for_job(summary: JobSummary, commands: CommandLines) -> list[NextStep]:
+def for_job(details: JobDetails, commands: CommandLines) -> list[NextStep]:
     """Return the next steps for a job in its state."""
+    summary = details.summary
 
     def run(words: str, name: str, *more: str) -> NextStep:
         return NextStep(words, commands.line(name, *more))
@@ -255,16 +270,18 @@ def for_job(summary: JobSummary, commands: CommandLines) -> list[NextStep]:
                 run("if its writers are finished, seal and commit it", "commit", "--seal"),
                 run(f"if its writers died (last activity {age(summary.silent)} ago), abort it", "abort"),
             ]
+        case "sealed" if published(details):
+            steps = [
+                run("if its committer is dead, continue the commit", "recover"),
+                run("or abort it, and take back what is published", "abort"),
+            ]
         case "sealed":
             steps = [run("commit it", "commit"), run("or abort it", "abort")]
-        case "committing":
-            steps = [
-                run(f"if its committer ({summary.owner}) is dead, continue the commit", "recover"),
-                run("or roll it back", "recover", "--rollback"),
-            ]
         case "committed" if summary.staging is None:
             steps = [run("nothing to do; to compare its files with the manifest", "verify")]
-        case "committed" | "aborting" | "aborted":
+        case "aborted" if summary.staging is None:
+            steps = [NextStep("nothing to do: nothing of it is left")]
+        case "committed" | "aborted":
             steps = [run("finish the remaining steps", "recover")]
         case _:
             steps = [run("its setup did not finish, or only leftovers exist: abort it", "abort")]

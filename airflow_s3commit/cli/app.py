@@ -12,7 +12,7 @@ import click
 from airflow_s3commit import __version__
 from airflow_s3commit.cli.adopt import adopt
 from airflow_s3commit.cli.checks import doctor, verify
-from airflow_s3commit.cli.history import baseline, repair, rollback
+from airflow_s3commit.cli.history import repair, rollback
 from airflow_s3commit.cli.jobs import jobs, pending, show
 from airflow_s3commit.cli.lifecycle import abort, commit, recover
 from airflow_s3commit.cli.log import log, manifest
@@ -130,7 +130,6 @@ for _command in (
     sweep,
     rollback,
     repair,
-    baseline,
     verify,
     adopt,
     log,

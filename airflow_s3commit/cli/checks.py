@@ -11,9 +11,10 @@ import click
 
 from airflow_s3commit._format import number, several, size
 from airflow_s3commit.cli.command import Session, as_job_id, store_command
-from airflow_s3commit.cli.log import latest_or_none
+from airflow_s3commit.cli.log import report_missing
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, Facts, Line, View, labelled
+from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import CommandLines, NextStep
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine, object_probes
 from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policy, lifecycle_rule
@@ -22,9 +23,9 @@ from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS
 from airflow_s3commit.protocol.inspect.verify_dataset import FileDifferences, VerifyReport, verify_manifest
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
-from airflow_s3commit.protocol.inspect.verify_table import Beside, TableReport, has_log, verify_table
-from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.inspect.verify_table import Beside, TableReport, verify_table
+from airflow_s3commit.protocol.manifests import find_manifest
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.forwarding import ForwardingStore
 
@@ -181,9 +182,8 @@ def verify(session: Session, *, only_job: str | None, generation: int | None, de
 
     Table: every file of the generation must exist unchanged, the destination must hold no foreign objects and
     no leftovers of ended jobs, and the log and what is derived from it must agree. Objects of unfinished jobs
-    are counted. Committed job: every file of its manifest must exist unchanged, and after a replace (or mode
-    fail) the partitions must hold no other objects. Pending job: every upload in its records must exist.
-    Otherwise the exit code is 1. Without a log, the last commit is checked instead of the table.
+    are counted. Committed job: every file of its manifest must exist unchanged, unless a later commit has
+    replaced it. Pending job: every upload in its records must exist. Otherwise the exit code is 1.
     """
     if session.job_id not in (None, only_job or session.job_id) or (
         (only_job or session.job_id) and generation
@@ -191,24 +191,24 @@ def verify(session: Session, *, only_job: str | None, generation: int | None, de
         raise click.UsageError("verify one job, or the table at a generation")
     session.job_id = session.job_id or only_job
     if session.job_id is None:
-        if generation is not None or has_log(session.store, session.destination):
-            return _verify_table(session, generation)
-        manifest = latest_or_none(session)
-        if manifest is None:
-            return ExitCode.FINDINGS
-    else:
-        manifest = find_manifest(session.context)
-    if manifest is None:
-        with session.output.working("comparing uploads"):
-            report = verify_pending(session.context, deep=deep)
-        value = {"kind": "pending", **report.to_dict()}
-        return session.output.result(value, *_pending_views(report), ok=report.sound)
-    return _verify_committed(session, manifest)
+        return _verify_table(session, generation)
+    manifest = find_manifest(session.context)
+    if manifest is not None:
+        return _verify_committed(session, manifest)
+    with session.output.working("comparing uploads"):
+        report = verify_pending(session.context, deep=deep)
+    value = {"kind": "pending", **report.to_dict()}
+    return session.output.result(value, *_pending_views(report), ok=report.sound)
 
 
 def _verify_table(session: Session, generation: int | None) -> ExitCode:
-    with session.output.working("reading the log") as step:
-        log = LogCheck(session.store, session.destination, generation, step=step).read()
+    try:
+        with session.output.working("reading the log") as step:
+            log = LogCheck(session.store, session.destination, generation, step=step).read()
+    except NoSuchKey as error:
+        if generation is not None:
+            raise
+        return report_missing(session, str(error))
     with session.output.working("comparing files") as step:
         report = verify_table(log, step)
     code = session.output.result(
@@ -218,12 +218,11 @@ def _verify_table(session: Session, generation: int | None) -> ExitCode:
     return code
 
 
-def _verify_committed(session: Session, manifest: ManifestRecord) -> ExitCode:
+def _verify_committed(session: Session, manifest: Manifest) -> ExitCode:
     with session.output.working("comparing files", manifest.counts.files) as step:
         report = verify_manifest(_ListingProgress(session.store, step), manifest)
-    sound = report.complete and report.exclusive
-    value = {"kind": "committed", "sound": sound, **report.to_dict()}
-    return session.output.result(value, *_views(report, sound), ok=sound)
+    value = {"kind": "committed", "sound": report.complete, **report.to_dict()}
+    return session.output.result(value, *_committed_views(report), ok=report.complete)
 
 
 class _ListingProgress(ForwardingStore):
@@ -258,7 +257,6 @@ def _table_views(report: TableReport) -> Iterator[View]:
         "green" if report.sound else "bold red",
     )
     counted = (
-        ("older than the log", report.older),
         ("retained", report.retained),
         ("of later commits", report.later),
         ("replaced since", report.removed),
@@ -277,10 +275,7 @@ def _table_views(report: TableReport) -> Iterator[View]:
             ),
             ("files", number(report.files)),
             ("intact", number(report.intact)),
-            (
-                "right size",
-                f"{number(report.by_size)}; cannot be compared further" if report.by_size else None,
-            ),
+            _by_size(report),
             *((name, number(count) if count else None) for name, count in counted),
             ("log", f"newest entry {report.entries}, {several(len(report.log), 'finding')}"),
         ]
@@ -323,35 +318,34 @@ def _changes(report: FileDifferences) -> list[str]:
     ]
 
 
-def _views(report: VerifyReport, sound: bool) -> Iterator[View]:
+def _committed_views(report: VerifyReport) -> Iterator[View]:
     yield Line(
-        "matches the manifest" if sound else "does NOT match the manifest", "green" if sound else "bold red"
+        "matches the manifest" if report.complete else "does NOT match the manifest",
+        "green" if report.complete else "bold red",
     )
-    unlisted = "not in manifest" if report.conflict_mode == "append" else "FOREIGN"
+    counted = (
+        ("replaced since", report.removed),
+        ("missing", report.missing_count),
+        ("changed", report.changed_count),
+    )
     yield Facts(
         [
             ("job", report.job_id),
             ("destination", report.destination),
+            ("generation", report.generation),
             ("files", number(report.files)),
             ("intact", number(report.intact)),
-            (
-                "right size",
-                f"{number(report.by_size)}; cannot be compared further" if report.by_size else None,
-            ),
-            ("missing", number(report.missing_count) if report.missing_count else None),
-            ("changed", number(report.changed_count) if report.changed_count else None),
-            (unlisted, number(report.unlisted_count) if report.unlisted_count else None),
+            _by_size(report),
+            *((name, number(count) if count else None) for name, count in counted),
         ]
     )
-    if report.superseded:
-        yield Line(
-            f"job {report.latest_job} has committed since: files that it replaced are expected to differ",
-            "yellow",
-        )
     yield from _named("missing", report.missing, report.missing_count)
     yield from _named("changed", _changes(report), report.changed_count)
-    if not report.exclusive:
-        yield from _named("foreign", report.unlisted, report.unlisted_count)
+
+
+def _by_size(report: FileDifferences) -> tuple[str, str | None]:
+    words = f"{number(report.by_size)}; cannot be compared further"
+    return "right size", words if report.by_size else None
 
 
 def _pending_views(report: PendingReport) -> Iterator[View]:

@@ -1,4 +1,4 @@
-"""Rollback, repair and baseline: change the history of a table, or rebuild its records."""
+"""Rollback and repair: return a table to an older generation, or rebuild its records."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import click
 
-from airflow_s3commit._format import number, several, size
+from airflow_s3commit._format import number, several
 from airflow_s3commit.cli.command import Session, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, NOT_APPLIED, Facts, Line, View, labelled
 from airflow_s3commit.present import Fact
-from airflow_s3commit.protocol.closed_baseline import BaselineReport
-from airflow_s3commit.protocol.closed_baseline import baseline as close_baseline
 from airflow_s3commit.protocol.inspect.verify_log import LogFinding
 from airflow_s3commit.protocol.repair import RepairReport
 from airflow_s3commit.protocol.repair import repair as rebuild
@@ -110,7 +108,7 @@ def _rollback_facts(plan: RollbackReport) -> Facts:
     "--apply", "apply", is_flag=True, help="Rebuild the records; without this option it is a dry run."
 )
 def repair(session: Session, *, apply: bool) -> ExitCode:
-    """Rebuild records that follow from others: manifests, records of aborts, checkpoints, _SUCCESS, states.
+    """Rebuild records that follow from the log: receipts, checkpoints and _SUCCESS, that of partitions too.
 
     A damaged entry of the log, or list of files, cannot be rebuilt: it is named, with what depends on it. No
     data is touched. Exit code 1 if problems are left.
@@ -140,45 +138,3 @@ def _findings(label: str, findings: list[LogFinding], style: str, *, remedy: boo
     for finding in findings:
         words = f"{finding.where}: {finding.problem}"
         yield from labelled(label, [f"{words}: {finding.remedy}" if remedy else words], style)
-
-
-@store_command(
-    "baseline",
-    summary="List a table's older files in its log. A dry run by default.",
-    examples="""
-    s3commit baseline s3://lake/flights/            how many files no commit lists
-    s3commit baseline s3://lake/flights/ --apply    list them, as a commit that adds nothing
-    """,
-    staging=False,
-)
-@click.option(
-    "--apply", "apply", is_flag=True, help="Enter the list in the log; without this option it is a dry run."
-)
-def baseline(session: Session, *, apply: bool) -> ExitCode:
-    """List the files that are older than the log, and enter the list as a commit that adds nothing.
-
-    For a table that another program wrote. Readers then open it without listing the
-    destination, verify finds what other programs write, and the table can be rolled back. Files of unfinished
-    jobs are left out, and named. Run it while no other program writes to the table.
-    """
-    with session.output.working("listing files") as step:
-        report = close_baseline(session.store, session.destination, dry_run=not apply, step=step)
-    return session.output.result(report.to_dict(), *_baseline_views(report))
-
-
-def _baseline_views(report: BaselineReport) -> Iterator[View]:
-    if report.closed:
-        yield Line(f"commits list every file of {report.destination}: there is nothing to do", "green")
-        return
-    if not report.files and not report.unfinished:
-        yield Line(f"there are no files at {report.destination}: check the bucket and the prefix", "yellow")
-        return
-    what = (
-        f"{several(report.files, 'file')} ({size(report.bytes)}) in {several(report.partitions, 'partition')}"
-    )
-    yield Line(f"{report.destination} has {what} that no commit lists")
-    yield from labelled("left out: unfinished job", report.unfinished, "yellow")
-    if report.generation is not None:
-        yield Line(f"generation {report.generation} lists them", "green")
-    elif report.dry_run:
-        yield NOT_APPLIED

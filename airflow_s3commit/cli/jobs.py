@@ -39,7 +39,7 @@ _SHOWN = 40
     s3commit jobs s3://lake/flights/
     s3commit jobs s3://lake/flights/ --committed
     s3commit jobs 's3://lake/team-*' --registry s3://lake-ops/s3commit/
-    s3commit jobs s3://lake/flights/ --json | jq -r '.jobs[] | select(.state == "committing").job_id'
+    s3commit jobs s3://lake/flights/ --json | jq -r '.jobs[] | select(.state == "sealed").job_id'
     """,
     registry=True,
 )
@@ -117,13 +117,13 @@ def _jobs_of_registry(session: Session, *, committed: bool) -> ExitCode:
 def show(session: Session) -> ExitCode:
     """Show one job in detail, with next steps.
 
-    Shows its state and owner, its options and context, its stages and their output, its pending uploads, the
-    objects that its commit replaces, and its begin entry in the log if it has one.
+    Shows how far it is, its options and context, its stages and their output, its pending uploads and, while
+    its commit runs, how many of its files are visible; and what its commit replaces.
     """
     assert session.job_id is not None
     with session.output.working("reading records"):
         details = describe_job(session.store, session.destination, session.job_id, session.staging_root)
-    steps = for_job(details.summary, session.commands)
+    steps = for_job(details, session.commands)
     value = {**details.to_dict(), "next": [step._asdict() for step in steps]}
     code = session.output.result(value, *_job_views(details), BLANK)
     session.output.advise(steps)
@@ -175,7 +175,7 @@ def _job_views(details: JobDetails) -> Iterator[View]:
     for problem in details.problems:
         yield Line(problem, "red")
     if details.summary.manifest is not None and details.summary.staging is None:
-        yield Line("committed and cleaned up: only its manifest is left", "dim")
+        yield Line("committed and cleaned up: only its entry in the log is left", "dim")
 
 
 @store_command(

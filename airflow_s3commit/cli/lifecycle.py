@@ -10,19 +10,17 @@ from airflow_s3commit._format import several, size
 from airflow_s3commit.cli.command import Session, as_stage, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, Facts, Line
-from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed
+from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob
 from airflow_s3commit.present import amount, replacement
-from airflow_s3commit.protocol.inspect.details import preview_commit
 from airflow_s3commit.protocol.inspect.jobs import pending_uploads
-from airflow_s3commit.protocol.inspect.staging import job_facts
-from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
-from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.state import gone
-from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import AbortReport, State
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.model.job import AbortReport, JobState
+from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.steps.sealed import load_seal
+from airflow_s3commit.protocol.steps.setup import never_set_up
+from airflow_s3commit.protocol.steps.state import is_publishing
 
-Step: TypeAlias = Literal["abort", "recover", "rollback"]
+Step: TypeAlias = Literal["abort", "recover"]
 
 
 @store_command(
@@ -31,14 +29,14 @@ Step: TypeAlias = Literal["abort", "recover", "rollback"]
     examples="""
     s3commit commit s3://lake/flights/ JOB --dry-run
     s3commit commit s3://lake/flights/ JOB
-    s3commit commit s3://lake/flights/ JOB --seal        if the writers finished and the driver died
-    s3commit commit s3://lake/flights/ JOB --replan      if another writer changed the partitions
+    s3commit commit s3://lake/flights/ JOB --seal           if the writers finished and the driver died
+    s3commit commit s3://lake/flights/ JOB --generation 41  only if nobody changed the partitions since
     """,
     job="required",
     confirms=True,
     environment=True,
 )
-@click.option("--dry-run", is_flag=True, help="Report the files and the replaced objects; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Report the files and what they replace; change nothing.")
 @click.option("--seal", is_flag=True, help="Seal the job first, with every sealed stage attempt.")
 @click.option(
     "--stage",
@@ -48,37 +46,38 @@ Step: TypeAlias = Literal["abort", "recover", "rollback"]
     metavar="STAGE:ATTEMPT",
     help="Seal the job first, with this stage attempt instead of all; repeatable.",
 )
-@click.option("--replan", is_flag=True, help="Plan again first, to replace the objects that exist now.")
+@click.option(
+    "--generation",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Refuse if a commit after this generation, which the dry run shows, changed the partitions.",
+)
 def commit(
     session: Session,
     *,
     dry_run: bool,
     seal: bool,
     stages: tuple[tuple[str, str], ...],
-    replan: bool,
+    generation: int | None,
 ) -> ExitCode:
     """Commit a sealed job: make all its output visible, and delete what it replaces.
 
     May be repeated at any time, after a crash or by two processes at once: it continues where the last run
     stopped, and for a committed job it only reports the commit.
     """
-    if dry_run:
-        return _preview_commit(session)
     job = session.job()
-    state = _state_of(session)
-    if (stages and state in ("open", "sealed")) or (seal and state == "open"):
+    state = job.state()
+    if dry_run:
+        return _preview_commit(session, job, state)
+    if state is not None and ((stages and not _has_ended(state)) or (seal and state.state == "open")):
         with session.output.working("sealing"):
             job.seal(stages or None)
-    if replan:
-        with session.output.working("planning"):
-            job.plan()
-    _confirm_replacement(session)
-    current = job.state()
-    # Somebody may have reviewed the plan, so the commit follows it or is refused.
-    plan_etag = current.plan_etag if current is not None and current.state == "sealed" else None
+        state = job.state()
+    if generation is None and state is not None and state.state == "sealed":
+        generation = _confirmed(session, job)
     with session.output.completing("completing uploads") as progress:
-        record = job.commit(plan_etag=plan_etag, progress=progress)
-    return report_ending(session, record)
+        manifest = job.commit(generation=generation, progress=progress)
+    return report_ending(session, manifest)
 
 
 @store_command(
@@ -96,27 +95,23 @@ def commit(
     "--dry-run", is_flag=True, help="Report the uploads and objects that it would remove; change nothing."
 )
 @click.option(
-    "--force",
-    is_flag=True,
-    help="Continue even if the job's records are damaged.",
-)
-@click.option(
     "--reason",
     default="aborted by s3commit abort",
     show_default=True,
-    help="The reason, for the record of the abort.",
+    help="The reason, for the log.",
 )
-def abort(session: Session, *, dry_run: bool, force: bool, reason: str) -> ExitCode:
+def abort(session: Session, *, dry_run: bool, reason: str) -> ExitCode:
     """Abort a job: none of its output is or becomes visible, and none of its uploads stays pending.
 
     Deletes objects that an interrupted commit has published. Does not touch other jobs' uploads. Refuses a
-    committed job. May be repeated at any time.
+    committed job. Damaged records do not prevent it. The id cannot be used again, even if no job had it. May
+    be repeated at any time.
     """
     if dry_run:
         return _preview_ending(session, "abort")
     session.output.confirm(f"Abort job {session.job_id} on {session.destination.uri}?", yes=session.yes)
     with session.output.working("aborting"):
-        report = session.job().abort(force=force, reason=reason)
+        report = session.job().abort(reason=reason)
     return report_ending(session, report)
 
 
@@ -124,183 +119,168 @@ def abort(session: Session, *, dry_run: bool, force: bool, reason: str) -> ExitC
     "recover",
     summary="Finish an interrupted commit or abort.",
     examples="""
+    s3commit recover s3://lake/flights/ JOB --dry-run       the next step, and its effect
     s3commit recover s3://lake/flights/ JOB                 continue the commit, or the abort
-    s3commit recover s3://lake/flights/ JOB --rollback      undo a commit that cannot continue
-    s3commit recover s3://lake/flights/ JOB --keep-replaced finish a commit with a damaged plan
     """,
     job="required",
     confirms=True,
 )
-@click.option("--rollback", is_flag=True, help="Undo a commit that has begun, instead of continuing it.")
-@click.option(
-    "--keep-replaced",
-    is_flag=True,
-    help="Finish a commit with a damaged plan; the old files stay beside the new ones.",
-)
 @click.option("--dry-run", is_flag=True, help="Report the next step and its effect; change nothing.")
-def recover(session: Session, *, rollback: bool, keep_replaced: bool, dry_run: bool) -> ExitCode:
+def recover(session: Session, *, dry_run: bool) -> ExitCode:
     """Finish an interrupted commit or abort.
 
-    Continues the commit or abort, and cleans up. Refuses a job whose commit has not begun: commit or abort
-    it. If the job's state record is damaged, its other records determine the state.
+    Continues the commit or abort, and cleans up. Refuses a job of which neither has begun: commit or abort
+    it. To undo a commit that has published files and is not in the log, abort the job.
     """
-    if keep_replaced and rollback:
-        raise click.UsageError(
-            "--keep-replaced finishes a commit, and --rollback undoes it: use only one of them"
-        )
     if dry_run:
-        return _preview_ending(session, "rollback" if rollback else "recover")
-    if rollback:
-        session.output.confirm(
-            f"Undo the commit of job {session.job_id} on {session.destination.uri}?", yes=session.yes
-        )
+        return _preview_ending(session, "recover")
     with session.output.completing("recovering") as progress:
-        ended = session.job().recover(rollback=rollback, keep_replaced=keep_replaced, progress=progress)
+        ended = session.job().recover(progress=progress)
     return report_ending(session, ended)
 
 
-def report_ending(session: Session, ended: ManifestRecord | AbortReport) -> ExitCode:
+def report_ending(session: Session, ended: Manifest | AbortReport) -> ExitCode:
     """Report the manifest or the abort of a job that ended."""
-    if isinstance(ended, ManifestRecord):
-        layout = session.layout
-        manifest = join_uri(layout.destination.bucket, layout.manifest)
-        value = {
-            "result": "committed",
-            **ended.to_dict(),
-            "replaced_bytes": ended.replaced.bytes,
-            "manifest": manifest,
-        }
+    if isinstance(ended, Manifest):
+        receipt = ended.uri
         return session.output.result(
-            value,
+            {
+                "result": "committed",
+                **ended.to_dict(),
+                "replaced_bytes": ended.replaced.bytes,
+                "manifest": receipt,
+            },
             Line(ended.job_id, "green", "committed "),
             Facts(
                 [
                     ("destination", ended.destination),
+                    ("generation", ended.generation),
                     ("visible", f"{amount(ended.counts)} in {several(len(ended.partitions), 'partition')}"),
                     ("replaced", f"{several(ended.replaced.files, 'file')}, {size(ended.replaced.bytes)}"),
-                    ("manifest", manifest),
+                    ("manifest", receipt),
                 ]
             ),
         )
-    value = {
-        "result": ended.state,
-        "job_id": session.job_id,
-        "destination": session.destination.uri,
-        "uploads": ended.uploads,
-        "objects": ended.objects,
-    }
-    if ended.state == "aborted":
-        words = f"aborted {session.job_id}: {several(ended.uploads, 'upload')} discarded"
-        words += f", {several(ended.objects, 'object')} taken back"
-    else:
-        words = f"no job {session.job_id} exists at {session.destination.uri}"
-        words += f"; {several(ended.uploads, 'upload')} with its id discarded"
-    return session.output.result(value, Line(words))
-
-
-def _confirm_replacement(session: Session) -> None:
-    """Ask for confirmation before a commit replaces objects, if stdin is a terminal."""
-    if session.yes or not session.output.is_interactive or _state_of(session) != "sealed":
-        return
-    preview = preview_commit(session.context)
-    if preview.replaced:
-        session.output.confirm(f"The commit replaces {replacement(preview)}. Continue?", yes=session.yes)
-
-
-def _state_of(session: Session) -> State | None:
-    """Return the job's state, which is ``committed`` from its entry on; None if there is no state record."""
-    record = session.job().state()
-    if record is None or record.state != "committing":
-        return record.state if record is not None else None
-    return job_facts(session.context).reached
-
-
-def _preview_commit(session: Session) -> ExitCode:
-    """Preview a commit; exit code 1 if conflict mode ``fail`` refuses it."""
-    state = _state_of(session)
-    if state == "committed" or (state is None and find_manifest(session.context) is not None):
-        return session.output.result(
-            {"dry_run": True, "job_id": session.job_id, "state": state, "would": "finish"},
-            Line("the job is committed; a commit would only finish the cleanup"),
-        )
-    with session.output.working("listing existing objects"):
-        preview = preview_commit(session.context)
     return session.output.result(
-        {"dry_run": True, "job_id": session.job_id, "state": state, "would": "commit", **preview.to_dict()},
+        {
+            "result": "aborted",
+            "job_id": session.job_id,
+            "destination": session.destination.uri,
+            **ended.to_dict(),
+        },
+        Line(
+            f"aborted {session.job_id}: {several(ended.uploads, 'upload')} discarded,"
+            f" {several(ended.objects, 'object')} taken back"
+        ),
+    )
+
+
+def _has_ended(state: JobState) -> bool:
+    return state.state in ("committed", "aborted")
+
+
+def _confirmed(session: Session, job: Job) -> int | None:
+    """Ask a person before a commit replaces files; return the generation that the answer is about."""
+    if session.yes or not session.output.is_interactive:
+        return None
+    preview = job.preview()
+    if preview.objects:
+        session.output.confirm(f"The commit replaces {replacement(preview)}. Continue?", yes=session.yes)
+    return preview.generation
+
+
+def _preview_commit(session: Session, job: Job, state: JobState | None) -> ExitCode:
+    """Preview a commit.
+
+    Raises:
+        Refused: The commit would be refused.
+
+    """
+    value = {"dry_run": True, "job_id": session.job_id, "state": state.state if state is not None else None}
+    if state is not None and state.state == "committed":
+        return session.output.result(
+            {**value, "would": "finish"},
+            Line("the job is committed; a commit would only finish what is left to clean up"),
+        )
+    with session.output.working("reading the table"):
+        preview = job.preview()
+        seal = load_seal(session.context)
+    partitions = several(len(seal.partitions), "partition")
+    return session.output.result(
+        {
+            **value,
+            "would": "commit",
+            "files": seal.counts.files,
+            "bytes": seal.counts.bytes,
+            "partitions": len(seal.partitions),
+            "generation": preview.generation,
+            "replaced": preview.objects,
+            "replaced_bytes": preview.bytes,
+        },
         DRY_RUN,
         Facts(
             [
-                (
-                    "would publish",
-                    f"{several(preview.files, 'file')}, {size(preview.bytes)}"
-                    f" in {several(preview.partitions, 'partition')}",
-                ),
+                ("would publish", f"{amount(seal.counts)} in {partitions}"),
                 ("would replace", replacement(preview)),
+                ("as of generation", preview.generation),
             ]
         ),
-        ok=preview.conflict is None,
     )
 
 
 def _preview_ending(session: Session, step: Step) -> ExitCode:
-    """Preview an abort, a recovery or a rollback.
+    """Preview an abort or a recovery.
 
     Raises:
         Refused: The step would be refused.
 
     """
-    state = _state_of(session)
+    state = session.job().state()
     would = _would(session, state, step)
-    uploads = [
-        upload
+    pending = sum(
+        upload.job_id == session.job_id
         for upload in pending_uploads(session.store, session.destination, session.staging_root)
-        if upload.job_id == session.job_id
-    ]
-    goes_back = would in ("abort", "roll back", "go on with the abort")
-    published = verify_pending(session.context).completed if state == "committing" else None
-    words = f"{several(len(uploads), 'pending upload')} would be {'discarded' if goes_back else 'completed'}"
-    if goes_back and published is not None:
-        words += f", {several(published, 'published object')} taken back"
+    )
+    fate = "completed" if would == "go on with the commit" else "discarded"
     return session.output.result(
         {
             "dry_run": True,
             "job_id": session.job_id,
             "destination": session.destination.uri,
-            "state": state,
+            "state": state.state if state is not None else None,
             "would": would,
-            "pending_uploads": len(uploads),
-            "published_objects": published,
+            "pending_uploads": pending,
         },
         DRY_RUN,
-        Facts([("state", state or "none"), ("would", would), ("effect", words)]),
+        Facts(
+            [
+                ("state", state.state if state is not None else "none"),
+                ("would", would),
+                ("effect", f"{several(pending, 'pending upload')} would be {fate}"),
+            ]
+        ),
     )
 
 
-def _would(session: Session, state: State | None, step: Step) -> str:
-    """Return the effect of a step on a job in a state.
+def _would(session: Session, state: JobState | None, step: Step) -> str:
+    """Return the effect of a step on a job.
 
     Raises:
         Refused: The step would be refused.
 
     """
     name = f"job {session.job_id} on {session.destination.uri}"
-    match state:
-        case "committing":
-            would = "go on with the commit" if step == "recover" else "roll back"
-        case "aborting" | "aborted":
-            would = "go on with the abort"
-        case "committed" if step == "recover":
-            would = "finish what is left of the commit"
-        case "committed":
+    if state is not None and state.state == "committed":
+        if step == "abort":
             raise AlreadyCommitted(f"{name} is committed; this would be refused")
-        case "open" | "sealed" if step != "abort":
-            raise JobClosed(f"{name} is {state}: its commit has not begun, so this would be refused")
-        case None if step != "abort" and find_manifest(session.context) is None:
-            raise gone(session.context)
-        case None if find_manifest(session.context) is not None:
-            if step != "recover":
-                raise AlreadyCommitted(f"{name} is committed; this would be refused")
-            would = "nothing: it is committed and cleaned up"
-        case _:
-            would = "abort"
-    return would
+        return "look once more for what is left of it" if state.finished else "finish its commit"
+    if state is not None and state.state == "aborted":
+        return "look once more for what is left of it" if state.finished else "go on with the abort"
+    publishing = state is not None and state.state == "sealed" and is_publishing(session.context)
+    if step == "abort":
+        return "take back what is published, and abort" if publishing else "abort"
+    if state is None:
+        raise NoSuchJob(never_set_up(session.context))
+    if not publishing:
+        raise JobClosed(f"{name} has neither begun to commit nor to abort, so this would be refused")
+    return "go on with the commit"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,9 +19,8 @@ from airflow_s3commit.cli.report import Column, Facts, Line, Table, View
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import NextStep, amount
 from airflow_s3commit.protocol.inspect.history import follow, history
-from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
-from airflow_s3commit.protocol.metadata.snapshot import original_of
-from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.manifests import manifest_files, manifest_of, read_manifest
+from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
 from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.sealed_job import Counts
 
@@ -109,9 +109,10 @@ def log(
 ) -> ExitCode:
     """List the commits to a destination, newest first: which job added and replaced what, and when.
 
-    The generation is the number by which readers can read the table as it was after the commit. Missing
-    numbers belong to aborted jobs. The log is read backwards from its newest entry until the limit is reached
-    or, with --since, until a commit is older.
+    The generation is the number by which readers can read the table as it was after the commit. Generation 1
+    is the data that was there before the first job. Missing numbers are of aborted jobs and releases. The log
+    is read backwards from its newest entry until the limit is reached or, with --since, until a commit is
+    older.
 
     With --follow --since GENERATION, all commits after it are listed, whatever the limit.
     """
@@ -137,16 +138,8 @@ def log(
     value = {"destination": session.destination.uri, "commits": [_value(record) for record in found]}
     if found:
         return session.output.result(value, Table(_COLUMNS, [_row(record) for record in found]))
-    filters = only_job or wanted or since is not None
-    nothing = "no such commit is" if filters else "no commit is"
-    steps: list[NextStep] = []
-    words, home = f"{nothing} in the log of {session.destination.uri}", session.destination
-    if not filters and (original := original_of(session.store, home)) is not None:
-        words = f"{home.uri} is a copy of {original}, without its own history"
-        steps = [NextStep("list its files in a log of its own", session.commands.line("baseline"))]
-    code = session.output.result(value, Line(words))
-    session.output.advise(steps)
-    return code
+    nothing = "no such commit is" if only_job or wanted or since is not None else "no commit is"
+    return session.output.result(value, Line(f"{nothing} in the log of {session.destination.uri}"))
 
 
 def _follow(
@@ -155,7 +148,7 @@ def _follow(
     """List commits as they come, until the user interrupts."""
     store, place = session.store, session.destination
 
-    def show(record: ManifestRecord) -> None:
+    def show(record: Manifest) -> None:
         if not wanted or not wanted.isdisjoint(map(partition_form, record.partitions)):
             session.output.raw(json.dumps(_value(record)) if session.output.as_json else _line(record))
 
@@ -174,35 +167,28 @@ def _follow(
     raise AssertionError("it follows for ever")
 
 
-def _commits(session: Session, job_id: str | None, limit: int | None) -> Iterator[ManifestRecord]:
+def _commits(session: Session, job_id: str | None, limit: int | None) -> Iterator[Manifest]:
     """Yield commits, newest first; for one job only its commit, without reading the whole log."""
     if job_id is None:
         yield from history(session.store, session.destination, limit=limit)
         return
-    try:
-        record = read_manifest(session.store, session.destination, job_id)
-    except NoSuchKey:
-        # Only the newest commit may lack its manifest.
-        newest = history(session.store, session.destination, limit=1)
-        yield from (one for one in newest if one.job_id == job_id)
-    else:
-        yield record
+    with suppress(NoSuchKey):
+        yield read_manifest(session.store, session.destination, job_id)
 
 
-def _is_after(record: ManifestRecord, since: int | datetime) -> bool:
+def _is_after(record: Manifest, since: int | datetime) -> bool:
     if isinstance(since, int):
         return record.generation > since
     return record.committed > since.timestamp() * 1000
 
 
-def _value(record: ManifestRecord) -> dict[str, Any]:
+def _value(record: Manifest) -> dict[str, Any]:
     """Return a commit for scripts; files and bytes of each partition, without statistics of columns."""
     known = _plain(record)
     names = (
         "generation",
         "job_id",
         "committed",
-        "committer",
         "conflict_mode",
         "replaced",
         "rolled_back_to",
@@ -219,7 +205,7 @@ def _value(record: ManifestRecord) -> dict[str, Any]:
     }
 
 
-def _row(record: ManifestRecord) -> list[object]:
+def _row(record: Manifest) -> list[object]:
     return [
         record.generation,
         moment(record.committed),
@@ -234,7 +220,7 @@ def _row(record: ManifestRecord) -> list[object]:
     ]
 
 
-def _line(record: ManifestRecord) -> str:
+def _line(record: Manifest) -> str:
     """Return a commit as a single line, with columns of typical width."""
     generation, when, mode, files, bytes_, _, partitions, _, job_id, context = map(str, _row(record))
     counts = f"{files:>9} files {bytes_:>9} in {partitions:>5} partitions"
@@ -257,14 +243,15 @@ def _line(record: ManifestRecord) -> str:
 def manifest(session: Session, *, files: bool) -> ExitCode:
     """Show the manifest of the last commit, or of one job. Exit code 1 if there is none.
 
-    A manifest proves that its job committed. It remains when the job is cleaned up.
+    It is read from the job's entry in the log, which remains when the job is cleaned up.
     """
-    record = latest_or_none(session) if session.job_id is None else _of_job(session, session.job_id)
-    if record is None:
-        return ExitCode.FINDINGS
+    try:
+        record = manifest_of(session.store, session.destination, session.job_id)
+    except NoSuchKey as error:
+        return report_missing(session, str(error))
     if files:
         session.output.stream(
-            _plain(record) | {"list": record.files},
+            _plain(record),
             "files",
             manifest_files(session.store, record),
             msgspec.to_builtins,
@@ -274,52 +261,40 @@ def manifest(session: Session, *, files: bool) -> ExitCode:
     return session.output.result(_plain(record), *_manifest_views(record))
 
 
-def _plain(record: ManifestRecord) -> dict[str, Any]:
-    """Return a manifest as JSON values, without the list of files that may lie within it."""
-    plain_record: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(record, within=msgspec.UNSET))
-    return plain_record
+def _plain(record: Manifest) -> dict[str, Any]:
+    """Return a manifest as JSON values, without the list of files that may be within it."""
+    values: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(record, within=None))
+    del values["within"]
+    return values
 
 
-def latest_or_none(session: Session) -> ManifestRecord | None:
-    """Return the manifest of the last commit; report if there is none, and return None."""
-    try:
-        return latest_manifest(session.store, session.destination)
-    except NoSuchKey as error:
-        _report_missing(session, str(error))
-        words = "list all jobs, including committed ones"
-        session.output.advise([NextStep(words, session.commands.line("jobs", "--committed"))])
-        return None
-
-
-def _of_job(session: Session, job_id: str) -> ManifestRecord | None:
-    try:
-        return read_manifest(session.store, session.destination, job_id)
-    except NoSuchKey:
-        _report_missing(session, f"job {job_id} has not committed to {session.destination.uri}")
-        session.output.advise([NextStep("show the job's state", session.commands.line("show"))])
-        return None
-
-
-def _report_missing(session: Session, words: str) -> None:
+def report_missing(session: Session, words: str) -> ExitCode:
+    """Report that nothing is committed, with the next step."""
     value = {
         "destination": session.destination.uri,
         "job_id": session.job_id,
         "manifest": None,
         "message": words,
     }
-    session.output.result(value, Line(words))
+    code = session.output.result(value, Line(words), ok=False)
+    step = NextStep("list all jobs, including committed ones", session.commands.line("jobs", "--committed"))
+    if session.job_id is not None:
+        step = NextStep("show the job's state", session.commands.line("show"))
+    session.output.advise([step])
+    return code
 
 
-def _manifest_views(record: ManifestRecord) -> Iterator[View]:
+def _manifest_views(record: Manifest) -> Iterator[View]:
     yield Facts(
         [
             ("job", record.job_id),
             ("destination", record.destination),
             ("committed", moment(record.committed)),
-            ("committer", f"{record.committer}, conflict mode {record.conflict_mode}"),
+            ("generation", record.generation),
+            ("mode", record.mode),
             ("output", f"{amount(record.counts)} in {several(len(record.partitions), 'partition')}"),
             ("replaced", f"{several(record.replaced.files, 'file')}, {size(record.replaced.bytes)}"),
-            ("list of files", record.files),
+            ("receipt", record.uri),
             *record.context.items(),
         ]
     )

@@ -34,9 +34,9 @@ from airflow_s3commit._format import plain
 from airflow_s3commit.cli.report import Line, View
 from airflow_s3commit.exceptions import OutcomeUnknown, Refused, S3CommitError
 from airflow_s3commit.present import NextStep
-from airflow_s3commit.protocol.lifecycle.run import Progress as Pace
-from airflow_s3commit.protocol.lifecycle.run import ProgressLog
 from airflow_s3commit.protocol.metadata.context import STEP_NOTE
+from airflow_s3commit.protocol.steps.progress import Progress as Pace
+from airflow_s3commit.protocol.steps.progress import ProgressLog
 
 
 class ExitCode(IntEnum):
@@ -64,7 +64,7 @@ EXIT_CODES_HELP: tuple[tuple[str, str], ...] = (
     ("3", "Refused by a rule of the protocol; the same command will be refused again."),
     (
         "4",
-        "Failed without effect: store unreachable, no permission, or rolled back. Safe to repeat.",
+        "Failed without effect: store unreachable, no permission, or aborted. Safe to repeat.",
     ),
     (
         "5",

@@ -18,8 +18,7 @@ from airflow_s3commit.present import Fact
 _STYLES = {
     "open": "cyan",
     "sealed": "cyan",
-    "committing": "yellow",
-    "aborting": "yellow",
+    "publishing": "yellow",
     "committed": "green",
     "aborted": "dim",
     "bad": "red",

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import click
-import msgspec
 
 from airflow_s3commit._format import age, number, several, size
 from airflow_s3commit.cli.command import Session, as_duration, registry_option, store_command
@@ -16,18 +15,13 @@ from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import cost_per_month
 from airflow_s3commit.protocol.metadata.registry import Registered
 from airflow_s3commit.protocol.metadata.removal import forget_destination
-from airflow_s3commit.protocol.model.destination import split_uri
 from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
 from airflow_s3commit.protocol.sweep.plan import LeftAlone, SweepPlan
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from airflow_s3commit.protocol.sweep.registered import plan_registered
-from airflow_s3commit.store.execute import in_batches
 
 #: Maximum number of uploads to show.
 _SHOWN = 40
-
-#: Uploads to sweep per step of the progress bar.
-_BATCH = 1_000
 
 
 @store_command(
@@ -55,12 +49,12 @@ _BATCH = 1_000
 )
 @click.option("--dry-run", is_flag=True, help="Only report the leftovers; the default.")
 def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) -> ExitCode:
-    """Remove leftovers of dead jobs at a destination: pending uploads and records.
+    """Remove leftovers of dead jobs at a destination: pending uploads, published files and records.
 
-    Also removes lists of files that no entry of the log names, and files that commits replaced, after the
-    time that their jobs' option retain says; --older-than does not apply to these files. This is a dry run
-    unless --apply is given. Lists a job whose commit was interrupted, but does not touch it: use recover.
-    Exit code 1 if a removal failed.
+    Aborts jobs that have not ended, also one whose commit was interrupted, and finishes what is left to clean
+    up of those that have. Also deletes files that commits replaced, after the time that their jobs' option
+    retain says; --older-than does not apply to these files. This is a dry run unless --apply is given. Exit
+    code 1 if a removal failed.
 
     With --registry each destination is swept by its own records; the registry only says where to look.
     Entries of empty destinations are removed from it.
@@ -70,9 +64,8 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
     if session.registry is not None:
         return _sweep_registry(session, older_than=older_than, apply=apply)
     with session.output.working("finding dead jobs and orphans"):
-        plan = plan_sweep(
-            session.store, session.destination, older_than=older_than, staging_root=session.staging_root
-        )
+        roots = [] if session.staging_root is None else [session.staging_root]
+        plan = plan_sweep(session.store, session.destination, older_than=older_than, staging_roots=roots)
     if not apply or plan.is_empty:
         report = SweepReport(plan=plan, dry_run=not apply)
         views = _plan_views(session, plan, dry_run=not apply and not plan.is_empty)
@@ -190,33 +183,8 @@ def _applied_all(session: Session, found: _Registered) -> tuple[list[SweepReport
 
 
 def _applied(session: Session, plan: SweepPlan) -> SweepReport:
-    """Apply a plan in pieces, to show progress."""
-    nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], spent=[], replaced=[], lists=[])
-    pieces = [msgspec.structs.replace(nothing, jobs=[job]) for job in plan.jobs]
-    pieces += [msgspec.structs.replace(nothing, uploads=batch) for batch in in_batches(plan.uploads, _BATCH)]
-    if plan.spent:
-        pieces.append(msgspec.structs.replace(nothing, spent=plan.spent))
-    if plan.replaced:
-        pieces.append(msgspec.structs.replace(nothing, replaced=plan.replaced))
-    if plan.lists:
-        pieces.append(msgspec.structs.replace(nothing, lists=plan.lists))
-    reports = []
-    with session.output.working("sweeping", len(pieces)) as step:
-        for piece in pieces:
-            reports.append(apply_sweep(session.store, piece))
-            step(len(reports))
-    return SweepReport(
-        plan=plan,
-        dry_run=False,
-        jobs=[job for report in reports for job in report.jobs],
-        uploads=sum(report.uploads for report in reports),
-        bytes=sum(report.bytes for report in reports),
-        spent=sum(report.spent for report in reports),
-        replaced=sum(report.replaced for report in reports),
-        lists=sum(report.lists for report in reports),
-        skipped=[left for report in reports for left in report.skipped],
-        failures=[left for report in reports for left in report.failures],
-    )
+    with session.output.working("sweeping"):
+        return apply_sweep(session.store, plan)
 
 
 def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator[View]:
@@ -255,17 +223,6 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
         )
         if len(plan.uploads) > _SHOWN:
             yield Line(f"… and {len(plan.uploads) - _SHOWN:,} more; --json has them all", "dim")
-    if plan.spent:
-        yield Line(f"{several(len(plan.spent), 'record')} of old aborts")
-    if plan.lists:
-        yield Table(
-            (Column("path", whole=False), Column("size", right=True), Column("age", right=True)),
-            [
-                [session.destination.relative(split_uri(one.uri)[1]), size(one.bytes), age(one.age)]
-                for one in plan.lists[:_SHOWN]
-            ],
-            "Lists of files that no entry of the log names",
-        )
     if plan.replaced:
         yield Table(
             (
@@ -295,14 +252,11 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
 def _report_views(report: SweepReport) -> Iterator[View]:
     with_jobs = sum(job.uploads for job in report.jobs)
     taken = sum(job.objects for job in report.jobs)
-    old = f", {several(report.spent, 'old record')} removed" if report.spent else ""
     replaced = f", {several(report.replaced, 'replaced file')} deleted" if report.replaced else ""
-    lists = f", {several(report.lists, 'list')} of files removed" if report.lists else ""
     yield Line(
         f"swept: {several(len(report.jobs), 'job')} ended ({several(with_jobs, 'upload')},"
         f" {several(taken, 'object')} taken back),"
-        f" {several(report.uploads, 'orphan')} discarded ({size(report.bytes)})"
-        f"{old}{replaced}{lists}",
+        f" {several(report.uploads, 'orphan')} discarded ({size(report.bytes)}){replaced}",
         "green",
     )
     yield from _list("skipped", report.skipped, "yellow")
@@ -311,9 +265,7 @@ def _report_views(report: SweepReport) -> Iterator[View]:
 
 def _and_delete(plan: SweepPlan) -> str:
     files = sum(one.files for one in plan.replaced)
-    deleted = [several(files, "replaced file")] if plan.replaced else []
-    deleted += [f"{several(len(plan.lists), 'list')} of files"] if plan.lists else []
-    return f", and delete {' and '.join(deleted)}" if deleted else ""
+    return f", and delete {several(files, 'replaced file')}" if plan.replaced else ""
 
 
 def _list(label: str, things: list[LeftAlone], style: str) -> Iterator[Line]:

@@ -24,6 +24,7 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     JobClosed,
     NoSuchJob,
+    NoSuchKey,
     Refused,
     S3CommitError,
 )
@@ -422,7 +423,7 @@ class _Routes:
             title, status = "Not found", HTTPStatus.NOT_FOUND
         elif isinstance(error, JobClosed):
             title, status = "The state of the job has changed", HTTPStatus.CONFLICT
-        elif isinstance(error, InvalidRecord | Unreadable):
+        elif isinstance(error, InvalidRecord | NoSuchKey | Unreadable):
             title, status = "The records cannot be read", HTTPStatus.UNPROCESSABLE_ENTITY
         words = str(error) if isinstance(error, Refused) else f"{place.uri}: {described(error)}"
         return self._error_page(request, title, words, status)

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, replace
 
 from airflow_s3commit import _format
 from airflow_s3commit.plugin.stores import Place
-from airflow_s3commit.protocol.model.codec import largest
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.entry import Entry
-from airflow_s3commit.protocol.model.layout import OLDER_DATA, entry_key
+from airflow_s3commit.protocol.model.layout import OLDER_DATA
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table
-from airflow_s3commit.protocol.steps.log import decode_entry, find_head
-from airflow_s3commit.store.base import Fetched, Get, ObjectStore
-from airflow_s3commit.store.execute import outcomes
+from airflow_s3commit.protocol.steps.log import Read, find_head
+from airflow_s3commit.protocol.steps.newest import fetch_entries
+from airflow_s3commit.store.base import ObjectStore
 
 #: Entries on one page.
 PER_PAGE = 25
@@ -182,13 +181,12 @@ def _contexts(
     """Return the contexts of the jobs of some commits; None if they are too many."""
     if len(numbers) > MOST_LIVE:
         return None
-    calls = ((number, Get(home.bucket, entry_key(home, number), largest(Entry))) for number in numbers)
     found = []
-    for number, fetched in outcomes(store, calls):
-        assert isinstance(fetched, Fetched)
-        entry = decode_entry(fetched.body, home, number).entry
-        if entry.job_id is not None:
-            found.append(entry.context)
+    for _, outcome in fetch_entries(store, home, numbers):
+        if not isinstance(outcome, Read):
+            raise outcome
+        if outcome.entry.job_id is not None:
+            found.append(outcome.entry.context)
     return found
 
 

@@ -26,11 +26,12 @@ from airflow_s3commit.present import (
     for_job,
     job_facts,
     replacement,
+    state,
 )
 from airflow_s3commit.protocol.inspect.history import EventName, TimelineEvent
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.model.job import State
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.forwarding import total_requests
 
 #: Size of a timeline in pixels.
@@ -39,9 +40,8 @@ MARGIN = 80
 
 _ENDED = ("committed", "aborted")
 
-#: States of a commit and of an abort, in order.
-_COMMIT: tuple[EventName, ...] = ("open", "sealed", "committing", "committed")
-_ABORT: tuple[EventName, ...] = ("aborting", "aborted")
+#: The states of a job that commits, in order.
+_COMMIT: tuple[EventName, ...] = ("open", "sealed", "committed")
 
 logger = logging.getLogger(__name__)
 
@@ -149,9 +149,8 @@ def _ahead(names: Sequence[EventName], state: State | None) -> Iterator[EventNam
     """Yield the states that the job has not reached yet."""
     if state in _ENDED or state is None:
         return
-    states = _ABORT if state == "aborting" else _COMMIT
-    last = max((states.index(name) for name in names if name in states), default=-1)
-    yield from states[last + 1 :]
+    last = max((_COMMIT.index(name) for name in names if name in _COMMIT), default=-1)
+    yield from _COMMIT[last + 1 :]
 
 
 def _spans(reached: Sequence[TimelineEvent], state: State | None, now: float | None) -> Iterator[Span]:
@@ -197,7 +196,7 @@ class Pages:
         self._style = (_TEMPLATES / "page.css").read_text()
         self._script = (_TEMPLATES / "page.js").read_text()
         self._environment.globals.update(
-            style=self._style, script=self._script, run_url=_run_url, guarded=_guarded
+            style=self._style, script=self._script, run_url=_run_url, guarded=_guarded, state_of=state
         )
         self._environment.filters.update(
             age=_format.age,
@@ -281,29 +280,27 @@ def _guarded(macro: Callable[..., Markup], job: JobSummary, columns: int, *argum
 
 def _facts(job_view: JobView) -> Sequence[tuple[str, str]]:
     """Return the facts about a job, except those that the page shows elsewhere."""
-    elsewhere = {"job", "state", "commit replaces"}
+    elsewhere = {"job", "state", "commit replaces", "commit refused"}
     return [(fact.name, fact.text) for fact in job_facts(job_view.details) if fact.name not in elsewhere]
 
 
 def _steps(job_view: JobView, endpoint_url: str | None) -> Sequence[NextStep]:
     """Return the next steps, with command lines for the same store."""
     job, place = job_view.summary, job_view.place
-    if job.state == "aborted" and job.staging is None:
-        return []
     options = ("--endpoint-url", endpoint_url) if endpoint_url is not None else ()
     commands = CommandLines(place.destination, job.job_id, place.staging_root, store_options=options)
     if (successor := job_view.successor) is not None:
         ended = f"the run has ended with another job, {successor.job_id}, which is {successor.state}"
         return [NextStep(f"{ended}: abort this one", commands.line("abort"))]
-    return for_job(job, commands)
+    return for_job(job_view.details, commands)
 
 
-def requests_of(manifest: ManifestRecord) -> int | None:
+def requests_of(manifest: Manifest) -> int | None:
     """Return the number of requests of the process that finished a commit; None if unknown."""
     return total_requests(manifest.metrics)
 
 
-def rate_of(manifest: ManifestRecord) -> float | None:
+def rate_of(manifest: Manifest) -> float | None:
     """Return the completed uploads per second of a commit; None if the manifest has no duration."""
     duration = manifest.metrics.get("complete_ms")
     files = manifest.metrics.get("complete_files", manifest.counts.files)

@@ -26,17 +26,17 @@ from airflow_s3commit.plugin.stores import (
     within,
 )
 from airflow_s3commit.plugin.views import DestinationView, JobView, read_destination, read_job
-from airflow_s3commit.present import amount
+from airflow_s3commit.present import amount, published
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, UploadSummary, pending_uploads
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobReference
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
 from airflow_s3commit.store.base import ObjectStore
 
-Step: TypeAlias = Literal["commit", "abort", "recover", "rollback"]
+Step: TypeAlias = Literal["commit", "abort", "recover"]
 
 #: Seconds that a page waits for all of its stores in total.
 WAIT = 8.0
@@ -96,10 +96,11 @@ _CONTINUE = Offer(
     False,
 )
 
-_ROLL_BACK = Offer(
-    "rollback",
-    "Roll back the commit",
-    "This deletes the objects that the commit has published, and discards the pending uploads.",
+_UNDO = Offer(
+    "abort",
+    "Undo the commit",
+    "This aborts the job: it discards the pending uploads, and deletes the files that the commit has"
+    " published. It is refused if the commit is in the log by then.",
     True,
 )
 
@@ -115,15 +116,11 @@ def offers(job_view: JobView) -> list[Offer]:
         return []
     if job_view.successor is not None:
         return [_ABORT]
-    match summary.state:
-        case "sealed":
-            return [_COMMIT, _ABORT]
-        case "committing":
-            return [_CONTINUE, _ROLL_BACK]
-        case "committed" | "aborting" | "aborted":
-            return [_FINISH]
-        case _:
-            return [_ABORT]
+    if summary.has_ended:
+        return [_FINISH]
+    if published(job_view.details):
+        return [_CONTINUE, _UNDO]
+    return [_COMMIT, _ABORT] if summary.state == "sealed" else [_ABORT]
 
 
 def end_job(
@@ -150,15 +147,14 @@ def end_job(
     assert summary.staging is not None
     reference = JobReference(job_id=summary.job_id, destination=place.uri, staging=summary.staging)
     job = Job.at(store, reference)
-    ended: ManifestRecord | AbortReport
     match step:
         case "commit":
-            ended = job.commit()
+            ended: Manifest | AbortReport = job.commit()
         case "abort":
             ended = job.abort(reason=reason)
-        case _:
-            ended = job.recover(rollback=step == "rollback", reason=reason)
-    if isinstance(ended, ManifestRecord):
+        case "recover":
+            ended = job.recover()
+    if isinstance(ended, Manifest):
         return f"Committed: {amount(ended.counts)} in {several(len(ended.partitions), 'partition')}."
     message = f"Aborted: {several(ended.uploads, 'upload')} discarded"
     return f"{message}, {several(ended.objects, 'object')} deleted." if ended.objects else f"{message}."

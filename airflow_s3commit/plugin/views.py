@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
-from airflow_s3commit.exceptions import NoSuchJob, NoSuchKey, Refused
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Refused
 from airflow_s3commit.operators.tries import is_same_task, place_in_order
 from airflow_s3commit.plugin.stores import Place
+from airflow_s3commit.present import published
 from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
 from airflow_s3commit.protocol.inspect.history import (
     CommitProgress,
@@ -21,15 +22,13 @@ from airflow_s3commit.protocol.inspect.history import (
     commit_progress,
     timeline,
 )
-from airflow_s3commit.protocol.inspect.jobs import Endings, JobSummary, find_ending, latest_endings, list_jobs
-from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.inspect.jobs import JobSummary, latest_endings, list_jobs
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.sealed_job import find_plan, planned_objects
-from airflow_s3commit.protocol.metadata.state import read_state
-from airflow_s3commit.protocol.model.destination import Destination, is_pattern, join_uri, matches
-from airflow_s3commit.protocol.model.job import BEFORE_COMMIT
+from airflow_s3commit.protocol.model.destination import Destination, is_pattern, matches
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.model.sealed_job import Counts, PlannedObject, SealRecord
+from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.steps.preview import ReplacedFile, replaced_files
+from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.store.base import ObjectStore
 
 #: Maximum number of jobs in progress to read at a destination.
@@ -41,8 +40,8 @@ MOST_ENDED = 100
 #: Maximum number of partitions on a page.
 MOST_PARTITIONS = 200
 
-#: Maximum number of replaced objects on a page.
-MOST_OBJECTS = 50
+#: Maximum number of files to replace on a page.
+MOST_FILES = 50
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,13 @@ class DestinationView:
 
     Attributes:
         place: The destination.
-        jobs: The jobs that have a staging: running commits first, then in order of their last activity.
+        jobs: The jobs that are in progress or not finished: running commits first, then in order of their
+            last activity.
         ended: The jobs that ended recently, latest first.
-        progress: Progress of running commits, by job id.
+        progress: Progress of running or interrupted commits, by job id.
         cut: Whether there are more jobs than were read.
         problem: Why the destination could not be read; None if it was read.
+        damage: Why the jobs that ended could not be read; None if they were, or were not wanted.
 
     """
 
@@ -65,6 +66,7 @@ class DestinationView:
     progress: Mapping[str, CommitProgress] = field(default_factory=dict)
     cut: bool = False
     problem: str | None = None
+    damage: str | None = None
 
     @property
     def pending_bytes(self) -> int:
@@ -99,20 +101,27 @@ def read_destination(store: ObjectStore, place: Place, *, ended: bool = True) ->
 
     """
     found = list(islice(list_jobs(store, place.destination, place.staging_root), MOST_JOBS + 1))
-    jobs = sorted(found[:MOST_JOBS], key=_by_activity)
+    jobs = found[:MOST_JOBS]
+    progress = commit_progress(store, place.destination, jobs)
     alive = {job.job_id for job in jobs}
-    endings = latest_endings(store, place.destination, MOST_ENDED) if ended else Endings(jobs=[])
+    endings: list[JobSummary] = []
+    damage = None
+    try:
+        endings = latest_endings(store, place.destination, MOST_ENDED) if ended else []
+    except InvalidRecord as error:
+        damage = str(error)
+
+    def by_activity(job: JobSummary) -> tuple[bool, float]:
+        return job.job_id not in progress, job.silent if job.silent is not None else float("inf")
+
     return DestinationView(
         place,
-        jobs=jobs,
-        ended=[job for job in endings.jobs if job.job_id not in alive],
-        progress=commit_progress(store, place.destination, jobs),
-        cut=len(found) > MOST_JOBS or not endings.complete,
+        jobs=sorted(jobs, key=by_activity),
+        ended=[job for job in endings if job.job_id not in alive],
+        progress=progress,
+        cut=len(found) > MOST_JOBS,
+        damage=damage,
     )
-
-
-def _by_activity(job: JobSummary) -> tuple[bool, float]:
-    return job.state != "committing", job.silent if job.silent is not None else float("inf")
 
 
 @dataclass(frozen=True)
@@ -125,12 +134,11 @@ class JobView:
         timeline: Events of the job, earliest first.
         partitions: Totals of the first partitions, from its manifest or seal.
         partition_count: Number of all partitions.
-        replaced: The first objects that its plan replaces.
-        progress: Progress of its commit; None unless the commit is running.
-        manifest_uri: URI of its manifest; None unless it is committed and cleaned up.
+        replaced: The first files that its commit would replace now.
+        progress: Progress of its commit; None unless it has begun and is not in the log.
         now: The store's time in seconds since the epoch; None if unknown.
         successor: The job with which a later try of the same task has ended, so that this one is left over;
-            None if there is none, or if this one has ended or is committing.
+            None if there is none, or if this one has ended or its commit has begun.
 
     """
 
@@ -139,9 +147,8 @@ class JobView:
     timeline: Sequence[TimelineEvent] = ()
     partitions: Mapping[str, Counts] = field(default_factory=dict)
     partition_count: int = 0
-    replaced: Sequence[PlannedObject] = ()
+    replaced: Sequence[ReplacedFile] = ()
     progress: CommitProgress | None = None
-    manifest_uri: str | None = None
     now: float | None = None
     successor: JobSummary | None = None
 
@@ -162,11 +169,9 @@ def read_job(store: ObjectStore, place: Place, job_id: str) -> JobView:
     """
     root = _staging_root(store, place, job_id)
     context = JobContext(store, Layout.of(place.destination, job_id, root))
-    details = _details(context, root)
-    summary, manifest = details.summary, details.summary.manifest
-    partitions, replaced = _seal_and_plan(context, summary)
-    if manifest is not None:
-        partitions = manifest.partitions
+    details = describe_job(store, place.destination, job_id, root)
+    summary = details.summary
+    partitions, replaced = _partitions_and_replaced(context, summary)
     moments = timeline(context, summary)
     age = summary.age
     state_at = next((m.at for m in reversed(moments) if m.name == summary.state), None)
@@ -178,16 +183,15 @@ def read_job(store: ObjectStore, place: Place, job_id: str) -> JobView:
         partition_count=len(partitions),
         replaced=replaced,
         progress=commit_progress(store, place.destination, [summary]).get(job_id),
-        manifest_uri=join_uri(context.bucket, context.layout.manifest) if manifest is not None else None,
         now=state_at + age if state_at is not None and age is not None else None,
-        successor=_successor(store, place, summary) if summary.state in BEFORE_COMMIT else None,
+        successor=None if summary.has_ended or published(details) else _successor(store, place, summary),
     )
 
 
 def _successor(store: ObjectStore, place: Place, job: JobSummary) -> JobSummary | None:
     """Return the newest of the jobs that later tries of a job's task have ended; None if there is none."""
     own = place_in_order(job.context, job.job_id)
-    endings = latest_endings(store, place.destination, MOST_ENDED).jobs
+    endings = latest_endings(store, place.destination, MOST_ENDED)
     later = [
         (order, ended)
         for ended in endings
@@ -206,34 +210,21 @@ def _staging_root(store: ObjectStore, place: Place, job_id: str) -> Destination 
     return place.staging_root if next(iter(listed), None) is not None else None
 
 
-def _details(context: JobContext, root: Destination | None) -> JobDetails:
-    destination = context.layout.destination
-    try:
-        return describe_job(context.store, destination, context.job_id, root)
-    except NoSuchJob:
-        ended = find_ending(context.store, destination, context.layout.aborted)
-        if ended is None:
-            raise
-        return JobDetails(summary=ended)
-
-
-def _seal_and_plan(
+def _partitions_and_replaced(
     context: JobContext, summary: JobSummary
-) -> tuple[Mapping[str, Counts], Sequence[PlannedObject]]:
-    """Return the partitions in the seal and the first objects in the plan; empty without these records."""
-    if summary.staging is None:
+) -> tuple[Mapping[str, Counts], Sequence[ReplacedFile]]:
+    """Return the partitions that a job writes, and the first files that its commit would replace now."""
+    if summary.manifest is not None:
+        return summary.manifest.partitions, ()
+    if summary.state != "sealed":
         return {}, ()
     try:
-        seal = records.find(context.store, context.staging_bucket, context.layout.seal, SealRecord)
-        state = read_state(context)
-        plan = find_plan(context, state.record) if state is not None else None
-        replaced = (
-            list(islice(planned_objects(context, plan.record), MOST_OBJECTS)) if plan is not None else []
-        )
+        seal = find_seal(context)
+        partitions = seal.record.partitions if seal is not None else {}
+        return partitions, list(islice(replaced_files(context), MOST_FILES))
     except (Refused, NoSuchKey):
-        # A record is damaged, which the details report, or another process changed it in the meantime.
+        # The details name a damaged record, and conflict mode fail; or another process has ended the job.
         return {}, ()
-    return (seal.record.partitions if seal is not None else {}), replaced
 
 
 #: Choices of the filter by state, and their labels.
@@ -241,9 +232,8 @@ STATES: Final = {
     "": "any state",
     "open": "open",
     "sealed": "sealed",
-    "committing": "committing",
-    "aborting": "aborting",
-    "ended": "ended, not cleaned up",
+    "publishing": "publishing",
+    "ended": "ended, not finished",
     "damaged": "damaged, or without a state",
 }
 
@@ -255,8 +245,6 @@ IDLE: Final = {
     24 * 3600: "1 day",
     7 * 24 * 3600: "7 days",
 }
-
-_ENDED = frozenset({"committed", "aborted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +298,9 @@ class Row:
         return max((idle for job in self.jobs if (idle := idle_of(job)) is not None), default=None)
 
     @property
-    def committing(self) -> int:
+    def publishing(self) -> int:
         """Number of running or interrupted commits."""
-        return sum(job.state == "committing" for job in self.jobs)
+        return sum(job.job_id in self.view.progress for job in self.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,14 +342,16 @@ def search_fleet(views: Sequence[DestinationView], wanted: Wanted) -> Fleet:
     unread: dict[str, list[str]] = {}
     for view in views:
         whole = _matches_place(view, wanted.text)
-        jobs = [job for job in view.jobs if (whole or _matches_job(job, wanted.text)) and _fits(job, wanted)]
+        jobs = [
+            job for job in view.jobs if (whole or _matches_job(job, wanted.text)) and _fits(view, job, wanted)
+        ]
         if view.problem is not None and whole:
             unread.setdefault(view.problem, []).append(view.place.uri)
         if jobs or (whole and not wanted.of_jobs and view.problem is None):
             rows.append(Row(view, jobs))
     rows.sort(key=lambda row: (-row.pending_bytes, -len(row.jobs), row.view.place.uri))
     found = [(row.view, job) for row in rows for job in row.jobs]
-    found.sort(key=lambda pair: (pair[1].state != "committing", -(idle_of(pair[1]) or 0.0)))
+    found.sort(key=lambda pair: (pair[1].job_id not in pair[0].progress, -(idle_of(pair[1]) or 0.0)))
     stale = sum(row.view.problem is not None for row in rows)
     return Fleet(rows, found, sorted(unread.items(), key=lambda one: -len(one[1])), stale)
 
@@ -381,7 +371,7 @@ def _texts(job: JobSummary) -> Iterator[str]:
         yield job.context.get(name, "")
 
 
-def _fits(job: JobSummary, wanted: Wanted) -> bool:
+def _fits(view: DestinationView, job: JobSummary, wanted: Wanted) -> bool:
     if wanted.idle and (idle_of(job) or 0.0) < wanted.idle:
         return False
     match wanted.state:
@@ -389,7 +379,9 @@ def _fits(job: JobSummary, wanted: Wanted) -> bool:
             return True
         case "damaged":
             return job.state is None or job.problem is not None
+        case "publishing":
+            return job.job_id in view.progress
         case "ended":
-            return job.state in _ENDED
+            return job.has_ended
         case state:
             return job.state == state

@@ -9,7 +9,7 @@ import pytest
 from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
-from tests.protocol.building import BUCKET, OURS, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, OURS, THEIRS, Crash, Lake, an_id, named, once
 
 
 def _left_in_commit(lake: Lake, **options: Any) -> None:
@@ -66,7 +66,7 @@ def test_commit_as_json_is_a_short_manifest(lake: Lake, run: RunProgram) -> None
     lake.sealed(FILES)
     told = plain_json(run("commit", lake.destination, OURS, "--json"))
     assert (told["result"], told["files"], told["bytes"], told["partitions"]) == ("committed", 2, 10, 2)
-    assert told["manifest"] == f"{lake.destination}_s3commit/manifests/{OURS}.json"
+    assert told["manifest"] == f"{lake.destination}_s3commit/jobs/{OURS}.json"
 
 
 def test_a_dry_run_of_a_commit_changes_nothing(lake: Lake, run: RunProgram) -> None:
@@ -78,17 +78,17 @@ def test_a_dry_run_of_a_commit_changes_nothing(lake: Lake, run: RunProgram) -> N
     told = plain_json(run("commit", lake.destination, OURS, "--dry-run", "--json"))
     assert lake.everything() == before
     assert result.exit_code == 0
-    assert "1 object, 5 B" in result.stdout
-    assert (told["dry_run"], told["would"], told["replaced"]) == (True, "commit", 1)
+    assert "1 file, 5 B in 1 partition" in result.stdout
+    assert (told["dry_run"], told["would"], told["replaced"], told["generation"]) == (True, "commit", 1, 1)
 
 
 def test_a_dry_run_finds_that_mode_fail_would_refuse(lake: Lake, run: RunProgram) -> None:
-    """The exit code is 1, and the object in the way is named."""
+    """It is refused as the commit would be, and names the file in the way."""
     lake.sealed(FILES, conflict_mode="fail")
     lake.put(OLD)
     result = run("commit", lake.destination, OURS, "--dry-run")
-    assert result.exit_code == 1
-    assert "dt=1/old.parquet" in result.stdout
+    assert result.exit_code == 3
+    assert "dt=1/old.parquet" in result.stderr
     assert run("commit", lake.destination, OURS).exit_code == 3
 
 
@@ -115,17 +115,32 @@ def test_of_two_attempts_of_a_stage_one_is_chosen(lake: Lake, run: RunProgram) -
     assert lake.pending() == []
 
 
-def test_a_changed_destination_must_be_planned_again(lake: Lake, run: RunProgram) -> None:
-    """The refusal names ``--replan``, which works."""
-    lake.put(OLD)
-    lake.sealed(FILES).plan()
-    lake.put({"dt=1/late.parquet": b"late"})
-    refused = run("commit", lake.destination, OURS)
+def test_a_reviewed_dry_run_is_followed_or_refused(lake: Lake, run: RunProgram) -> None:
+    """A commit after the generation of a dry run is refused if another one touched its partitions since."""
+    lake.sealed(FILES)
+    seen = plain_json(run("commit", lake.destination, OURS, "--dry-run", "--json"))["generation"]
+    lake.sealed({"dt=1/late.parquet": b"late"}, job_id=THEIRS).commit()
+    refused = run("commit", lake.destination, OURS, "--generation", str(seen))
     assert refused.exit_code == 3
-    assert "--replan" in refused.stderr
-    assert "dt=1/late.parquet" in lake.data()
-    assert run("commit", lake.destination, OURS, "--replan").exit_code == 0
-    assert "dt=1/late.parquet" not in lake.data()
+    assert f"s3commit commit {lake.destination} {OURS} --dry-run" in refused.stderr
+    assert named("dt=1/late.parquet", THEIRS) in lake.data()
+    again = plain_json(run("commit", lake.destination, OURS, "--dry-run", "--json"))
+    assert (again["generation"], again["replaced"]) == (2, 1)
+    assert run("commit", lake.destination, OURS, "--generation", "2").exit_code == 0
+    assert set(lake.data()) == {named(path) for path in FILES}
+
+
+def test_what_a_person_agreed_to_is_not_exceeded(lake: Lake, run: RunProgram) -> None:
+    """A commit that comes between the question and the answer is not replaced unseen."""
+    lake.sealed({"dt=1/old.parquet": b"old"}, job_id=an_id("earlier")).commit()
+    lake.sealed(FILES)
+    theirs = lake.sealed({"dt=1/late.parquet": b"late"}, job_id=THEIRS, conflict_mode="append")
+    lake.store.before = once("complete_upload", "", theirs.commit)
+    result = run("commit", lake.destination, OURS, typed="y\n")
+    lake.store.rest()
+    assert "replaces 1 file, 3 B" in result.stderr
+    assert result.exit_code == 3
+    assert named("dt=1/late.parquet", THEIRS) in lake.data()
 
 
 @pytest.mark.parametrize(("answer", "code", "gone"), [("n\n", 1, False), ("y\n", 0, True)])
@@ -136,7 +151,7 @@ def test_a_person_is_asked_before_data_is_replaced(
     lake.put(OLD)
     lake.sealed(FILES)
     result = run("commit", lake.destination, OURS, typed=answer)
-    assert "1 object, 5 B" in result.stderr
+    assert "1 file, 5 B" in result.stderr
     assert result.exit_code == code
     assert ("dt=1/old.parquet" not in lake.data()) == gone
 
@@ -161,16 +176,16 @@ def test_abort_leaves_nothing_pending(lake: Lake, run: RunProgram) -> None:
     assert set(lake.data()) == set(OLD)
     again = run("abort", lake.destination, OURS, "--json")
     assert again.exit_code == 0
-    assert plain_json(again)["result"] == "absent"
+    assert (plain_json(again)["result"], plain_json(again)["uploads"]) == ("aborted", 0)
 
 
 def test_a_dry_run_of_an_abort_changes_nothing(lake: Lake, run: RunProgram) -> None:
-    """It counts the uploads that would be aborted, and the objects that would be taken back."""
+    """It counts the uploads that would be aborted, and says that published files would be taken back."""
     _left_in_commit(lake)
     before = lake.everything()
     told = plain_json(run("abort", lake.destination, OURS, "--dry-run", "--json"))
     assert lake.everything() == before
-    assert (told["would"], told["pending_uploads"], told["published_objects"]) == ("roll back", 1, 1)
+    assert (told["would"], told["pending_uploads"]) == ("take back what is published, and abort", 1)
 
 
 def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:
@@ -195,15 +210,14 @@ def test_a_committed_job_cannot_be_aborted(lake: Lake, run: RunProgram) -> None:
 def test_a_job_whose_commit_died_after_its_entry_counts_as_committed(lake: Lake, run: RunProgram) -> None:
     """The log has its commit, so an abort and its dry run are refused, and others would only finish it."""
     lake.sealed(FILES)
-    lake.store.die("put", f"{1:020}.json", after=True)
+    lake.store.die("put", f"{2:020}.json", after=True)
     with pytest.raises(Crash):
         lake.job().commit()
     lake.store.rest()
     for more in ((), ("--dry-run",)):
         assert run("abort", lake.destination, OURS, *more).exit_code == 3
-        assert run("recover", lake.destination, OURS, "--rollback", *more, "--yes").exit_code == 3
     assert "only finish" in run("commit", lake.destination, OURS, "--dry-run").stdout
-    assert "finish what is left" in run("recover", lake.destination, OURS, "--dry-run").stdout
+    assert "finish its commit" in run("recover", lake.destination, OURS, "--dry-run").stdout
     assert len(lake.data()) == 2
 
 
@@ -219,15 +233,29 @@ def test_recover_continues_a_commit(lake: Lake, run: RunProgram) -> None:
     assert len(lake.data()) == 2
 
 
-def test_recover_can_roll_back(lake: Lake, run: RunProgram) -> None:
-    """A person is asked, and visible output is taken back."""
+def test_an_abort_takes_back_what_a_commit_published(lake: Lake, run: RunProgram) -> None:
+    """Before its entry a commit can be undone: its visible output is deleted, and the old data stays."""
     lake.put(OLD)
     _left_in_commit(lake)
-    assert run("recover", lake.destination, OURS, "--rollback", typed="n\n").exit_code == 1
-    result = run("recover", lake.destination, OURS, "--rollback", typed="y\n")
+    assert run("abort", lake.destination, OURS, typed="n\n").exit_code == 1
+    result = run("abort", lake.destination, OURS, typed="y\n")
     assert result.exit_code == 0
     assert "1 object taken back" in result.stdout
     assert set(lake.data()) == set(OLD)
+
+
+def test_recover_continues_an_abort(lake: Lake, run: RunProgram) -> None:
+    """Afterwards nothing is pending or staged, and a second run says the same."""
+    lake.sealed(FILES)
+    lake.store.die("abort_upload")
+    with pytest.raises(Crash):
+        lake.job().abort()
+    lake.store.rest()
+    assert "go on with the abort" in run("recover", lake.destination, OURS, "--dry-run").stdout
+    told = plain_json(run("recover", lake.destination, OURS, "--json"))
+    assert (told["result"], told["uploads"]) == ("aborted", 2)
+    assert (lake.pending(), lake.staging()) == ([], [])
+    assert plain_json(run("recover", lake.destination, OURS, "--json"))["uploads"] == 0
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

@@ -73,7 +73,7 @@ def runs() -> KnownRuns:
 def scene(store: MemoryStore, runs: KnownRuns) -> Scene:
     """The lake with jobs in every state; Airflow knows those of the flights."""
     scene = set_scene(store)
-    for job_id in (scene.committed, scene.sealed, scene.committing, scene.open, scene.aborted):
+    for job_id in (scene.committed, scene.sealed, scene.publishing, scene.open, scene.aborted):
         runs.tell(**NIGHTLY, reference=reference_of(job_id))
     return scene
 
@@ -122,7 +122,7 @@ def fields(page: str) -> dict[str, str]:
 
 
 def state_of(store: ObjectStore, job_id: str, at: str = FLIGHTS) -> str | None:
-    """Return a job's state; None if it ended."""
+    """Return a job's state; None if it was never set up."""
     state = Job.at(store, reference_of(job_id, at)).state()
     return state.state if state is not None else None
 
@@ -193,7 +193,7 @@ def test_a_bearer_token_serves_as_well_as_the_cookie(client: TestClient, scene: 
 def test_the_list_shows_the_jobs_of_readable_dags_alone(client: TestClient, scene: Scene) -> None:
     """A reader of one DAG sees its jobs, and neither another DAG's, nor those of no DAG, nor their sums."""
     page = signed_in(client, "viewer").get("/s3commit/").text
-    for shown in (scene.open, scene.sealed, scene.committing, scene.committed, scene.aborted):
+    for shown in (scene.open, scene.sealed, scene.publishing, scene.committed, scene.aborted):
         assert shown in page
     for hidden in (scene.secret, scene.homeless, "payroll"):
         assert hidden not in page
@@ -217,9 +217,42 @@ def test_a_job_is_shown_to_readers_of_its_dag(
 
 
 def test_an_aborted_job_is_shown_to_readers_of_its_dag(client: TestClient, scene: Scene) -> None:
-    """Nothing is left of it but the record of its abort, which names the DAG."""
+    """Nothing is left of it but its entry in the log, which names the DAG."""
     assert "teardown refresh.abort" in signed_in(client, "viewer").get(job_url(scene.aborted)).text
     assert signed_in(client, "stranger").get(job_url(scene.aborted)).status_code == 404
+
+
+def test_a_page_of_a_job_shows_how_far_it_is(client: TestClient, scene: Scene) -> None:
+    """A sealed job names the files that it would replace, a commit its progress, a manifest its receipt."""
+    signed_in(client, "viewer")
+    sealed = client.get(job_url(scene.sealed)).text
+    assert "6 files, 61.5 KiB in 1 partition" in sealed
+    assert len(re.findall(rf"part-0-0000\d-{scene.committed}.parquet</th>", sealed)) == 6
+    publishing = client.get(job_url(scene.publishing)).text
+    assert "sealed, publishing (3 of 6 files)" in publishing
+    assert 'aria-label="50 percent completed"' in publishing
+    committed = client.get(job_url(scene.committed)).text
+    assert f"{FLIGHTS}_s3commit/jobs/{scene.committed}.json" in committed
+    assert "Generation 4" in committed
+
+
+def test_an_end_that_is_not_finished_is_finished_from_the_page(
+    client: TestClient, store: MemoryStore, runs: KnownRuns
+) -> None:
+    """Of a committed job that still has records, the page offers the remaining steps."""
+    job = seal(store, context=NIGHTLY, day=1)
+    job_id = job.reference.job_id
+    runs.tell(**NIGHTLY, reference=reference_of(job_id))
+    kept = store.get("lake", f"flights/_s3commit/open/{job_id}/job.json").body
+    job.commit()
+    store.put("lake", f"flights/_s3commit/open/{job_id}/job.json", kept)
+    signed_in(client, "owner")
+    assert "committed, not finished" in client.get("/s3commit/").text
+    assert "Finish the remaining steps" in client.get(job_url(job_id)).text
+    asked = client.get(ask_url(job_id, "recover"))
+    done = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
+    assert "Committed: 2 files" in done.text
+    assert not list(store.list_objects("lake", "flights/_s3commit/open/"))
 
 
 def test_a_job_without_a_dag_takes_the_right_to_all_of_them(
@@ -227,9 +260,7 @@ def test_a_job_without_a_dag_takes_the_right_to_all_of_them(
 ) -> None:
     """A job from outside Airflow, or whose abort names no DAG, is only shown to readers of all DAGs."""
     nameless = "7f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a11"
-    place = {"destination": FLIGHTS, "staging": f"{FLIGHTS}__magic_job-{nameless}/"}
-    body = json.dumps({"version": 1, "job_id": nameless, "since": 0, "reason": None} | place)
-    store.put("lake", f"flights/_s3commit/aborted/{nameless}.json", body.encode())
+    Job.at(store, reference_of(nameless)).abort()
     for job_id, at in ((scene.homeless, ORDERS), (nameless, FLIGHTS)):
         assert signed_in(client, "owner").get(job_url(job_id, at)).status_code == 404
         assert signed_in(client, "auditor").get(job_url(job_id, at)).status_code == 200
@@ -264,9 +295,10 @@ def test_an_editor_aborts_a_job(client: TestClient, store: MemoryStore, scene: S
     done = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
     assert done.status_code == 200
     assert "Aborted: 6 uploads discarded" in done.text
-    assert state_of(store, scene.open) is None
-    body = store.get("lake", f"flights/_s3commit/aborted/{scene.open}.json").body
-    assert "abort by owner" in json.loads(body)["reason"]
+    ended = Job.at(store, reference_of(scene.open)).state()
+    assert ended is not None
+    assert (ended.state, ended.finished) == ("aborted", True)
+    assert "abort by owner" in ended.reason
     with create_session() as session:
         written = session.scalars(select(Log).where(Log.event == "s3commit.abort")).all()
         assert any(row.owner == "owner" and scene.open in row.extra for row in written)
@@ -288,12 +320,12 @@ def test_a_job_whose_run_has_ended_with_another_one_is_only_aborted(
     assert ("Commit the job" in page, "Abort the job" in page) == (False, True)
 
 
-@pytest.mark.parametrize(("step", "says"), [("recover", "Committed: 6 files"), ("rollback", "Aborted")])
+@pytest.mark.parametrize(("step", "says"), [("recover", "Committed: 6 files"), ("abort", "Aborted")])
 def test_an_editor_settles_a_commit_that_was_cut_off(
     client: TestClient, scene: Scene, step: str, says: str
 ) -> None:
     """A commit can be continued or undone."""
-    asked = signed_in(client, "owner").get(ask_url(scene.committing, step))
+    asked = signed_in(client, "owner").get(ask_url(scene.publishing, step))
     done = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
     assert says in done.text
 
@@ -463,7 +495,7 @@ def test_generations_are_shown_page_by_page(client: TestClient, store: MemorySto
     page = signed_in(client, "viewer").get(f"/s3commit/history?at={FLIGHTS}").text
     assert re.findall(r'title="([0-9a-f-]{36})"', page) == ids[:4:-1]
     assert len(re.findall(r"<svg[^>]*role=.img.", page)) == 2
-    assert "From generation 6 to 30 the table goes from 12 to 60; the minimum is 12, the maximum 60." in page
+    assert "From generation 7 to 31 the table goes from 12 to 60; the minimum is 12, the maximum 60." in page
     (older,) = re.findall(r'href="([^"]*before=[^"]*)"', page)
     last = client.get(html.unescape(older)).text
     assert re.findall(r'title="([0-9a-f-]{36})"', last) == ids[4::-1]
@@ -498,7 +530,7 @@ def test_a_run_shows_its_own_jobs(client: TestClient, store: MemoryStore, scene:
     """They are those that say so themselves, and those that its tasks returned, with nothing to click."""
     run = f"/s3commit/run?dag_id=nightly_flights&run_id={NIGHTLY['run_id'].replace('+', '%2B')}"
     page = signed_in(client, "viewer").get(run).text
-    for shown in (scene.committed, scene.sealed, scene.committing, scene.open, scene.aborted):
+    for shown in (scene.committed, scene.sealed, scene.publishing, scene.open, scene.aborted):
         assert shown in page
     assert scene.secret not in page
     assert "<form" not in page

@@ -138,7 +138,7 @@ def test_the_menu_leads_to_the_jobs(browser: Browser, airflow: LiveAirflow, scen
     page.get_by_role("button", name="Browse").click()
     page.get_by_role("menuitem", name="S3 commits").click()
     frame = page.frame_locator("iframe")
-    for job_id in (scene.open, scene.sealed, scene.committing, scene.committed, scene.secret):
+    for job_id in (scene.open, scene.sealed, scene.publishing, scene.committed, scene.secret):
         expect(frame.locator(f'a[title="{job_id}"]')).to_be_visible()
     expect(frame.get_by_role("heading", name=UNREACHABLE)).to_be_visible()
     expect(frame.get_by_role("alert")).to_contain_text("This destination could not be read")
@@ -200,7 +200,7 @@ def test_every_page_fits_and_is_accessible(
         f"/plugin/s3commit/s3commit/uploads?at={at}",
         f"/plugin/s3commit/s3commit/history?at={at}",
         job_path(scene.sealed),
-        job_path(scene.committing),
+        job_path(scene.publishing),
         job_path(scene.committed),
         f"/plugin/s3commit/s3commit/end?at={at}&job_id={scene.open}&step=abort",
     ):
@@ -232,7 +232,9 @@ def test_a_job_is_aborted_and_another_one_recovered(
     frame.get_by_role("link", name="Abort the job…").click()
     frame.get_by_role("button", name="Abort the job").click()
     expect(frame.get_by_role("status")).to_contain_text("Aborted: 24 uploads discarded")
-    assert job_at(store, doomed).state() is None
+    ended = job_at(store, doomed).state()
+    assert ended is not None
+    assert (ended.state, ended.finished) == ("aborted", True)
 
     frame = go(page, airflow, job_path(stuck))
     frame.get_by_role("link", name="Continue the commit…").click()

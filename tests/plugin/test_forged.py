@@ -90,14 +90,18 @@ def records(lake: MemoryStore) -> Iterator[tuple[str, bytes]]:
 
 
 def test_a_forged_record_hides_no_other_job() -> None:
-    """It does not make a page fail or carry a script into it either; every 499th forgery is tried."""
+    """It does not make a page fail or carry a script into it either; every 499th forgery is tried.
+
+    The jobs that have ended are only in the log, whose entries vouch for one another.
+    """
     lake = MemoryStore(buckets=("lake",))
     scene = set_scene(lake)
     places = read_places(f"{FLIGHTS} {ORDERS}")
     service = DestinationService(lambda: places, lambda _: lake, lambda _: None, wait=60.0)
     renderer, count = Pages(), 0
     for key, body in records(lake):
-        shown_by_others = [job_id for job_id in vars(scene).values() if job_id not in key]
+        ended = {scene.committed, scene.aborted} if "/log/" in key else set()
+        shown_by_others = [one for one in vars(scene).values() if one not in key and one not in ended]
         own = next((job_id for job_id in vars(scene).values() if job_id in key), scene.sealed)
         for forged in forgeries(body):
             count += 1

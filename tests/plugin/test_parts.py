@@ -94,17 +94,17 @@ def test_two_steps_of_one_job_are_not_confused(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("airflow_s3commit.plugin.service.end_job", end_job)
     (place,) = read_places("s3://lake/flights/")
-    job = JobSummary(job_id="j", destination=place.uri, staging=None, state="committing")
+    job = JobSummary(job_id="j", destination=place.uri, staging=None, state="sealed")
     service = DestinationService(lambda: [place], lambda _: MemoryStore(buckets=("lake",)), wait=20)
 
     async def both() -> tuple[str, str]:
         first = asyncio.create_task(service.end(place, job, "recover", "by one"))
         assert await asyncio.to_thread(begun.wait, 20)
-        second = await service.end(place, job, "rollback", "by another")
+        second = await service.end(place, job, "abort", "by another")
         release.set()
         return await first, second
 
-    assert asyncio.run(both()) == ("recover by one", "rollback by another")
+    assert asyncio.run(both()) == ("recover by one", "abort by another")
 
 
 def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:
@@ -119,7 +119,6 @@ def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:
     assert [(mark.name, mark.reached, mark.current) for mark in picture.marks] == [
         ("open", True, False),
         ("sealed", True, True),
-        ("committing", False, False),
         ("committed", False, False),
     ]
     assert picture.marks[1].note == "2 stages sealed"
@@ -136,16 +135,15 @@ def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:
 @pytest.mark.parametrize(
     ("names", "state", "ahead"),
     [
-        (["open", "sealed", "planned", "committing"], "committing", ["committed"]),
-        (["open", "aborting"], "aborting", ["aborted"]),
+        (["open", "sealed"], "sealed", ["committed"]),
         (["committing", "committed"], "committed", []),
         (["aborted"], "aborted", []),
-        (["open"], "open", ["sealed", "committing", "committed"]),
+        (["open"], "open", ["sealed", "committed"]),
         ([], None, []),
     ],
 )
 def test_what_is_ahead_depends_on_where_a_job_goes(names: list[str], state: str, ahead: list[str]) -> None:
-    """An aborting job cannot commit any more, and an ended one has no next state."""
+    """A job that has not ended can commit, and an ended one has no next state."""
     moments = [TimelineEvent(name=name, at=float(at)) for at, name in enumerate(names)]  # type: ignore[arg-type]
     picture = draw(moments, state, now=None)  # type: ignore[arg-type]
     assert [mark.name for mark in picture.marks] == names + ahead

@@ -13,6 +13,7 @@ from airflow_s3commit.plugin.app import create_app
 from airflow_s3commit.plugin.service import DestinationService
 from airflow_s3commit.plugin.stores import Place, read_places
 from airflow_s3commit.plugin.views import DestinationView, Wanted, search_fleet
+from airflow_s3commit.protocol.inspect.history import CommitProgress
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.store.forwarding import CountingStore
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, begin, seal
@@ -103,7 +104,11 @@ VIEWS = [
     DestinationView(
         Place(Destination.parse(FLIGHTS)), [job("a", "sealed", idle=7200), job("b", dag_id="Nightly")]
     ),
-    DestinationView(Place(Destination.parse(ORDERS)), [job("c", "committing", size=99), job("d", None)]),
+    DestinationView(
+        Place(Destination.parse(ORDERS)),
+        [job("c", "sealed", size=99), job("d", None)],
+        progress={"c": CommitProgress(completed=1, files=2)},
+    ),
     DestinationView(Place(Destination.parse("s3://lake/idle/"))),
     DestinationView(Place(Destination.parse("s3://away/x/")), problem="no route"),
 ]
@@ -116,7 +121,8 @@ VIEWS = [
         (Wanted("FLIGHTS"), "ab", 1),
         (Wanted("s3://lake/*r*s"), "cd", 1),
         (Wanted("nightly"), "b", 1),
-        (Wanted(state="sealed"), "a", 1),
+        (Wanted(state="sealed"), "ac", 2),
+        (Wanted(state="publishing"), "c", 1),
         (Wanted(state="damaged"), "d", 1),
         (Wanted(idle=3600), "a", 1),
         (Wanted("s3://lake/idle"), "", 1),
@@ -241,5 +247,5 @@ def test_a_sealed_job_is_committed_from_the_page(store: MemoryStore) -> None:
     assert state_of(store, sealed) == "sealed"
     done = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
     assert "Committed: 2 files" in done.text
-    assert state_of(store, sealed) is None
+    assert state_of(store, sealed) == "committed"
     assert signed_in(client, "viewer").get(ask_url(sealed, "commit")).status_code == 403
