@@ -88,12 +88,13 @@ def test_a_table_refreshed_a_partition_a_night_is_read_at_each_generation(
         refresh(night, range(night - 2, night), lambda _, seen=seen: seen.append(rows()))  # type: ignore[misc]
         assert seen == [expected] * 2
         expected = expected | dict.fromkeys(range(night - 2, night), night)
-        assert rows() == rows(generation=night) == expected
-        assert rows(since=night - 1) == dict.fromkeys(range(night - 2, night), night)
-    assert [record.generation for record in history(seaweed_store, destination)] == [4, 3, 2, 1]
-    assert rows(since=2) == {1: 3, 2: 4, 3: 4}
+        # Generation 1 is the table before the first night.
+        assert rows() == rows(generation=night + 1) == expected
+        assert rows(since=night) == dict.fromkeys(range(night - 2, night), night)
+    assert [record.generation for record in history(seaweed_store, destination)] == [5, 4, 3, 2]
+    assert rows(since=3) == {1: 3, 2: 4, 3: 4}
     with pytest.raises(NoSuchKey, match="at the newest generation"):
-        rows(generation=1)
+        rows(generation=2)
 
 
 def test_the_filesystem_goes_where_the_clients_do(

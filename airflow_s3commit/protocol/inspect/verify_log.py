@@ -8,7 +8,6 @@ after the log, and the log again before anything is said to be wrong.
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -25,21 +24,20 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
-    OLDER_DATA,
     SUCCESS,
     checkpoint_key,
     checkpoint_number,
     checkpoints_prefix,
     entry_key,
     job_key,
-    list_key,
     receipt_key,
 )
 from airflow_s3commit.protocol.model.manifest import SuccessData
-from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.model.table import Source, Table
 from airflow_s3commit.protocol.steps import checkpoint
+from airflow_s3commit.protocol.steps.files import each_list, key_with_list
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table
-from airflow_s3commit.protocol.steps.lists import list_pieces
+from airflow_s3commit.protocol.steps.lists import FileSummary
 from airflow_s3commit.protocol.steps.log import Read, find_head, read_entry
 from airflow_s3commit.protocol.steps.marker import read_success
 from airflow_s3commit.protocol.steps.newest import AT_ONCE, Outcome, fetch_entries
@@ -132,8 +130,8 @@ class LogCheck:
     _digests: dict[int, str] = field(default_factory=dict)
     #: The newest entry that touched each partition, of those that have had a marker.
     _marked: dict[str, int] = field(default_factory=dict)
-    #: Owner and SHA-256 of each list of files that is an object, by the number of its commit.
-    _lists: dict[int, tuple[str, str]] = field(default_factory=dict)
+    #: The commits whose lists of files are objects of their own.
+    _lists: dict[int, Source] = field(default_factory=dict)
 
     def read(self) -> LogCheck:
         """Read the whole log, compare what is derived from it, and return itself.
@@ -177,24 +175,19 @@ class LogCheck:
             read: The commits whose lists the caller reads, which compares them too.
 
         """
-        for number, (owner, digest) in self._lists.items():
-            key = list_key(self.destination, owner, digest)
-            if number in read:
-                continue
-            found = hashlib.sha256()
+        others = (source for number, source in self._lists.items() if number not in read)
+        for source, files in each_list(FileSummary, self.store, self.destination, others):
             try:
-                for piece in list_pieces(self.store, self.destination, owner, key):
-                    found.update(piece)
-                if found.hexdigest() != digest:
-                    self.add_list(number, f"is not the list that entry {number} names")
-            except (NoSuchKey, InvalidRecord) as error:
-                self.add_list(number, str(error))
+                for _ in files:
+                    pass
+            except InvalidRecord as error:
+                self.add_list(source.number, str(error))
 
     def add_list(self, number: int, problem: str) -> None:
         """Add a finding about the list of files of a commit, unless there is one."""
+        source = self._lists.get(number)
         key = entry_key(self.destination, number)
-        if number in self._lists:
-            key = list_key(self.destination, *self._lists[number])
+        key = key if source is None else key_with_list(self.destination, source)
         if not any(one.where.endswith(key) for one in self.findings):
             self._add(key, problem, NO_LIST)
 
@@ -273,7 +266,7 @@ class LogCheck:
         if commit is None:
             return
         if commit.within is UNSET:
-            self._lists[entry.number] = (entry.job_id or OLDER_DATA, commit.files_sha256)
+            self._lists[entry.number] = Source(entry.number, entry.job_id, commit.files_sha256, False, {})
         elif sha256(b"".join(bytes(line) + b"\n" for line in commit.within)) != commit.files_sha256:
             self.add_list(entry.number, "has another list of files within than it names")
 

@@ -281,21 +281,21 @@ class _Comparison:
         for name, numbers in pieces.items():
             for one in numbers:
                 partitions.setdefault(one, set()).add(name)
-        read = (sources[one] for one in partitions)
-        for source, listing in each_list(_ListedFile, self._log.store, self._home, read):
-            one, names = source.number, partitions[source.number]
-            count, listed = 0, sum(source.partitions[name].files for name in names)
+        wanted = (sources[one] for one in sorted(partitions))
+        for source, listed in each_list(_ListedFile, self._log.store, self._home, wanted):
+            names, count = partitions[source.number], 0
+            generation = source.number if number is None else number
             try:
-                for file in listing:
+                for file in listed:
                     if self._partition(file.key) in names:
                         count += 1
-                        of = one if number is None else number
-                        files.add(file.key, ExpectedFile(file.size, file.etag, file.upload, of))
-                if count != listed:
-                    raise InvalidRecord(f"lists {count} files; entry {one} counts {listed}")
+                        files.add(file.key, ExpectedFile(file.size, file.etag, file.upload, generation))
+                counted = sum(source.partitions[name].files for name in names)
+                if count != counted:
+                    raise InvalidRecord(f"lists {count} files; entry {source.number} counts {counted}")
             except InvalidRecord as error:
-                self._unread.add(one)
-                self._log.add_list(one, str(error))
+                self._unread.add(source.number)
+                self._log.add_list(source.number, str(error))
         return {*partitions}
 
     def _add(self, differences: list[Difference]) -> None:
