@@ -75,7 +75,13 @@ class Records:
             deleted = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
             return _xml("DeleteResult", deleted)
         if "uploads" in query:
-            return _xml("ListMultipartUploadsResult", "<IsTruncated>false</IsTruncated>")
+            uploads = "".join(
+                f"<Upload><Key>{escape(upload.key)}</Key><UploadId>{name}</UploadId>"
+                "<Initiated>2026-01-01T00:00:00Z</Initiated></Upload>"
+                for name, upload in self._uploads.items()
+                if upload.key.startswith(query.get("prefix", ""))
+            )
+            return _xml("ListMultipartUploadsResult", f"<IsTruncated>false</IsTruncated>{uploads}")
         if "list-type" in query:
             return self._listed(query)
         return _error(404, "NoSuchLifecycleConfiguration")

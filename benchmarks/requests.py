@@ -52,7 +52,7 @@ WORDS = {
     "object_put_requests": "PUT",
     "op_get_file_status": "HEAD",
 }
-STEPS = ("write", "seal and plan", "commit")
+STEPS = ("write", "seal", "commit")
 
 #: Where the figures of others come from.
 DERIVED = "derived from Hadoop's cost tests"
@@ -139,8 +139,7 @@ def count(options: JobOptions, shape: Shape) -> dict[str, Counter[str]]:
     end("write")
     Job.at(store, job.reference).seal_stage("spark", "1", tasks)
     Job.at(store, job.reference).seal()
-    Job.at(store, job.reference).preview()
-    end("seal and plan")
+    end("seal")
     Job.at(store, job.reference).commit()
     end("commit")
     return steps

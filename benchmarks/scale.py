@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py [--quick] [--json]
 
-By number: jobs of 1,000 to 1,000,000 pending uploads (1,000 a task) are sealed, planned and committed, each
+By number: jobs of 1,000 to 1,000,000 pending uploads (1,000 a task) are sealed and committed, each
 step in a process of its own whose greatest resident size the system tells. The uploads exist in pendingsets
 alone: the server behind them, `null_server.py`, answers their completion as S3 would and makes no object, but
 keeps all records. Our bound of 3,000 requests a second is lifted, but for the row that says so.
@@ -36,6 +36,7 @@ from commit_rate import BUCKET, null_server
 from report import as_markdown, machine, show, write_section
 
 from airflow_s3commit import CommittedTask, Job, JobOptions, JobReference, S3Config, S3Store
+from airflow_s3commit.protocol.model.codec import sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.testing.s3_server import S3Server
 
@@ -61,7 +62,6 @@ RECORDED = {
 COLUMNS = (
     "files",
     "seal, s",
-    "plan, s",
     "commit, s",
     "files/s",
     "CPU, µs a file",
@@ -102,9 +102,10 @@ def _pendingset(store: S3Store, job: Job, first: int, files: int, file: tuple[in
     commits = [upload.in_format(JobOptions().pendingset_format) for upload in commits]
     body = msgspec.json.encode(PendingSet(jobId=job_id, commits=commits, s3commit=extra))
     key = job._context.layout.pendingset("spark", "1", task, "0")  # noqa: SLF001 - no task wrote it
+    store.put(BUCKET, key, body)
     return CommittedTask(
         stage="spark", stage_attempt="1", task=task, attempt="0", location=f"s3://{BUCKET}/{key}",
-        etag=store.put(BUCKET, key, body).etag, files=count, bytes=count * size, rows=count * 1_000_000,
+        sha256=sha256(body), files=count, bytes=count * size, rows=count * 1_000_000,
     )  # fmt: skip
 
 
@@ -129,8 +130,6 @@ def take_step(step: str, endpoint: str, per_second: str | None) -> None:
     if step == "seal":
         job.seal_stage("spark", "1", tasks)
         job.seal()
-    elif step == "plan":
-        job.preview()
     else:
         job.commit()
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -152,12 +151,11 @@ def by_number(counts: list[tuple[int, float | None]]) -> Iterator[tuple[int, flo
 def _steps(
     config: S3Config, count: int, file: tuple[int, int], bound: float | None = None
 ) -> dict[str, dict[str, float]]:
-    """Seal, plan and commit a job; return what each took."""
+    """Seal and commit a job; return what each took."""
     job, tasks = pend(S3Store.connect(config), count, file)
     reference = job.reference
     with_tasks = _WithTasks(reference, tasks)
     steps = {"seal": in_a_process("seal", config, with_tasks)}  # type: ignore[arg-type]
-    steps["plan"] = in_a_process("plan", config, reference)
     steps["commit"] = in_a_process("commit", config, reference, *([str(bound)] if bound else []))
     manifest = job.manifest()
     assert manifest is not None
@@ -222,7 +220,7 @@ def numbers(figures: dict[str, float], *, quick: bool, to_stderr: bool) -> str:
         commit = steps["commit"]
         peak = max(step["mib"] for step in steps.values())
         name = f"{count:,}" + (f", {bound:,.0f}/s bound" if bound else "")
-        seconds = (f"{steps[step]['seconds']:,.1f}" for step in ("seal", "plan", "commit"))
+        seconds = (f"{steps[step]['seconds']:,.1f}" for step in ("seal", "commit"))
         rate, cost = count / commit["seconds"], commit["cpu"] / count * 1e6
         rows.append((name, *seconds, f"{rate:,.0f}", f"{cost:,.0f}", f"{commit['mib']:,.0f}", f"{peak:,.0f}"))
         if bound is None:

@@ -6,7 +6,7 @@
 One Spark session writes the same rows, in turn, round after round, another writer first each time:
 
 - spark: `df.write.partitionBy("dt").parquet("file:…")`: Spark's own writer, to local disk, by renaming;
-- ours, magic / partitioned: `df.write.format("s3commit")` to SeaweedFS, sealed, planned and committed;
+- ours, magic / partitioned: `df.write.format("s3commit")` to SeaweedFS, sealed and committed;
 - ours, weighed: as ours magic, but with Arrow batches limited as Spark does by itself, in bytes too;
 - s3a magic: Spark's own writer through Hadoop's S3A magic committer to the same SeaweedFS;
 - to Python: nothing is written; Spark hands the rows to Python as Arrow's, and they are dropped there. Every

@@ -68,7 +68,7 @@ class Announcing(ForwardingStore):
 
 
 class Generation:
-    """One generation of a dataset, written by a job that is sealed and planned.
+    """One generation of a dataset, written by a sealed job.
 
     Args:
         store: The store.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
     from airflow_s3commit.store.s3.config import S3Config
     from dev.demo.story import Chapter, Check
     from dev.demo.watch import Sight
@@ -120,7 +120,7 @@ def _size(size: int, rows: int | None) -> str:
     return f"{size:,} bytes" if rows is None else f"{size:,} bytes, {rows:,} rows"
 
 
-def _manifest_view(manifest: ManifestRecord, files: Iterable[FileEntry]) -> Panel:
+def _manifest_view(manifest: Manifest, files: Iterable[FileEntry]) -> Panel:
     facts = Table.grid(padding=(0, 2))
     committed = datetime.fromtimestamp(manifest.committed / 1000, UTC)
     counts = manifest.counts

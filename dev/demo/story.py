@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 from datetime import time as time_of_day
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest
-
 from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.manifests import manifest_files, read_manifest
 from airflow_s3commit.testing.programs import ProgramFailed
 from dev.demo.flights import Flights, partition
 from dev.demo.watch import DatasetWatch, Sight
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
     from airflow_s3commit.store.base import ObjectStore
     from dev.airflow_home import RunningAirflow
 
@@ -71,7 +70,7 @@ class Chapter:
     uploaded: Sight
     after: Sight
     job_id: str = ""
-    manifest: ManifestRecord | None = None
+    manifest: Manifest | None = None
     files: list[FileEntry] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
 

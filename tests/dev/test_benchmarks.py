@@ -20,7 +20,7 @@ SMALL: dict[str, list[str]] = {
     "commit_rate": [],
     "requests": [],
     "scale": [],
-    "snapshot": [],
+    "table": [],
     "unchanged": ["--rows", "2000", "--rounds", "1"],
     "write": ["--rows", "2000", "--rounds", "1"],
 }

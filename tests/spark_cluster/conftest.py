@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_s3commit import ManifestRecord, S3Store
+    from airflow_s3commit import Manifest, S3Store
     from airflow_s3commit.testing import S3Server
 
 #: What must never be seen outside the processes that own them.
@@ -239,7 +239,7 @@ class Table:
         prefix = self.destination.prefix
         return [key for key in self.data() if not is_hidden(key.removeprefix(prefix))]
 
-    def manifest(self) -> ManifestRecord:
+    def manifest(self) -> Manifest:
         return latest_manifest(self.store, self.destination)
 
 

@@ -1,21 +1,20 @@
 """How long a reader takes to find the files of a table, how much memory, and how many requests.
 
-    python benchmarks/snapshot.py [--quick] [--json] [--baseline]
+    python benchmarks/table.py [--quick] [--json] [--older]
 
 The store is in this process and answers at once: the figures are the reader's own processor time and memory,
 and its requests are counted. On S3 the requests take time beside that, several at once. A listing counts as
 one request for each 1,000 keys. Each list of files is rendered when it is read, which is part of the time;
 each step is measured in a process of its own, whose memory is what Linux calls its peak, imports included.
 
-With ``--baseline`` it measures in place of that how long it takes to list the files of a table that are older
-than its log. They have Spark's names, of one job for each partition; the listing is made up on the way, and
-the list that is written goes to disk.
+With ``--older`` it measures in place of that the first set-up of a table with files of other programs, which
+lists them. They have Spark's names, of one job for each partition; the listing is made up on the way, and the
+list that is written goes to disk.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import resource
@@ -26,13 +25,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
-from airflow_s3commit.protocol.model.log import LogEntry
 from report import as_markdown, machine, show, write_section
 
 import airflow_s3commit.protocol.model.layout as keys
-from airflow_s3commit import Counts, Destination, ManifestRecord, MemoryStore, baseline, dataset, history
-from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit import Counts, Destination, Job, MemoryStore, dataset, history
+from airflow_s3commit.protocol.model.codec import encode, sha256
+from airflow_s3commit.protocol.model.entry import Commit, Entry
+from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.store.base import ObjectInfo
 
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TABLE = Destination("lake", "t/")
-STEPS = ("history", "snapshot", "files", "dataset")
-BASELINE = "baseline"
+STEPS = ("history", "table", "files", "dataset")
+SETUP = "set-up"
 _PAGE = 1_000
 
 
@@ -61,27 +60,27 @@ class Server(MemoryStore):
         super().__init__(["lake"])
         self._files = files
         self._jobs: dict[str, int] = {}
+        self._newest = ""
         for number in range(1, commits + 1):
-            self._commit(number)
-            write_checkpoint(self, TABLE, number)
+            write_checkpoint(self, TABLE, self._commit(number))
         self.requests: Counter[str] = Counter()
 
-    def _commit(self, number: int) -> None:
+    def _commit(self, number: int) -> Entry:
         job_id = str(UUID(int=number))
         counts = Counts(files=self._files, bytes=self._files << 20, rows=self._files * 1_000)
-        place: dict[str, Any] = {
-            "job_id": job_id, "destination": TABLE.uri, "staging": f"{TABLE.uri}__magic_job-{job_id}/"
-        }  # fmt: skip
-        key = keys.Layout.of(TABLE, job_id).manifest_files
-        self._jobs[key] = number
-        manifest = ManifestRecord(
-            **place, committer="magic", conflict_mode="append", committed=0, counts=counts,
-            partitions={_partition(number): counts}, replaced=Counts(files=0, bytes=0, rows=None),
-            files=f"s3://lake/{key}", files_sha256=hashlib.sha256(self._list(number)).hexdigest(),
-            generation=number, nonce="n",
+        digest = sha256(self._list(number))
+        self._jobs[keys.list_key(TABLE, job_id, digest)] = number
+        commit = Commit(
+            mode="append", partitions={_partition(number): counts}, counts=counts, files_sha256=digest
+        )
+        entry = Entry(
+            destination=TABLE.uri, number=number, kind="commit", prev=self._newest, since=0, job_id=job_id,
+            commit=commit, nonce=f"n-{number}",
         )  # fmt: skip
-        entry = LogEntry(**place, number=number, kind="commit", manifest=manifest, nonce=f"n-{number}")
-        self.put("lake", keys.entry_key(TABLE, number), encode(entry))
+        body = encode(entry)
+        self._newest = sha256(body)
+        self.put("lake", keys.entry_key(TABLE, number), body)
+        return entry
 
     def _list(self, number: int) -> bytes:
         """Return the list of a commit's files, with names as Spark makes them and without statistics."""
@@ -179,16 +178,16 @@ def _steps(server: Server) -> dict[str, Callable[[], object]]:
         return dataset(server, TABLE, filesystem=LocalFileSystem(), schema=pa.schema([("n", pa.int64())]))
 
     return {
-        BASELINE: lambda: baseline(server, TABLE, dry_run=False),
+        SETUP: lambda: Job.setup(server, TABLE),
         "history": lambda: list(history(server, TABLE, limit=20)),
-        "snapshot": lambda: read_snapshot(server, TABLE),
+        "table": lambda: read_table(server, TABLE),
         "files": lambda: find_table(server, TABLE, Choice()),
         "dataset": open_dataset,
     }
 
 
 def _measure(commits: int, files: int, step: str, results: Any) -> None:
-    server = (OlderServer if step == BASELINE else Server)(commits, files)
+    server = (OlderServer if step == SETUP else Server)(commits, files)
     run = _steps(server)[step]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     clock, cpu = time.perf_counter(), time.process_time()
@@ -215,16 +214,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the commits and of the files")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
-    parser.add_argument("--baseline", action="store_true", help="only the list of a million older files")
+    parser.add_argument("--older", action="store_true", help="only the list of a million older files")
     options = parser.parse_args()
     less = 10 if options.quick else 1
-    if options.baseline:
-        name, title, noun = "baseline", "What a baseline needs", "older jobs"
+    if options.older:
+        name, title, noun = "older", "What the first set-up needs", "older jobs"
         how = "The listing is made up in the process that lists it, and the list is written to a file."
-        cases = [(1_000 // less, 1_000, BASELINE)]
+        cases = [(1_000 // less, 1_000, SETUP)]
     else:
-        name, title, noun = "snapshot", "What a reader needs", "commits"
-        how = "Commits append, so all are live. There is no _SUCCESS, so history lists the whole log."
+        name, title, noun = "table", "What a reader needs", "commits"
+        how = "Commits append, so all are live. History is that of the newest 20."
         cases = [(*size, step) for size in ((1_000 // less, 1_000), (10_000 // less, 1)) for step in STEPS]
     figures: dict[str, float] = {}
     rows = []
