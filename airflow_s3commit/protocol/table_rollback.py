@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.table import Pieces
-from airflow_s3commit.protocol.steps.rollback import Change, plan_rollback, roll_back
+from airflow_s3commit.protocol.steps.rollback import Change, enter_rollback, plan_rollback
 from airflow_s3commit.store.base import ObjectStore
 
 
@@ -93,6 +93,7 @@ def rollback(
     home = Destination.of(destination)
     layout = Layout.of(home, new_uuid())
     context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
+    options = JobOptions(conflict_mode="replace", retain=retain)
     change = plan_rollback(context, to, newest)
     report = RollbackReport(
         destination=home.uri,
@@ -103,12 +104,12 @@ def rollback(
         files=_files(change, change.restores),
         restored=_files(change, change.returning),
         removed=_files(change, change.leaving),
-        retain=JobOptions(retain=retain).retain,
+        retain=retain,
     )
     if dry_run or not change.restores:
         return report
     look_at_destination(context)
-    entry = roll_back(context, to, retain=retain, seen=change.now)
+    entry = enter_rollback(context, change, options)
     return replace(report, generation=entry.number if entry is not None else None)
 
 

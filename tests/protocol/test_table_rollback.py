@@ -5,41 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest, read_success
-from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 
-from airflow_s3commit import RollbackReport, baseline, rollback
+from airflow_s3commit import RollbackReport, rollback
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     InvalidOption,
     NoSuchKey,
     NotReversible,
 )
-from airflow_s3commit.protocol.inspect.history import history
-from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
+from airflow_s3commit.protocol.manifests import latest_manifest, read_manifest, read_success
+from airflow_s3commit.protocol.steps.fold import read_table
 from tests.cases import each
-from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
-from tests.protocol.metadata.test_snapshot import (
+from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, apart, named, once
+from tests.protocol.sweep.test_history import (
+    DAY,
     FIRST,
     FLIGHTS,
     NEW,
+    NEXT,
     OLD,
     OLD2,
     THIRD,
     WEEK,
+    swept,
     table,
     two_generations,
 )
-from tests.protocol.sweep.test_history import DAY, swept
 
 
-def rolled_back(lake: Lake, to: int = 1, **asked: Any) -> RollbackReport:
+def rolled_back(lake: Lake, to: int = 2, **asked: Any) -> RollbackReport:
     """Roll the table back."""
-    return rollback(lake.store, FLIGHTS, to=to, clock=lake.clock, new_id=_ids(lake), threads=0, **asked)
-
-
-def _ids(lake: Lake) -> Any:
-    return lambda: an_id(lake.new_id())
+    return rollback(lake.store, FLIGHTS, to=to, clock=lake.clock, new_id=lake.new_id, threads=0, **asked)
 
 
 @each("retain", ["0s", "1d"])
@@ -51,33 +47,27 @@ def test_a_rollback_restores_the_table(retain: str, is_apart: bool) -> None:
     lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, conflict_mode="append").commit()
     untouched = lake.store.head(BUCKET, ROOT + OLD).etag
     report = rolled_back(lake, retain=retain)
-    assert (report.generation, report.newest, report.partitions) == (4, 3, ["dt=1", "dt=3"])
+    assert (report.generation, report.newest, report.partitions) == (5, 4, ["dt=1", "dt=3"])
     assert (report.files, report.restored, report.removed) == (1, 1, 2)
-    assert table(lake) == table(lake, 1) == {OLD, OLD2}
+    assert table(lake) == table(lake, 2) == {OLD, OLD2}
     assert lake.store.head(BUCKET, ROOT + OLD).etag == untouched
     kept = {NEW, named("dt=3/a", THIRD)} if retain == "1d" else set()
     assert lake.data().keys() == {OLD, OLD2} | kept
-    manifest = next(history(lake.store, FLIGHTS))
-    assert (manifest.generation, manifest.rolled_back_to, manifest.counts.files) == (4, 1, 1)
-    assert {name: counts.files for name, counts in manifest.partitions.items()} == {"dt=1": 1, "dt=3": 0}
-    assert [entry.key for entry in manifest_files(lake.store, manifest)] == [ROOT + OLD]
-    success = read_success(lake.store, FLIGHTS)
-    assert (success.generation, success.filenames) == (4, [f"/{ROOT}{OLD}"])
+    manifest = latest_manifest(lake.store, FLIGHTS)
+    assert (manifest.generation, manifest.rolled_back_to, manifest.replaced.files) == (5, 2, 2)
+    assert read_success(lake.store, FLIGHTS).generation == 5
     assert read_manifest(lake.store, FLIGHTS, manifest.job_id) == manifest
-    whole = verify(lake.store, FLIGHTS, threads=0)
-    assert isinstance(whole, TableReport)
-    assert (whole.sound, whole.log, whole.files) == (True, [], 2)
-    assert verify(lake.store, FLIGHTS, job_id=manifest.job_id, threads=0).complete
+    assert lake.keys(f"{ROOT}_s3commit/open/") == []
 
 
 def test_a_rollback_can_be_rolled_back() -> None:
     """What a rollback retains comes back by another one, and the table is the same as before."""
     lake = two_generations()
     rolled_back(lake, retain=WEEK)
-    report = rolled_back(lake, to=2)
-    assert (report.generation, report.restored, report.removed) == (4, 1, 1)
+    report = rolled_back(lake, to=3)
+    assert (report.generation, report.restored, report.removed) == (5, 1, 1)
     assert table(lake) == {NEW, OLD2}
-    assert table(lake, 3) == {OLD, OLD2}
+    assert table(lake, 4) == {OLD, OLD2}
 
 
 def test_a_dry_run_changes_nothing() -> None:
@@ -92,7 +82,7 @@ def test_a_dry_run_changes_nothing() -> None:
 def test_a_table_without_changes_is_left_alone() -> None:
     """A rollback to the newest generation, or a second one to the same, makes no entry."""
     lake = two_generations()
-    assert rolled_back(lake, to=2).generation is None
+    assert rolled_back(lake, to=3).generation is None
     rolled_back(lake)
     before = lake.keys(f"{ROOT}_s3commit/")
     assert rolled_back(lake).partitions == []
@@ -110,17 +100,15 @@ def test_later_jobs_continue_from_the_rollback() -> None:
     assert table(lake) == {OLD, OLD2}
 
 
-def test_a_job_that_planned_before_plans_again() -> None:
-    """A rollback between a job's plan and its entry is a conflict, like a replace."""
+def test_a_job_that_publishes_meanwhile_decides_anew() -> None:
+    """A rollback before a job's entry is like a replace: the job takes the files that came back."""
     lake = two_generations()
     job = lake.sealed({"dt=1/a": b"newest"}, job_id=THIRD, retain=WEEK)
-    job.plan()
     lake.store.before = once("complete_upload", "", lambda: (lake.store.rest(), rolled_back(lake))[0])
     job.commit()
     assert table(lake) == {named("dt=1/a", THIRD), OLD2}
-    snapshot = read_snapshot(lake.store, FLIGHTS)
-    assert snapshot is not None
-    assert [(one.number, one.removed) for one in snapshot.retained() if not one.released] == [(1, 5)]
+    retained = read_table(lake.store, FLIGHTS).retained
+    assert {generation: one.pieces for generation, one in retained.items()} == {5: {"dt=1": [2]}}
 
 
 def test_restored_files_are_not_released() -> None:
@@ -128,7 +116,7 @@ def test_restored_files_are_not_released() -> None:
     lake = two_generations()
     rolled_back(lake, retain="1d")
     lake.store_clock.advance(9 * DAY)
-    assert [one.generation for one in swept(lake).plan.replaced] == [3]
+    assert [one.generation for one in swept(lake).plan.replaced] == [4]
     assert lake.data().keys() == {OLD, OLD2}
     assert table(lake) == {OLD, OLD2}
 
@@ -137,12 +125,14 @@ def test_a_release_that_came_first_refuses() -> None:
     """Files that a sweep has released do not come back, even if they still exist."""
     lake = two_generations()
     lake.store_clock.advance(8 * DAY)
-    lake.store.after = once("put", "3.json", Crash())
+    lake.store.after = once("put", NEXT, Crash())
     with pytest.raises(Crash):
         swept(lake)
     lake.store.rest()
     assert OLD in lake.data()
-    with pytest.raises(NotReversible, match="generation 1 in dt=1 have been replaced since, and are deleted"):
+    with pytest.raises(
+        NotReversible, match="generation 2 in dt=1 were replaced since, and are deleted or released"
+    ):
         rolled_back(lake)
     swept(lake)
     with pytest.raises(NotReversible):
@@ -155,20 +145,18 @@ def test_a_release_that_comes_between_refuses(retain: str) -> None:
     with apart():
         lake = two_generations()
     lake.store_clock.advance(8 * DAY)
-    lake.store.before = once("put", "00003.json", lambda: (lake.store.rest(), swept(lake))[0])
+    lake.store.before = once("put", NEXT, lambda: (lake.store.rest(), swept(lake))[0])
     with pytest.raises(NotReversible, match="deleted or released"):
         rolled_back(lake, retain=retain)
     assert table(lake) == {NEW, OLD2}
-    assert [key for key in lake.keys(f"{ROOT}_s3commit/manifests/") if key.endswith(".jsonl")] == [
-        f"{ROOT}_s3commit/manifests/{job}.jsonl" for job in sorted([FIRST, lake.job().reference.job_id])
-    ]
+    assert lake.keys(f"{ROOT}_s3commit/open/") == []
 
 
 def test_without_retention_there_is_no_way_back() -> None:
     """Files that were deleted at once do not come back, and the error says so without changing anything."""
     lake = two_generations(retain="0s")
     before = lake.everything()
-    with pytest.raises(NotReversible, match="cannot be rolled back to generation 1"):
+    with pytest.raises(NotReversible, match="cannot be rolled back to generation 2"):
         rolled_back(lake, dry_run=True)
     assert lake.everything() == before
 
@@ -181,81 +169,103 @@ def test_a_missing_or_changed_file_is_named(fault: str) -> None:
         lake.store.delete(BUCKET, ROOT + OLD)
     else:
         lake.store.put(BUCKET, ROOT + OLD, b"x")
-    with pytest.raises(NotReversible, match=f"{ROOT}{OLD} is {fault}; nothing was changed"):
+    with pytest.raises(NotReversible, match=f"{ROOT}{OLD} is gone or changed; nothing was changed"):
         rolled_back(lake)
 
 
 def test_a_commit_meanwhile_refuses() -> None:
     """A commit after the caller's look, or before the entry, refuses the rollback."""
     lake = two_generations()
-    with pytest.raises(DestinationChanged, match="generation 2 by now"):
-        rolled_back(lake, newest=1)
+    with pytest.raises(DestinationChanged, match="generation 3 by now"):
+        rolled_back(lake, newest=2)
 
     def intrude() -> None:
         lake.store.rest()
         lake.sealed({"dt=1/z": b"z"}, job_id=THEIRS, conflict_mode="append").commit()
 
-    lake.store.before = once("put", "00003.json", intrude)
-    with pytest.raises(DestinationChanged, match="generation 3 by now"):
+    lake.store.before = once("put", NEXT, intrude)
+    with pytest.raises(DestinationChanged, match="generation 4 came in between"):
         rolled_back(lake)
     assert named("dt=1/z", THEIRS) in table(lake)
+    assert lake.keys(f"{ROOT}_s3commit/open/") == []
 
 
 def test_an_abort_meanwhile_does_not_matter() -> None:
     """A rollback that loses its number to an abort takes the next one."""
     lake = two_generations()
     lake.set_up(THEIRS)
-    lake.store.before = once("put", "00003.json", lambda: (lake.store.rest(), lake.job(THEIRS).abort())[0])
-    assert rolled_back(lake).generation == 4
+    lake.store.before = once("put", NEXT, lambda: (lake.store.rest(), lake.job(THEIRS).abort())[0])
+    assert rolled_back(lake).generation == 5
     assert table(lake) == {OLD, OLD2}
 
 
 @each("verb", ["put", "delete"])
-@each("nth", [1, 2, 3, 4])
-def test_a_rollback_that_dies_is_finished_by_others(verb: str, nth: int) -> None:
-    """Wherever it dies, the next rollback and a sweep set the table, the objects and the marker right."""
+@each("nth", range(1, 9))
+def test_a_rollback_that_dies_is_ended_by_a_sweep(verb: str, nth: int) -> None:
+    """Wherever it dies, a sweep finishes it or takes it back, and then it can be run again."""
     lake = two_generations()
     lake.store.die(verb, nth=nth, after=True)
     try:
         rolled_back(lake)
     except Crash:
         lake.store.rest()
+        lake.store_clock.advance(DAY)
+        assert lake.sweep().failures == []
+        assert lake.keys(f"{ROOT}_s3commit/open/") == []
         rolled_back(lake)
     lake.store.rest()
     lake.store_clock.advance(9 * DAY)
     swept(lake)
     assert table(lake) == {OLD, OLD2}
     assert lake.data().keys() == {OLD, OLD2}
+    assert read_success(lake.store, FLIGHTS).generation == latest_manifest(lake.store, FLIGHTS).generation
 
 
-def test_files_older_than_the_log_do_not_come_back() -> None:
-    """If a replace removed files that no list names, the generation before cannot come back."""
+def test_files_older_than_the_log_come_back() -> None:
+    """The first entry lists them, so a replace that retained them can be undone."""
     lake = Lake()
     lake.put({"dt=1/old": b"old"})
-    lake.sealed({"dt=2/a": b"2"}, job_id=FIRST, conflict_mode="append").commit()
     lake.sealed({"dt=1/a": b"new"}, retain=WEEK).commit()
-    with pytest.raises(NotReversible, match="older than its log"):
-        rolled_back(lake, to=2)
-    lake.sealed({"dt=2/b": b"b"}, job_id=THIRD, conflict_mode="append").commit()
-    rolled_back(lake, to=3)
-    assert table(lake) == {named("dt=2/a", FIRST), NEW}
+    rolled_back(lake, to=1)
+    assert (table(lake), lake.data().keys()) == ({"dt=1/old"}, {"dt=1/old"})
 
 
 def test_invalid_arguments_are_refused() -> None:
     """An unknown generation and a text that is not a duration are refused."""
     lake = two_generations()
-    with pytest.raises(NoSuchKey, match="no generation 9: the newest is 2"):
+    with pytest.raises(NoSuchKey, match="no generation 9; the newest is 3"):
         rolled_back(lake, to=9)
     with pytest.raises(InvalidOption, match="retain"):
         rolled_back(lake, retain="a week")
 
 
-def test_a_rollback_that_changes_nothing_leaves_the_markers_of_partitions() -> None:
-    """Only markers of an earlier rollback are written again, not those of a commit with its own or none."""
+def test_the_markers_of_partitions_follow_a_rollback() -> None:
+    """A partition that has files again gets the rollback's marker, one without files loses its own."""
     lake = Lake()
-    lake.put({"dt=1/old": b"old"})
-    lake.sealed({"dt=1/a": b"1"}, conflict_mode="append", partition_success=True).commit()
-    baseline(lake.store, FLIGHTS, dry_run=False, clock=lake.clock, new_id=_ids(lake), threads=0)
-    before = lake.get(f"{ROOT}dt=1/_SUCCESS")
-    assert rolled_back(lake, to=3).generation is None
-    assert lake.get(f"{ROOT}dt=1/_SUCCESS") == before
+    lake.sealed({"dt=1/a": b"1"}, job_id=FIRST, conflict_mode="append", partition_success=True).commit()
+    lake.sealed({"dt=2/a": b"2"}, conflict_mode="append").commit()
+    with pytest.raises(InvalidOption, match="partition_success=True"):
+        rolled_back(lake, retain=WEEK)
+    assert lake.keys(f"{ROOT}_s3commit/open/") == []
+    rolled_back(lake)
+    markers = [key for key in lake.keys(f"{ROOT}dt=") if key.endswith("_SUCCESS")]
+    assert markers == [f"{ROOT}dt=1/_SUCCESS"]
+
+
+def test_a_retention_is_refused_if_markers_come_in_between() -> None:
+    """A job that asks for markers before the rollback's entry makes it lack what its readers rely on."""
+    lake = two_generations(retain="1d")
+    lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, conflict_mode="append").commit()
+    lake.store_clock.advance(DAY * 3)
+    swept(lake)
+
+    def intrude() -> None:
+        lake.store.rest()
+        lake.set_up(THEIRS, conflict_mode="append", partition_success=True)
+        lake.job(THEIRS).seal([])
+        lake.job(THEIRS).commit()
+
+    lake.store.before = once("put", f"log/{6:020d}.json", intrude)
+    with pytest.raises(InvalidOption, match="partition_success=True"):
+        rolled_back(lake, to=3, retain=WEEK)
+    assert lake.keys(f"{ROOT}_s3commit/open/") == []

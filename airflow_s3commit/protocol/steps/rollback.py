@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey, NotReversible
+from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, NoSuchKey, NotReversible
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
@@ -26,6 +26,7 @@ from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending
+from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.setup import set_up
 from airflow_s3commit.store.base import Head, ObjectInfo
 from airflow_s3commit.store.execute import in_batches, outcomes
@@ -136,11 +137,22 @@ def roll_back(context: JobContext, to: int, *, retain: str = "0s", seen: int | N
         Unavailable: Other entries came first a hundred times. Nothing was changed: run it again.
 
     """
-    with naming(context, f"rollback to generation {to}"):
-        change = plan_rollback(context, to, seen)
-        if not change.restores:
-            return None
-        options = JobOptions(conflict_mode="replace", retain=retain)
+    change = plan_rollback(context, to, seen)
+    return enter_rollback(context, change, JobOptions(conflict_mode="replace", retain=retain))
+
+
+def enter_rollback(context: JobContext, change: Change, options: JobOptions) -> Entry | None:
+    """Commit a rollback that was planned. Arguments, results and errors as for `roll_back`.
+
+    Args:
+        context: A new job of the destination, with an id that nobody has used.
+        change: What `plan_rollback` returned.
+        options: Options of the commit.
+
+    """
+    if not change.restores:
+        return None
+    with naming(context, f"rollback to generation {change.to}"):
         job = set_up(context, options, {}).record
         log = Log(context, job.base)
         log.read()
@@ -148,18 +160,19 @@ def roll_back(context: JobContext, to: int, *, retain: str = "0s", seen: int | N
         def entry_after(head: Position) -> Entry:
             store, home = context.store, context.layout.destination
             table = read_table(store, home, head.number)
+            refuse_markers_beside_retained(context, options, log.marks, lambda: table)
             if table.generation != change.now:
                 raise DestinationChanged(
-                    f"{home.uri}: generation {table.generation} came in between, which a rollback to {to}"
-                    " would take back too; nothing was changed. Decide again"
+                    f"{home.uri}: generation {table.generation} came in between, which a rollback to"
+                    f" {change.to} would take back too; nothing was changed. Decide again"
                 )
             # A release may have come in between.
-            anew = change_between(read_table(store, home, to), table)
+            anew = change_between(read_table(store, home, change.to), table)
             return ending(context, head, job, commit=_commit(table, anew, options))
 
         try:
             end = log.end_job(entry_after, otherwise="Nothing was changed: run it again")
-        except (DestinationChanged, NotReversible) as error:
+        except (DestinationChanged, InvalidOption, NotReversible) as error:
             end = abandon(context, log, job, str(error))
             if end.kind == "abandon":
                 undo(context, end)
@@ -168,7 +181,7 @@ def roll_back(context: JobContext, to: int, *, retain: str = "0s", seen: int | N
             undo(context, end)
             raise DestinationChanged(f"{context.name} was aborted by another process; nothing was changed")
         finish(context, end)
-        logger.info("%s: rolled back to %d, generation %d", end.destination, to, end.number)
+        logger.info("%s: rolled back to %d, generation %d", end.destination, change.to, end.number)
         return end
 
 
