@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.metadata.store_check import look_at_destination
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -108,7 +107,6 @@ def rollback(
     )
     if dry_run or not change.restores:
         return report
-    look_at_destination(context)
     entry = enter_rollback(context, change, options)
     return replace(report, generation=entry.number if entry is not None else None)
 

@@ -121,21 +121,6 @@ def look_at_conditions(context: JobContext, bucket: str, key: str, body: bytes, 
     seen.conditions.add(bucket)
 
 
-def look_at_destination(context: JobContext) -> None:
-    """Try conditional writes in the destination's bucket, on a probe that is deleted again.
-
-    Raises:
-        StoreUnsuitable: As for `look_at_conditions`.
-
-    """
-    store, bucket, key = context.store, context.bucket, context.layout.probe
-    if bucket in _seen_of(store).conditions:
-        return
-    where = join_uri(bucket, key)
-    with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
-        look_at_conditions(context, bucket, key, _PROBE, store.put(bucket, key, _PROBE).etag)
-
-
 def look_at_bulk_deletes(context: JobContext) -> None:
     """Find out whether bulk deletes in the destination's bucket heed ETags, before the first one with them.
 

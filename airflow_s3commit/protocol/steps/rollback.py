@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending
 from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
-from airflow_s3commit.protocol.steps.setup import set_up
+from airflow_s3commit.protocol.steps.setup import look_at_record, set_up
 from airflow_s3commit.store.base import Head, ObjectInfo
 from airflow_s3commit.store.execute import in_batches, outcomes
 
@@ -153,7 +153,9 @@ def enter_rollback(context: JobContext, change: Change, options: JobOptions) -> 
     if not change.restores:
         return None
     with naming(context, f"rollback to generation {change.to}"):
-        job = set_up(context, options, {}).record
+        stored = set_up(context, options, {})
+        look_at_record(context, stored)
+        job = stored.record
         log = Log(context, job.base)
         log.read()
 

@@ -71,14 +71,24 @@ def open_job(
         look_at_uploads(context, options)
         context = replace(context, store=with_headers(context.store, options.object_options.of_records))
         stored = set_up(context, options, facts, adopting=adopting)
-        key = job_key(context.layout.destination, context.job_id)
-        try:
-            look_at_conditions(context, context.bucket, key, encode(stored.record), stored.etag)
-        except StoreUnsuitable as error:
-            with noting(error, f"deleting {join_uri(context.bucket, key)}", "it is left until a sweep"):
-                delete_record(context, context.bucket, key)
-            raise
+        look_at_record(context, stored)
         return stored.record
+
+
+def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
+    """Look at conditional writes on a job's new record.
+
+    Raises:
+        StoreUnsuitable: The store does not do what a job relies on. The job's record is removed.
+
+    """
+    key = job_key(context.layout.destination, context.job_id)
+    try:
+        look_at_conditions(context, context.bucket, key, encode(stored.record), stored.etag)
+    except StoreUnsuitable as error:
+        with noting(error, f"deleting {join_uri(context.bucket, key)}", "it is left until a sweep"):
+            delete_record(context, context.bucket, key)
+        raise
 
 
 def set_up(
