@@ -127,7 +127,7 @@ def delete_records(context: JobContext, keys: Iterable[str]) -> None:
 
 
 def delete_ours(
-    context: JobContext, uploads: Iterable[PendingUpload], kept: Container[str] = ()
+    context: JobContext, uploads: Iterable[PendingUpload], kept: Container[tuple[str, str]] = ()
 ) -> tuple[int, int]:
     """Abort uploads that Hadoop named, and delete the objects of those that it completed.
 
@@ -139,7 +139,7 @@ def delete_ours(
     Args:
         context: The job.
         uploads: The uploads.
-        kept: Keys of objects that stay.
+        kept: Keys and ETags of objects that stay.
 
     Returns:
         How many uploads are aborted, and how many objects are deleted.
@@ -155,7 +155,7 @@ def delete_ours(
         doomed = (
             ObjectToDelete(one.destinationKey, etag)
             for one, etag in _completed(context, own)
-            if one.destinationKey not in kept
+            if (one.destinationKey, etag) not in kept
         )
         deleted += delete_objects(context, doomed, "record")
     return aborted, deleted

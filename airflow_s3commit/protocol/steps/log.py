@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed, Unavailable
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    InvalidRecord,
+    NoSuchKey,
+    PreconditionFailed,
+    Unavailable,
+)
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import PROSE, decode, encode, largest, sha256
@@ -317,6 +322,14 @@ def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | 
 
 def write_receipt(store: ObjectStore, home: Destination, entry: Entry) -> None:
     """Copy the entry that ended a job to its receipt, unless that is there. Repeatable."""
-    if entry.job_id is not None:
-        with suppress(PreconditionFailed):
-            store.put(home.bucket, receipt_key(home, entry.job_id), encode(entry), if_none_match=True)
+    if entry.job_id is None:
+        return
+    key = receipt_key(home, entry.job_id)
+    try:
+        store.put(home.bucket, key, encode(entry), if_none_match=True)
+    except PreconditionFailed:
+        return
+    except AccessDenied:
+        # A bucket may demand encryption, of which nobody knows once the job's record is gone.
+        if not records.exists(store, home.bucket, key):
+            raise

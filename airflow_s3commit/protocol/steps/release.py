@@ -147,7 +147,7 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
             yield info
         elif owner is None or older is not None or (_partition(context, info), None) in jobs:
             older = older or OlderFiles(context.store, context.layout.destination, table, pieces)
-            if older.has(info) or unowned.get(info.key) == info.etag:
+            if (info.key, info.etag) in older or unowned.get(info.key) == info.etag:
                 yield info
 
 
@@ -171,7 +171,7 @@ def strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
     found: dict[str, list[ObjectInfo]] = {}
     for info in suspects:
         owner = owner_of(info.key)
-        is_known = owner in after.jobs_in(_partition(context, info)) or older.has(info)
+        is_known = owner in after.jobs_in(_partition(context, info)) or (info.key, info.etag) in older
         if owner is not None and not is_known:
             found.setdefault(owner, []).append(info)
     return found
