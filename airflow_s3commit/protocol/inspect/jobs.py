@@ -241,7 +241,6 @@ class _Look:
     def summary(self, opened: OpenJob, folder: StagingFolder) -> JobSummary:
         """Return the summary of a job that has records or a staging folder."""
         home, record = self._destination, opened.record
-        newest = max([folder.newest, *(info.modified for info in opened.records.values())])
         known = JobSummary(
             job_id=opened.job_id,
             destination=record.destination if record is not None else None,
@@ -250,8 +249,8 @@ class _Look:
             since=record.created if record is not None else None,
             options=record.options if record is not None else None,
             context=record.context if record is not None else {},
-            age=_age(opened.since(home), self.now),
-            silent=_age(newest, self.now),
+            age=_age(opened.sealed or opened.created, self.now),
+            silent=_age(max(folder.newest, opened.newest), self.now),
             problem=opened.problem or None,
         )
         try:
@@ -260,10 +259,10 @@ class _Look:
             if end is not None:
                 left = {"staging": known.staging, "options": known.options, "silent": known.silent}
                 return replace(ended_summary(end, self.now), problem=known.problem, **left)
-            if not opened.records:
+            if not opened.newest:
                 hadoop = find_hadoop_job(self._store, home, opened.job_id, most=_MAX_CHECKED_UPLOADS)
                 return known if hadoop is None else _hadoop_summary(known, hadoop)
-            if opened.is_sealed(home):
+            if opened.sealed is not None:
                 known = replace(known, state="sealed")
                 seal = find_seal(context)
                 if seal is not None:

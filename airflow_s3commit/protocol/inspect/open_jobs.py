@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
 from airflow_s3commit.protocol.inspect.staging import is_id
@@ -11,33 +11,30 @@ from airflow_s3commit.protocol.metadata.records import fetch_listed
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
-from airflow_s3commit.protocol.model.layout import (
-    MAGIC_PREFIX,
-    Layout,
-    job_key,
-    open_jobs_prefix,
-    open_prefix,
-    seal_key,
-)
-from airflow_s3commit.store.base import Fetched, ObjectInfo, ObjectStore
+from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, open_jobs_prefix, open_prefix
+from airflow_s3commit.store.base import Fetched, ObjectStore
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class OpenJob:
-    """A job with records among those of open jobs.
+    """A job with records among those of open jobs. Times are by the store's clock.
 
     Attributes:
         job_id: The job.
-        records: The records, by key.
-        record: The job's own; None if it is missing or cannot be read.
+        created: When it was set up; None if its own record is missing.
+        sealed: When it was sealed; None if it is not.
+        newest: When the newest of its records was written.
+        record: Its own record; None if it is missing or cannot be read.
         problem: Why it cannot be read; empty if it can, or is missing.
 
     """
 
     job_id: str
-    records: dict[str, ObjectInfo] = field(default_factory=dict)
+    created: float | None = None
+    sealed: float | None = None
+    newest: float = 0.0
     record: JobRecord | None = None
     problem: str = ""
 
@@ -46,16 +43,6 @@ class OpenJob:
         if self.record is None:
             return home.below(MAGIC_PREFIX + self.job_id)
         return Destination.parse(self.record.staging)
-
-    def since(self, home: Destination) -> float | None:
-        """Return when the job was sealed or, if it is not, set up, by the store's clock."""
-        sealed = self.records.get(seal_key(home, self.job_id))
-        found = sealed or self.records.get(job_key(home, self.job_id))
-        return found.modified if found is not None else None
-
-    def is_sealed(self, home: Destination) -> bool:
-        """Return whether the job has a seal."""
-        return seal_key(home, self.job_id) in self.records
 
 
 def find_open(store: ObjectStore, home: Destination, job_id: str | None = None) -> list[OpenJob]:
@@ -77,9 +64,15 @@ def find_open(store: ObjectStore, home: Destination, job_id: str | None = None) 
     own = []
     for info in store.list_objects(home.bucket, prefix if job_id is None else open_prefix(home, job_id)):
         owner, slash, name = info.key[len(prefix) :].partition("/")
-        if slash and is_id(owner):
-            found.setdefault(owner, OpenJob(owner)).records[info.key] = info
-            own += [info] if name == "job.json" else []
+        if not slash or not is_id(owner):
+            continue
+        job = found.setdefault(owner, OpenJob(owner))
+        job.newest = max(job.newest, info.modified)
+        if name == "job.json":
+            job.created = info.modified
+            own.append(info)
+        elif name == "sealed.json":
+            job.sealed = info.modified
     for info, outcome in fetch_listed(store, home.bucket, own, lambda _: largest(JobRecord)):
         job = found[info.key[len(prefix) :].partition("/")[0]]
         where = join_uri(home.bucket, info.key)

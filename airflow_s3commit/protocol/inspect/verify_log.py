@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -77,21 +77,6 @@ class Ending(NamedTuple):
     is_commit: bool
 
 
-class Misplaced(NamedTuple):
-    """A partition whose ``_SUCCESS`` is not the one that follows from the log.
-
-    Attributes:
-        partition: The partition.
-        number: The newest entry that touched it.
-        generation: The generation that its marker must name; 0 if it must have none.
-
-    """
-
-    partition: str
-    number: int
-    generation: int
-
-
 @dataclass
 class LogCheck:
     """The entries of a log, what they add up to, and what is wrong.
@@ -111,7 +96,8 @@ class LogCheck:
         unfinished: The jobs that have ended, and that may not be cleaned up yet: those that had a record of
             their own after the log was read, and those that ended later.
         findings: What is wrong.
-        misplaced: Which partitions have another ``_SUCCESS`` than they must have, by its key.
+        marked: The newest entry that touched each partition, of those that have had a ``_SUCCESS`` of their
+            own. It has the marker of that entry if the table has files there, and else none.
 
     """
 
@@ -126,10 +112,8 @@ class LogCheck:
     open: dict[str, OpenJob] = field(default_factory=dict)
     unfinished: dict[str, Ending] = field(default_factory=dict)
     findings: list[LogFinding] = field(default_factory=list)
-    misplaced: dict[str, Misplaced] = field(default_factory=dict)
+    marked: dict[str, int] = field(default_factory=dict)
     _digests: dict[int, str] = field(default_factory=dict)
-    #: The newest entry that touched each partition, of those that have had a marker.
-    _marked: dict[str, int] = field(default_factory=dict)
     #: The commits whose lists of files are objects of their own.
     _lists: dict[int, Source] = field(default_factory=dict)
 
@@ -274,7 +258,7 @@ class LogCheck:
         """Take into account the markers of partitions that a commit writes or takes away."""
         if entry.marks and entry.commit is not None:
             touched = {*_touched(entry.commit), *left} - {""}
-            self._marked.update(dict.fromkeys(touched, entry.number))
+            self.marked.update(dict.fromkeys(touched, entry.number))
 
     def _checkpointed(self, generation: int | None) -> Table | None:
         """Return a table from its newest checkpoint, where entries before that are damaged."""
@@ -366,13 +350,11 @@ class LogCheck:
         at_work = self._at_work()
         if self.newest is None or at_work is None:
             return
-        wrong = self._wrong_markers(self._marked.keys() - at_work)
+        wrong = self._wrong_markers({one: self.marked[one] for one in self.marked.keys() - at_work})
         self.catch_up()
-        for misplaced, problem in wrong:
-            if self._marked[misplaced.partition] == misplaced.number:
-                key = self.destination.key(f"{misplaced.partition}/{SUCCESS}")
-                self.misplaced[key] = misplaced
-                self._add(key, problem, _PARTITION_MARKER)
+        for partition, number, problem in wrong:
+            if self.marked[partition] == number:
+                self._add(self.destination.key(f"{partition}/{SUCCESS}"), problem, _PARTITION_MARKER)
 
     def _at_work(self) -> set[str] | None:
         """Return the partitions that unfinished jobs have touched; None for all."""
@@ -384,22 +366,21 @@ class LogCheck:
             touched |= _touched(commit) if commit is not None else set()
         return touched
 
-    def _wrong_markers(self, partitions: Iterable[str]) -> list[tuple[Misplaced, str]]:
-        """Return the partitions whose marker is not the expected one, in their order, and what is wrong."""
+    def _wrong_markers(self, newest: Mapping[str, int]) -> list[tuple[str, int, str]]:
+        """Return the partitions whose marker is not that of their newest entry, these, and what is wrong."""
         assert self.newest is not None
         bucket, limit = self.destination.bucket, largest(SuccessData)
-        wrong: list[tuple[Misplaced, str]] = []
-        calls = ((one, Get(bucket, self.destination.key(f"{one}/{SUCCESS}"), limit)) for one in partitions)
+        wrong = []
+        calls = ((one, Get(bucket, self.destination.key(f"{one}/{SUCCESS}"), limit)) for one in newest)
         for partition, outcome in outcomes(self.store, calls, NoSuchKey, TooLarge):
-            number = self._marked[partition]
-            generation = number if self.newest.live.get(partition) else 0
             found = None
             if isinstance(outcome, Fetched):
                 with suppress(InvalidRecord):
                     found = decode(SuccessData, outcome.body, outcome.info.key).generation
+            generation = newest[partition] if self.newest.live.get(partition) else 0
             problem = _marker_problem(generation, found, is_there=not isinstance(outcome, NoSuchKey))
             if problem:
-                wrong.append((Misplaced(partition, number, generation), problem))
+                wrong.append((partition, newest[partition], problem))
         return sorted(wrong)
 
     def _add(self, key: str, problem: str, remedy: str, *, harmless: bool = False) -> None:
