@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 import airflow_s3commit
-from airflow_s3commit import Destination, JobOptions, baseline, rollback, verify
+from airflow_s3commit import Destination, JobOptions, Manifest, rollback, verify
 from airflow_s3commit.protocol.adoption.adopt import adopt
 from airflow_s3commit.protocol.inspect.audit import commit_before
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.registration import _has_files
+from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.spark.plan import first_data_path
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Lake, an_id
 from tests.protocol.hadoop.dead_jobs import ROOT as THEIRS_ROOT
 from tests.protocol.hadoop.dead_jobs import UUID, DeadJob
-from tests.protocol.lifecycle.test_collect import write
+from tests.protocol.steps.test_collect import write
 
 #: Beside a table and in a partition of it: EMRFS's and other markers, what other programs write, and what
 #: ``hadoop fs -put`` is writing.
@@ -45,12 +45,12 @@ def commit_where_nothing_may_be(lake: Lake) -> object:
 
 
 def replace_older_data(lake: Lake) -> object:
-    """Replace a partition of a table that is older than its log; return what the plan found."""
+    """Replace a partition of a table that is older than its log; return what the preview found."""
     lake.put({"dt=1/old": b"old", "dt=2/old": b"old"})
     job = lake.sealed({"dt=1/a": b"1"})
-    plan = job.plan()
+    found = job.preview()
     job.commit()
-    return plan.objects
+    return found.objects
 
 
 def read_older_data(lake: Lake) -> object:
@@ -67,11 +67,11 @@ def verify_a_table(lake: Lake) -> object:
     return verify(lake.store, HOME, threads=0).to_dict()
 
 
-def close_the_baseline(lake: Lake) -> object:
-    """List the files that are older than the log."""
+def list_older_data(lake: Lake) -> object:
+    """Begin the log of a table with files that are older."""
     lake.put({"dt=1/old": b"old"})
-    report = baseline(lake.store, HOME, clock=lake.clock, new_id=lake.new_id, threads=0, dry_run=False)
-    return (report.files, report.partitions)
+    lake.set_up()
+    return read_entry(lake.store, HOME, 1).entry.commit
 
 
 def sweep_a_table(lake: Lake) -> object:
@@ -98,14 +98,14 @@ def roll_back(lake: Lake) -> object:
     """Return a table to an older generation."""
     lake.sealed({"dt=1/a": b"1"}, conflict_mode="append").commit()
     lake.sealed({"dt=1/b": b"2"}, job_id=THEIRS, conflict_mode="append").commit()
-    rollback(lake.store, HOME, to=1, clock=lake.clock, new_id=lake.new_id, threads=0)
+    rollback(lake.store, HOME, to=2, clock=lake.clock, new_id=lake.new_id, threads=0)
     return sorted(file.path for file in find_table(lake.store, HOME, Choice()).files)
 
 
 def audit_against_the_commit_before(lake: Lake) -> object:
     """Find the commit that an audit compares with, in a table without any."""
     before = commit_before(lake.store, HOME, ["dt=1"])
-    return before.job_id if isinstance(before, ManifestRecord) else before
+    return before.job_id if isinstance(before, Manifest) else before
 
 
 def plan_a_spark_write(lake: Lake) -> object:
@@ -115,7 +115,7 @@ def plan_a_spark_write(lake: Lake) -> object:
 
 def remove_from_a_catalog(lake: Lake) -> object:
     """Tell whether a partition that left the table has files of others."""
-    return _has_files(lake.store, HOME, "dt=1", older=True)
+    return _has_files(lake.store, HOME, "dt=1", any_name=True)
 
 
 PLACES = [
@@ -123,7 +123,7 @@ PLACES = [
     replace_older_data,
     read_older_data,
     verify_a_table,
-    close_the_baseline,
+    list_older_data,
     sweep_a_table,
     seal_what_a_driver_replaces,
     roll_back,
@@ -149,7 +149,7 @@ def test_a_job_of_hadoops_is_adopted_beside_it() -> None:
         dead.put(THEIRS_ROOT + path, b"")
     options = JobOptions(committer="magic", conflict_mode="fail")
     manifest = adopt(dead.store, dead.destination, commit=True, job_id=UUID, options=options)
-    assert isinstance(manifest, ManifestRecord)
+    assert isinstance(manifest, Manifest)
     assert manifest.counts.files == 3
 
 
