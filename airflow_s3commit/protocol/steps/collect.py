@@ -29,7 +29,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
     DriverTask,
     SealReference,
 )
-from airflow_s3commit.protocol.steps.setup import job_record
+from airflow_s3commit.protocol.steps.setup import job_record, refusing_ended
 from airflow_s3commit.protocol.steps.stage import seal_stage
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealRe
         JobClosed: The job is not open, or no driver has written for the stage attempt.
 
     """
-    with naming(context, f"collection of stage {stage}-{stage_attempt}"):
+    with naming(context, f"collection of stage {stage}-{stage_attempt}"), refusing_ended(context):
         sealed = find_stage_seal(context, stage, stage_attempt)
         if sealed is not None:
             return sealed

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
 
+from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
@@ -188,11 +190,9 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
     try:
         run.seal = load_seal(context, seal_sha256)
     except JobClosed:
-        # Another process may have ended the job, and deleted its seal, since the log was read.
-        log.read()
-        if log.end is None:
+        if (end := _ended_meanwhile(log)) is None:
             raise
-        return log.end
+        return end
     # Nothing is published yet: a refusal leaves the job as it is.
     _refuse_changes(run)
     if run.options.conflict_mode == "fail" or run.options.whole_destination:
@@ -209,18 +209,48 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
         InvalidOption,
         InvalidRecord,
     ) as error:
-        end = abandon(context, log, run.job, str(error))
-        if end.kind == "commit":
-            return end
-        logger.warning("%s: aborting it: %s", context.name, error)
-        undo(context, end)
+        with _taking_back(run, error):
+            end = _ended_meanwhile(log)
+            if end is not None or (end := abandon(context, log, run.job, str(error))).kind == "commit":
+                return end
+            logger.warning("%s: aborting it: %s", context.name, error)
+            undo(context, end)
         raise
     except NoSuchUpload:
-        # The upload of the list was aborted: another process has ended the job.
-        log.read()
-        if log.end is None:
+        # The upload of the list was aborted.
+        if (end := _ended_meanwhile(log)) is None:
             raise
-        return log.end
+        return end
+    except S3CommitError as error:
+        error.add_note(f"{_may_be_visible(run)}: commit it again, or abort it")
+        raise
+
+
+@contextmanager
+def _taking_back(run: _Run, first: S3CommitError) -> Iterator[None]:
+    """Say what is left if the block, which ends a job that cannot be committed, fails.
+
+    Raises:
+        OutcomeUnknown: It failed.
+
+    """
+    try:
+        yield
+    except S3CommitError as second:
+        raise OutcomeUnknown(
+            f"{run.context.name} cannot be committed ({first}), and is not undone ({whole_text(second)}):"
+            f" {_may_be_visible(run)}; end it with: s3commit recover"
+        ) from first
+
+
+def _may_be_visible(run: _Run) -> str:
+    return f"up to {run.seal.counts.files} files of it may be visible"
+
+
+def _ended_meanwhile(log: Log) -> Entry | None:
+    """Return the job's end, if another process has created it, and removes what this one needs."""
+    log.read()
+    return log.end
 
 
 def _complete(run: _Run) -> None:

@@ -14,7 +14,7 @@ from airflow_s3commit.protocol.steps.conflicts import Taken, decide
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.sealed import bare_keys, load_seal
-from airflow_s3commit.protocol.steps.setup import load_job
+from airflow_s3commit.protocol.steps.setup import load_job, refusing_ended
 
 
 class ReplacedFile(Struct, frozen=True, kw_only=True):
@@ -80,8 +80,9 @@ def replaced_files(context: JobContext) -> Iterator[ReplacedFile]:
 
 
 def _decided(context: JobContext) -> tuple[Table, Taken]:
-    job = load_job(context)
-    seal = load_seal(context)
+    with refusing_ended(context):
+        job, seal = load_job(context), load_seal(context)
+        bare = bare_keys(context, seal)
     table = read_table(context.store, context.layout.destination)
     options = job.options.as_sealed(seal.removes)
-    return table, decide(context, options, seal.partitions.keys(), table, bare_keys(context, seal))
+    return table, decide(context, options, seal.partitions.keys(), table, bare)

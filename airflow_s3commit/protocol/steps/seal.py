@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
 )
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import finish
-from airflow_s3commit.protocol.steps.setup import find_end, job_record, refuse_ended
+from airflow_s3commit.protocol.steps.setup import find_end, job_record, refuse_ended, refusing_ended
 from airflow_s3commit.protocol.steps.stage import Keys, Schemas, slim
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def seal(
         NoSuchJob: The job was never set up.
 
     """
-    with naming(context, "seal"):
+    with naming(context, "seal"), refusing_ended(context):
         job_record(context)
         chosen = sorted(stages) if stages is not None else sealed_attempts(context)
         if stages is None and not chosen:

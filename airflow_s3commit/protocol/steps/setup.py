@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping
-from contextlib import suppress
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from msgspec import UNSET
@@ -16,9 +16,11 @@ from airflow_s3commit.exceptions import (
     InvalidDestination,
     InvalidRecord,
     JobClosed,
+    JobFailed,
     JobMismatch,
     NoSuchJob,
     NoSuchKey,
+    NoSuchUpload,
     PreconditionFailed,
     StoreUnsuitable,
 )
@@ -311,6 +313,24 @@ def refuse_ended(context: JobContext, end: Entry | None) -> None:
         raise AlreadyCommitted(f"{context.name} is committed, as entry {end.number} of the log")
     why = f" ({end.why})" if end.why else ""
     raise JobClosed(f"{context.name} is aborted{why}: nothing of it is or will become visible")
+
+
+@contextmanager
+def refusing_ended(context: JobContext) -> Iterator[None]:
+    """Refuse a step for the end of its job, rather than for what is missing because of it.
+
+    Whoever ends a job writes its receipt before it removes anything of it.
+
+    Raises:
+        AlreadyCommitted: The job was committed meanwhile.
+        JobClosed: It was aborted meanwhile.
+
+    """
+    try:
+        yield
+    except (InvalidRecord, JobClosed, JobFailed, NoSuchUpload):
+        refuse_ended(context, find_end(context))
+        raise
 
 
 def _checked(context: JobContext, record: JobRecord) -> JobRecord:

@@ -14,7 +14,7 @@ from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
 from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seals
 from airflow_s3commit.protocol.steps.progress import Counter, Progress
 from airflow_s3commit.protocol.steps.sealed import load_seal, sealed_uploads
-from airflow_s3commit.protocol.steps.setup import load_job, recorded
+from airflow_s3commit.protocol.steps.setup import load_job, recorded, refusing_ended
 
 
 def complete_part(
@@ -47,7 +47,7 @@ def complete_part(
     """
     if not 0 <= part < parts:
         raise InvalidOption(f"part {part} of {parts}: parts are numbered from 0 to {parts - 1}")
-    with naming(context, f"part {part} of {parts} of the commit"):
+    with naming(context, f"part {part} of {parts} of the commit"), refusing_ended(context):
         context = recorded(context)
         load_job(context)
         seal = load_seal(context, seal_sha256)

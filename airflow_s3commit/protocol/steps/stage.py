@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
     SealReference,
     StageSealRecord,
 )
-from airflow_s3commit.protocol.steps.setup import find_end, job_record, refuse_ended
+from airflow_s3commit.protocol.steps.setup import find_end, job_record, refuse_ended, refusing_ended
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def seal_stage(
         NoSuchJob: The job was never set up.
 
     """
-    with naming(context, f"seal of stage {stage}-{stage_attempt}"):
+    with naming(context, f"seal of stage {stage}-{stage_attempt}"), refusing_ended(context):
         job_record(context)
         sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
         record = _make_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)

@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
-from airflow_s3commit.protocol.steps.setup import find_end, load_job
+from airflow_s3commit.protocol.steps.setup import find_end, load_job, refusing_ended
 from airflow_s3commit.protocol.steps.task import commit_attempt
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class TaskAttempt:
                 f"{self.name} has files that were not closed, among them {unfinished}; close every file"
                 " before commit()"
             )
-        with naming(self._context, f"commit of {self.name}"):
+        with naming(self._context, f"commit of {self.name}"), refusing_ended(self._context):
             self._require_open_job()
             self._files.settle()
             if self._files.has_local():
