@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 __all__ = ["Files", "History", "is_data", "partition"]
@@ -32,33 +32,38 @@ class History:
     """The generations of a destination.
 
     Args:
-        before: The data that was there before its log.
         read: Returns the body of an object of the destination's bucket.
 
     Attributes:
         head: Number of the newest entry.
-        ended: Kind of each job's entry.
-        files: The data after each commit, by generation; 0 is before all of them.
-        by_job: The files that each committed job added.
+        ends: Number of each ended job's entry.
+        ended: Kind of each ended job's entry.
+        bodies: The bytes of each entry, by number.
+        files: The table after each commit, by generation; 0 is before all of them.
+        added: The files of each commit, by generation.
+        by_job: The same by job.
+        taken: What each commit took, objects of other programs included.
         brought_back: The files that each rollback brought back, by its generation.
         retained: The commit that took away each file that is to stay in place.
         released: The files that must not come back.
         lists: The keys of the lists of files that entries name, without those that lie within them.
-        retained_at: What was retained after each entry.
 
     """
 
-    def __init__(self, before: Mapping[str, str], read: Callable[[str], bytes]) -> None:
+    def __init__(self, read: Callable[[str], bytes]) -> None:
         self.head = 0
+        self.ends: dict[str, int] = {}
         self.ended: dict[str, str] = {}
-        self.files: dict[int, Files] = {0: dict(before)}
+        self.bodies: dict[int, bytes] = {}
+        self.files: dict[int, Files] = {0: {}}
+        self.added: dict[int, Files] = {}
         self.by_job: dict[str, Files] = {}
+        self.taken: dict[int, set[str]] = {}
+        self.brought_back: dict[int, set[str]] = {}
         self.retained: dict[str, int] = {}
         self.released: set[str] = set()
         self.lists: set[str] = set()
-        self.brought_back: dict[int, set[str]] = {}
-        self.retained_at: dict[int, dict[str, int]] = {}
-        self._manifests: dict[int, dict[str, Any]] = {}
+        self._retained_at: dict[int, dict[str, int]] = {}
         self._read = read
 
     def fold(self, keys: Iterable[str]) -> History:
@@ -74,37 +79,92 @@ class History:
 
     @property
     def data(self) -> Files:
-        """The data at the newest generation."""
+        """The table at the newest generation."""
         return self.files[self.newest]
 
     def take(self, body: bytes) -> None:
         """Apply the next entry."""
-        self._take(json.loads(body))
-        self.retained_at[self.head] = dict(self.retained)
-
-    def _take(self, entry: dict[str, Any]) -> None:
+        entry = json.loads(body)
+        before = self.bodies.get(self.head)
         self.head += 1
+        self.bodies[self.head] = body
         assert entry["number"] == self.head, "entries are consecutive"
-        if entry["kind"] == "release":
-            self._release(entry["release"]["commits"])
-        if entry["kind"] in ("baseline", "release"):
-            return
-        job = entry["job_id"]
-        assert job not in self.ended, f"job {job} ended twice"
-        self.ended[job] = entry["kind"]
-        if entry["manifest"] is not None:
-            self._manifests[self.head] = entry["manifest"]
-        if entry["manifest"] is not None and "within" not in entry["manifest"]:
-            self.lists.add(entry["manifest"]["files"].removeprefix("s3://").partition("/")[2])
+        follows = hashlib.sha256(before).hexdigest() if before is not None else ""
+        assert entry.get("prev", "") == follows, "the entry follows another one"
+        job = entry.get("job_id")
+        assert job not in self.ends, f"job {job} ended twice"
+        if job is not None:
+            self.ends[job], self.ended[job] = self.head, entry["kind"]
+        self._release(entry.get("frees", []))
         if entry["kind"] == "commit":
-            before = self.data
-            if entry["restores"] is None:
-                self._commit(job, entry["manifest"])
-            else:
-                self._roll_back(entry)
-            gone = before.keys() - self.data.keys()
-            if entry["retain"]:
-                self.retained |= dict.fromkeys(gone, self.head)
+            home = entry["destination"].removeprefix("s3://").partition("/")[2]
+            self._commit(entry["commit"], home, job)
+        self._retained_at[self.head] = dict(self.retained)
+
+    def _release(self, generations: list[int]) -> None:
+        freed = {key for key, by in self.retained.items() if by in generations}
+        self.released |= freed
+        self.retained = {key: by for key, by in self.retained.items() if key not in freed}
+
+    def _commit(self, commit: dict[str, Any], home: str, job: str | None) -> None:
+        listed = self._listed(commit, home, job)
+        named = {f"{home}{name}".rstrip("/") for name in commit["partitions"]}
+        older = {
+            key: etag
+            for key, etag in self.data.items()
+            if commit.get("takes") == "everything" or partition(key) in named
+        }
+        mode, back = commit["mode"], self._brought_back(commit, home)
+        kept = {key: etag for key, etag in self.data.items() if mode == "append" or key not in older}
+        if mode == "rollback":
+            names = {f"{home}{name}".rstrip("/") for name in commit["restores"]}
+            kept = {key: etag for key, etag in self.data.items() if partition(key) not in names} | back
+        assert mode != "fail" or not older, f"job {job} in mode fail is beside data"
+        assert (commit.get("takes", "nothing") == "nothing") == (mode != "replace"), "it takes by its mode"
+        gone = self.data.keys() - kept.keys()
+        others = {one["key"] for one in commit.get("unowned", [])}
+        assert not others & self.data.keys(), "a file of the table is another program's"
+        assert commit.get("replaced", {}).get("files", 0) == len(gone) + len(others), "it replaces others"
+        self.taken[self.head] = gone | others
+        self.brought_back[self.head] = back.keys() - self.data.keys()
+        self.files[self.head], self.added[self.head] = kept | listed, listed
+        if job is not None:
+            self.by_job[job] = listed
+        # Another program may have written over an object that is retained: this commit took the new one.
+        self.retained = {key: by for key, by in self.retained.items() if key not in others}
+        if commit.get("retain"):
+            self.retained |= dict.fromkeys(gone | others, self.head)
+        goal = self.files.get(commit.get("rolled_back_to", 0), {})
+        assert mode != "rollback" or self.data == goal, "the rollback is to another generation"
+
+    def _brought_back(self, commit: dict[str, Any], home: str) -> Files:
+        back = {
+            key: etag
+            for name, numbers in commit.get("restores", {}).items()
+            for number in numbers
+            for key, etag in self.added[number].items()
+            if partition(key) == f"{home}{name}".rstrip("/")
+        }
+        assert not back.keys() & self.released, "released_file_referenced"
+        self.retained = {key: by for key, by in self.retained.items() if key not in back}
+        return back
+
+    def _listed(self, commit: dict[str, Any], home: str, job: str | None) -> Files:
+        digest, within = commit["files_sha256"], commit.get("within")
+        if within is None:
+            key = f"{home}_s3commit/lists/{job or 'older-data'}-{digest}.jsonl"
+            self.lists.add(key)
+            listed = self._read(key)
+        else:
+            texts = (json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in within)
+            listed = "".join(texts).encode()
+        assert hashlib.sha256(listed).hexdigest() == digest, "the entry's list is another"
+        lines = [json.loads(line) for line in listed.splitlines()]
+        counted = {name: its["files"] for name, its in commit["partitions"].items() if its["files"]}
+        found = [line["partition"] for line in lines]
+        assert counted == {name: found.count(name) for name in found}, "the entry counts other files"
+        assert all(f"{home}{line['partition']}".rstrip("/") == partition(line["key"]) for line in lines)
+        return {line["key"]: line["etag"] for line in lines}
 
     def check_checkpoint(self, body: bytes, root: str) -> None:
         """Check that a checkpoint is the fold of the entries up to its own.
@@ -115,85 +175,28 @@ class History:
 
         """
         head, *lines = map(json.loads, body.splitlines())
-        number, live, held = head["number"], lines[: head["commits"]], lines[head["commits"] :]
-        files = self.files[max(generation for generation in self.files if generation <= number)]
+        number = head["head"]["number"]
+        assert head["head"]["sha256"] == hashlib.sha256(self.bodies[number]).hexdigest(), "another log's"
+        parts = lines[head["sources"] : head["sources"] + head["partitions"]]
+        others = lines[head["sources"] + head["partitions"] :]
+        taken_of_others = {one["key"] for one in others}
 
-        def places(lines: list[dict[str, Any]]) -> set[tuple[str, str]]:
+        def keys(of: Callable[[dict[str, Any]], Iterable[int]]) -> set[str]:
             return {
-                (line["job_id"], f"{root}{name}".rstrip("/")) for line in lines for name in line["partitions"]
+                key
+                for part in parts
+                for generation in of(part)
+                for key in self.added[generation]
+                if partition(key) == f"{root}{part['name']}".rstrip("/")
             }
 
-        def of_jobs(keys: Callable[[Files], Iterable[str]]) -> set[tuple[str, str]]:
-            return {(job, partition(key)) for job, added in self.by_job.items() for key in keys(added)}
-
-        # A key that adopted jobs share may be either's.
-        surely = of_jobs(lambda added: (key for key in added if files.get(key) == added[key]))
-        assert surely <= places(live) <= of_jobs(files.keys().__and__), "checkpoint_is_not_the_fold"
-        removed = {f"{root}{name}".rstrip("/") for name in head["removed"]}
-        older = {key for key in self.files[0] if head["baseline"] and partition(key) not in removed}
-        # A baseline that was closed has its files in a list, like a job's.
-        kept = {key for key, etag in self.files[0].items() if files.get(key) == etag}.difference(
-            *self.by_job.values()
-        )
-        assert kept <= older <= kept | files.keys(), "checkpoint_is_not_the_fold"
+        live = self.files[max(generation for generation in self.files if generation <= number)]
+        assert keys(lambda part: part.get("live", [])) == live.keys(), "checkpoint_is_not_the_fold"
         for generation in self.files:
-            retained = {key for key, by in self.retained_at[number].items() if by == generation}
-            theirs = [line for line in held if line["removed"] == generation and not line.get("released")]
-            assert places(theirs) == of_jobs(retained.intersection), "checkpoint_is_not_the_fold"
-
-    def _release(self, commits: list[int]) -> None:
-        released = {key for key, by in self.retained.items() if by in commits}
-        for key in released:
-            del self.retained[key]
-        self.released |= released
-
-    def _roll_back(self, entry: dict[str, Any]) -> None:
-        home = entry["destination"].removeprefix("s3://").partition("/")[2]
-        touched = {home + name for name in entry["manifest"]["partitions"]}
-        back: Files = {}
-        for commit in entry["restores"]:
-            listed = (
-                _within(self._manifests[commit["number"]])
-                if commit.get("within")
-                else self._read(f"{home}_s3commit/manifests/{commit['job_id']}.jsonl")
-            )
-            assert hashlib.sha256(listed).hexdigest() == commit["files_sha256"], "the list is another"
-            names = {home + name for name in commit["partitions"]}
-            files = {line["key"]: line["etag"] for line in map(json.loads, listed.splitlines())}
-            back |= {key: etag for key, etag in files.items() if partition(key) in names}
-        assert not back.keys() & self.released, "released_file_referenced"
-        for key in back.keys() & self.retained.keys():
-            del self.retained[key]
-        self.brought_back[self.head] = back.keys() - self.data.keys()
-        self.files[self.head] = {
-            key: etag for key, etag in self.data.items() if partition(key) not in touched
-        } | back
-        meant = self.files[entry["manifest"]["rolled_back_to"]]
-        assert self.data == meant, "the rollback is to another generation"
-
-    def _listed(self, manifest: dict[str, Any]) -> Files:
-        key = manifest["files"].removeprefix("s3://").partition("/")[2]
-        listed = _within(manifest) if "within" in manifest else self._read(key)
-        assert hashlib.sha256(listed).hexdigest() == manifest["files_sha256"], "the entry's list is another"
-        return {line["key"]: line["etag"] for line in map(json.loads, listed.splitlines())}
-
-    def _commit(self, job: str, manifest: dict[str, Any]) -> None:
-        added = self._listed(manifest)
-        touched = set(map(partition, added))
-        older = {
-            key for key in self.data if manifest["committer"] == "directory" or partition(key) in touched
-        }
-        assert manifest["conflict_mode"] != "fail" or not older, f"job {job} in mode fail is beside data"
-        kept = self.data
-        if manifest["conflict_mode"] == "replace":
-            kept = {key: etag for key, etag in kept.items() if key not in older}
-        self.by_job[job] = added
-        self.files[self.head] = kept | added
-
-
-def _within(manifest: dict[str, Any]) -> bytes:
-    """Return the list of files that lies within a manifest, as its digest takes it: one line each."""
-    lines = (
-        json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in manifest["within"]
-    )
-    return "".join(lines).encode()
+            name, kept = str(generation), self._retained_at[number] if number else {}
+            theirs = keys(lambda part, name=name: part.get("left", {}).get(name, []))  # type: ignore[misc]
+            theirs |= {one["key"] for one in others if one["generation"] == generation}
+            theirs = theirs if name in head["retained"] else set()
+            retained = {key for key, by in kept.items() if by == generation}
+            # An object that was written over while it was retained was taken twice.
+            assert retained <= theirs <= retained | taken_of_others, "checkpoint_is_not_the_fold"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit.protocol.metadata import snapshot
+from airflow_s3commit.protocol.steps import fold
 
 
 @pytest.fixture(autouse=True)
 def checkpoints_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a checkpoint follow every third entry, because few plays make thirteen entries."""
-    monkeypatch.setattr(snapshot, "CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr(fold, "CHECKPOINT_EVERY", 3)

@@ -1,23 +1,28 @@
-"""A store that holds the protocol to its invariants after every effect on it.
+"""A store that holds the protocol to its rules after every effect on it.
 
-They are those of the model (docs/explanation/model.md), under its names where it has them.
+They are those of the model (docs/explanation/model.md), under its names where it has them, and are read off
+the bytes: they share no code with the steps.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from airflow_s3commit import MemoryStore
-from airflow_s3commit.store.base import Call, Outcome
+from airflow_s3commit.store.base import Call, DeleteFailure, ObjectToDelete, Outcome
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.forwarding import ForwardingStore
-from tests.crash.commuting import is_seen
 from tests.history import Files, History, is_data
 
 T = TypeVar("T")
+
+_EFFECTS = frozenset({"put", "delete", "delete_many", "complete_upload", "abort_upload"})
+
+_JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Observed(ForwardingStore):
@@ -28,26 +33,20 @@ class Observed(ForwardingStore):
             protocol.
         bucket: The bucket of the destination.
         root: The destination's prefix.
-        before: The data that was there before the log.
 
     """
 
-    def __init__(
-        self,
-        inner: MemoryStore,
-        bucket: str,
-        root: str,
-        before: Mapping[str, str],
-    ) -> None:
+    def __init__(self, inner: MemoryStore, bucket: str, root: str) -> None:
         super().__init__(inner)
         self._root = root
         self._log, self._success = f"{root}_s3commit/log/", f"{root}_SUCCESS"
-        self._checkpoints = f"{root}_s3commit/checkpoints/"
-        self._manifests = f"{root}_s3commit/manifests/"
+        self._open, self._receipts = f"{root}_s3commit/open/", f"{root}_s3commit/jobs/"
+        self._checkpoints, self._lists = f"{root}_s3commit/checkpoints/", f"{root}_s3commit/lists/"
         self._home = inner._buckets[bucket]
-        self.now = inner._now
-        self.history = History(before, lambda key: self._home.objects[key].body)
+        self.history = History(lambda key: self._home.objects[key].body)
         self.history.fold(key for key in self._home.objects if key.startswith(self._log))
+        #: Whether a task attempt may withdraw what it wrote because a request of its own failed.
+        self.attempts_fail = False
         self._read: tuple[object, int | None] = (None, None)
         self._highest = self._marked() or 0
 
@@ -55,36 +54,48 @@ class Observed(ForwardingStore):
         """Make the calls one by one."""
         return one_by_one(self, calls)
 
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        """Delete one by one, so that each deletion is held to the rules."""
+        return MemoryStore.delete_many(self, bucket, objects)  # type: ignore[arg-type]  # it has `delete`
+
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
         """Make a call, and look at what it did."""
+        if verb == "abort_upload":
+            self._check_owner(key)
+        before = self._home.objects.get(key)
         made = make()
-        if verb == "delete_many" or is_seen(verb, (key,)):
-            if verb == "put" and key.startswith(self._log):
-                self.history.take(self._home.objects[key].body)
-            if verb == "put" and key.startswith(self._checkpoints):
-                self.history.check_checkpoint(gzip.decompress(self._home.objects[key].body), self._root)
+        if verb in _EFFECTS:
+            after = self._home.objects.get(key)
+            if verb == "put":
+                self._take(key)
+            if before is not None and after is not before:
+                self._check_change(key, gone=after is None)
             self._check_data()
             self._check_marker()
         return made
 
-    def at_rest(self, *, lists: bool = True) -> None:
+    def at_rest(self, *, lists: bool = True, others: Collection[str] = ()) -> None:
         """Check what holds when every job has ended and no process is at work.
 
         Args:
+            others: What other programs have put there.
             lists: Whether no list of files may be left that no entry names: a process that dies between its
                 list and its entry leaves one.
 
         """
-        retained = self.history.retained.keys()
-        assert self.data().keys() == self.history.data.keys() | retained, "objects_are_not_the_snapshot"
-        assert self.data().items() >= self.history.data.items(), "objects_are_not_the_snapshot"
-        if self.history.newest:
-            assert self._marked() == self.history.newest, "marker_not_newest"
-        found = {key for key in self._home.objects if key.startswith(self._manifests) and key[-1] == "l"}
-        assert self.history.lists <= found, "list_missing"
-        assert not lists or found == self.history.lists, "list_left"
-        for upload in self._home.uploads.values():
-            assert not any(job in upload.key for job in self.history.ended), "upload_pending_at_rest"
+        history, objects = self.history, self._home.objects
+        known = {*history.data, *history.retained, *others}
+        assert self.data().keys() == known, "objects_are_not_the_table"
+        assert self.data().items() >= history.data.items(), "objects_are_not_the_table"
+        assert (self._marked() or 0) == max(self._generations(), default=0), "marker_not_newest"
+        found = {key for key in objects if key.startswith(self._lists)}
+        assert history.lists <= found, "list_missing"
+        assert not lists or found == history.lists, "list_left"
+        for job, number in history.ends.items():
+            assert self._receipt(job) == history.bodies[number], "receipt_missing"
+            mine = [key for key in objects if job in key and not key.startswith(self._receipts)]
+            assert not [key for key in mine if "/__magic_job-" in key or key.startswith(self._open)], mine
+            assert not [one for one in self._home.uploads.values() if job in one.key], "upload_left"
 
     def data(self) -> Files:
         """Return the destination's data as a listing shows it."""
@@ -94,27 +105,74 @@ class Observed(ForwardingStore):
             if key.startswith(self._root) and is_data(key.removeprefix(self._root))
         }
 
+    def _take(self, key: str) -> None:
+        """Look at a new entry of the log, or a new checkpoint."""
+        history = self.history
+        if key.startswith(self._checkpoints):
+            history.check_checkpoint(gzip.decompress(self._home.objects[key].body), self._root)
+        if not key.startswith(self._log):
+            return
+        history.take(self._home.objects[key].body)
+        if history.head == 1:
+            assert history.data == self.data(), "the first entry lists what is there"
+        # Only the newest entry may lack its receipt.
+        for job, number in history.ends.items():
+            assert number == history.head or self._receipt(job) == history.bodies[number], "receipt_missing"
+
+    def _check_change(self, key: str, *, gone: bool) -> None:
+        """Check that an object may be deleted, or written over."""
+        assert not key.startswith((self._log, self._receipts)), "what is never deleted, or changed"
+        assert key != self._success or not gone, "the marker is deleted"
+        if not gone:
+            return
+        self._check_owner(key)
+        job = next(iter(_JOB.findall(key)), None)
+        if key == f"{self._open}{job}/job.json":
+            self._check_finished(str(job))
+
+    def _check_owner(self, key: str) -> None:
+        """Check that the job whose upload or object goes has ended, or another one took that from the table.
+
+        Probes of a store are the process's own. What no job wrote may go if a commit took it.
+        """
+        if key.startswith(f"{self._root}_s3commit/probe-"):
+            return
+        for job in _JOB.findall(key):
+            assert self.attempts_fail or job in self.history.ended, f"living_job_harmed: {key}"
+        if is_data(key.removeprefix(self._root)) and not _JOB.search(key):
+            assert key in set().union(*self.history.taken.values()), f"foreign_object_deleted: {key}"
+
+    def _check_finished(self, job: str) -> None:
+        """Check what must be done when a job's record goes, because nobody would find it any more."""
+        history, number = self.history, self.history.ends[job]
+        assert self._receipt(job) == history.bodies[number], "receipt_missing"
+        assert f"{self._open}{job}/sealed.json" not in self._home.objects, "seal_left"
+        if history.ended[job] == "commit":
+            assert self._highest >= number, "marker_not_written"
+            assert not self._left_of(number), "removal_left"
+        else:
+            assert not any(job in key for key in self.data().keys() - history.data.keys()), "object_left"
+
+    def _left_of(self, number: int) -> set[str]:
+        """Return what a commit took and is to be deleted, and is there."""
+        history = self.history
+        back = (keys for later, keys in history.brought_back.items() if later > number)
+        kept = history.data.keys() | history.released.union(history.retained, *back)
+        return {key for key in history.taken[number] - kept if key in self._home.objects}
+
     def _check_data(self) -> None:
-        assert self.history.data.keys() <= self._home.objects.keys(), "snapshot_file_missing"
+        assert self.history.data.keys() <= self._home.objects.keys(), "table_file_missing"
         assert self.history.retained.keys() <= self._home.objects.keys(), "deleted_unreleased"
 
     def _check_marker(self) -> None:
-        """Check what ``_SUCCESS`` names: beside a running job a slow one may name its own generation."""
+        """Check what ``_SUCCESS`` names: it goes forward, and it comes after what its commit removes."""
         marked = self._marked()
         if marked is None:
             return
-        objects, files = self._home.objects.keys(), self.history.files
-        assert marked in files, "the marker names no commit"
-        before = files[max(number for number in files if number < marked)]
-        # Files that a later rollback restored are for a later commit to delete.
-        back = (keys for number, keys in self.history.brought_back.items() if number > marked)
-        kept = self.history.released.union(self.history.retained, *back)
-        assert not objects & (before.keys() - files[marked].keys() - kept), "marker_before_removal"
-        if marked < self._highest:
-            assert self._is_somebody_at_work(), "marker_goes_back"
-        if not files[marked].keys() <= objects:
-            assert self._is_somebody_at_work(), "marker_names_removed_data"
-        self._highest = max(self._highest, marked)
+        assert marked >= self._highest, "marker_goes_back"
+        assert marked in self._generations(), "the marker names no commit of a job"
+        assert not self._left_of(marked), "marker_before_removal"
+        self._highest = marked
 
     def _marked(self) -> int | None:
         """Return the generation that the marker names; None if it is missing or another program's."""
@@ -126,10 +184,10 @@ class Observed(ForwardingStore):
             self._read = (marker, int(number) if number is not None else None)
         return self._read[1]
 
-    def _is_somebody_at_work(self) -> bool:
-        states = (
-            stored.body
-            for key, stored in self._home.objects.items()
-            if key.startswith(f"{self._root}__magic_job-") and key.endswith("/state.json")
-        )
-        return any(json.loads(body)["state"] in ("committing", "committed", "aborting") for body in states)
+    def _generations(self) -> set[int]:
+        """Return the generations that jobs committed; the first entry lists what is older."""
+        return {self.history.ends[job] for job in self.history.by_job}
+
+    def _receipt(self, job: str) -> bytes | None:
+        stored = self._home.objects.get(f"{self._receipts}{job}.json")
+        return stored.body if stored is not None else None

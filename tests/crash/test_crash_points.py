@@ -1,74 +1,56 @@
-"""Every call of every step is stopped before it, after it, with its answer lost or refused, then resumed."""
+"""Every call of every step is stopped before it, after it, with its answer lost or refused, then resumed.
+
+At every effect the store is held to the rules of `tests/crash/observed.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count, product
 
 import pytest
 
+from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.testing import Effect
 from tests.crash.faulty import FAULTS, count_calls
 from tests.crash.world import STEPS, Case, World, held_by, run_with_fault
 
+Record = Callable[[str, object], None]
+
+#: Every committer, mode, answer to a second completion, tracking, and form of the list of files; markers in
+#: partitions; several stages.
 CASES = [
-    Case(committer, mode, repeat)
-    for committer, mode, repeat in product(
-        ("directory", "partitioned", "magic"),
-        ("fail", "append", "replace"),
-        ("ok", "gone"),
-    )
-] + [
-    Case("magic", "replace", track="s3", repeat_complete="gone"),
-    Case("partitioned", "append", track="s3"),
-    Case("directory", "replace", marks=True),
-    Case("magic", "append", apart=True),
-    Case("partitioned", "replace", repeat_complete="gone", apart=True),
-    Case("magic", "replace", marks=True),
-]
+    *(Case(*kind, "gone") for kind in product(("directory", "partitioned"), ("fail", "replace"))),
+    Case("partitioned", "append"),
+    Case("magic", "append", "gone", track="s3", stages=True),
+    Case("magic", "replace", track="s3", apart=True),
+    Case("magic", "replace", "gone", marks=True),
+    Case("directory", "replace", marks=True, stages=True),
+    Case("partitioned", "replace", "gone", apart=True, stages=True),
+]  # fmt: skip
 
-#: Every committer, mode, answer to a second completion, tracking and form of the list of
-#: files, once at least.
-HELD = [
-    Case("partitioned", "replace"),
-    Case("partitioned", "replace", repeat_complete="gone", apart=True),
-    Case("magic", "replace", repeat_complete="gone"),
-    Case("directory", "replace", repeat_complete="gone"),
-    Case("magic", "append", repeat_complete="gone"),
-    Case("directory", "fail"),
-    Case("magic", "replace", track="s3", repeat_complete="gone"),
-    Case("magic", "replace", marks=True),
-]
+HELD = [CASES[5], CASES[7], CASES[9]]
 
-#: What a second completion gets only matters to the commit.
-POINTS = held_by(
-    (
-        (step, case)
-        for step, case in product(STEPS, CASES)
-        if step == "commit" or case.repeat_complete == "ok" or case.track == "s3" or case.marks or case.apart
-    ),
-    list(product(STEPS, HELD)),
-)
+POINTS = held_by(product(STEPS, CASES), list(product(STEPS, HELD)))
 
 
 def _points(case: Case, step: str) -> int:
     """Count the calls of a step without a fault."""
     world = World(case)
-    world.advance_to(step)
-    return count_calls(world.store, getattr(world, step))
+    world.advance_to("commit" if step == "commit_in_parts" else step)
+    return count_calls(world.observed, getattr(world, step))
 
 
-def _stopped(case: Case, step: str, at: int, fault: Effect) -> World:
+def _stopped(case: Case, step: str, at: int, fault: Effect = "crash-after") -> World:
     world = World(case)
-    world.advance_to(step)
+    world.advance_to("commit" if step == "commit_in_parts" else step)
     run_with_fault(world, getattr(world, step), at, fault)
     return world
 
 
 @pytest.mark.parametrize(("step", "case"), POINTS, ids=str)
-def test_the_same_step_again_ends_committed(
-    case: Case, step: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_the_same_step_again_ends_committed(case: Case, step: str, record_property: Record) -> None:
     """Wherever a step stops, repeating it and going on commits exactly the sealed output."""
     stops = 0
     for at, fault in product(range(1, _points(case, step) + 1), FAULTS):
@@ -80,45 +62,69 @@ def test_the_same_step_again_ends_committed(
 
 
 @pytest.mark.parametrize(("step", "case"), POINTS, ids=str)
-def test_an_abort_after_any_stop_leaves_no_trace(
-    case: Case, step: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_an_abort_after_any_stop_leaves_no_trace(case: Case, step: str, record_property: Record) -> None:
     """Wherever a step stops, an abort restores everything, unless the job can no longer be undone."""
     stops = 0
     for at, fault in product(range(1, _points(case, step) + 1), FAULTS):
-        world = _stopped(case, step, at, fault)
-        world.abort_or_commit()
+        _stopped(case, step, at, fault).abort_or_commit()
         stops += 1
     record_property("stops", stops)
 
 
-@pytest.mark.parametrize(
-    "case",
-    held_by(
-        [
-            Case(repeat_complete="gone"),
-            Case("magic", "append"),
-            Case("directory", "fail", repeat_complete="gone"),
-        ],
-        [Case(repeat_complete="gone")],
-    ),
-    ids=str,
-)
-def test_a_stopped_abort_is_taken_up_again(
-    case: Case, record_property: Callable[[str, object], None]
-) -> None:
+@pytest.mark.parametrize("case", held_by(CASES, [CASES[1], CASES[6]]), ids=str)
+def test_a_stopped_abort_is_taken_up_again(case: Case, record_property: Record) -> None:
     """An abort of a half-published job, stopped anywhere and run again, restores everything."""
-    publishing, stops = _points(case, "commit"), 0
-    for at in range(1, publishing + 1):
-        world = _stopped(case, "commit", at, "crash-after")
-        state = world.job().state()
-        if state is None or state.state != "committing" or world.log():
+    stops = 0
+    for at in range(1, _points(case, "commit") + 1):
+        published = _stopped(case, "commit", at)
+        if published.ended() or published.visible() == published.before:
             continue
         for stop, fault in ((stop, fault) for stop in count(1) for fault in FAULTS):
-            again = _stopped(case, "commit", at, "crash-after")
-            if not run_with_fault(again, again.abort, stop, fault).hit:
+            world = _stopped(case, "commit", at)
+            if not run_with_fault(world, world.abort, stop, fault).hit:
                 break
-            again.abort(again.store)
-            again.check_untouched()
+            world.abort(world.observed)
+            world.check_untouched()
             stops += 1
+    assert stops
+    record_property("stops", stops)
+
+
+@pytest.mark.parametrize("again", ["commit", "abort", "recover", "commit_in_parts"])
+@pytest.mark.parametrize("case", held_by(CASES, [CASES[5]]), ids=str)
+def test_a_commit_that_stops_twice_ends_either_way(case: Case, again: str, record_property: Record) -> None:
+    """After a commit and what went on from it have both stopped, a third process ends the job."""
+    stops = 0
+    for first in range(1, _points(case, "commit") + 1):
+        for second in count(1):
+            world = _stopped(case, "commit", first)
+            with suppress(AlreadyCommitted):
+                if not run_with_fault(world, getattr(world, again), second, "crash-after").hit:
+                    break
+            if again == "abort":
+                world.abort_or_commit()
+            else:
+                world.commit(world.observed)
+                world.check_committed()
+            stops += 1
+    record_property("stops", stops)
+
+
+@pytest.mark.parametrize("case", held_by(CASES, [CASES[3], CASES[5]]), ids=str)
+@pytest.mark.parametrize("going_on", ["commit_in_parts", "commit", "abort_or_commit"])
+def test_a_commit_in_parts_that_stops_can_be_resumed_or_undone(
+    case: Case, going_on: str, record_property: Record
+) -> None:
+    """Wherever parts stop, parts again or a plain commit finish the job, and an abort undoes it."""
+    stops = 0
+    for at, fault in product(range(1, _points(case, "commit_in_parts") + 1), FAULTS):
+        world = _stopped(case, "commit_in_parts", at, fault)
+        if going_on == "abort_or_commit":
+            world.abort_or_commit()
+        else:
+            with suppress(AlreadyCommitted):
+                getattr(world, going_on)(world.observed)
+            world.commit(world.observed)
+            world.check_committed()
+        stops += 1
     record_property("stops", stops)

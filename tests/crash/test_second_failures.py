@@ -22,7 +22,7 @@ CASES = [
 def _calls(case: Case, step: str) -> int:
     world = World(case)
     world.advance_to(step)
-    return count_calls(world.store, getattr(world, step))
+    return count_calls(world.observed, getattr(world, step))
 
 
 def _failed(
@@ -36,8 +36,9 @@ def _failed(
     """
     world = World(case)
     world.advance_to(step)
-    second = FaultyStore(world.store, Fault(by, nth=then, name="the second fault"))
+    second = FaultyStore(world.observed, Fault(by, nth=then, name="the second fault"))
     first = FaultyStore(second, Fault(fault, nth=at, name="the first fault"))
+    world.observed.attempts_fail = step == "run_tasks"
     try:
         getattr(world, step)(first)
     except S3CommitError as error:
@@ -52,7 +53,7 @@ def _check_claims(world: World, error: S3CommitError) -> None:
     assert not (claims_nothing and "may be visible" in text), text
     if world.visible() != world.before:
         assert not claims_nothing, text
-        assert "visible" in text, text
+        assert "visible" in text or "is committed" in text, text
 
 
 @pytest.mark.parametrize("by", ["refuse", "lose-answer"])
@@ -82,7 +83,7 @@ def test_the_first_error_is_raised_and_the_second_is_its_note(
             _check_claims(world, error)
             if step == "commit":
                 _check_what_follows(world)
-    assert pairs > 0 or step == "plan"
+    assert pairs > 0
 
 
 def _is_by_itself(case: Case, step: str, then: int, by: Effect, error: S3CommitError) -> bool:
@@ -94,12 +95,12 @@ def _is_by_itself(case: Case, step: str, then: int, by: Effect, error: S3CommitE
 def _check_what_follows(world: World) -> None:
     """Check that another commit tells the truth, and that a recovery ends the job either way."""
     try:
-        world.commit(world.store)
+        world.commit(world.observed)
     except S3CommitError as error:
         _check_claims(world, error)
         if isinstance(error, JobClosed):
             assert "the first fault" in str(error)  # noqa: PT017 - one of several outcomes
-            world.recover(world.store)
+            world.recover(world.observed)
             world.check_untouched()
     else:
         world.check_committed()
@@ -107,9 +108,9 @@ def _check_what_follows(world: World) -> None:
 
 @pytest.mark.parametrize("by", ["refuse", "lose-answer"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_roll_back_that_fails_says_what_is_left(case: Case, by: Effect) -> None:
-    """The error of a failed roll-back after a rejected completion has cause, state and remedy."""
-    seen = set()
+def test_an_undo_that_fails_says_what_is_left(case: Case, by: Effect) -> None:
+    """The error of a failed undo after a rejected completion has cause, state and remedy."""
+    seen = 0
     for at in range(1, _calls(case, "commit") + 1):
         _, alone, _ = _failed(case, "commit", at, "reject")
         if not isinstance(alone, JobFailed):
@@ -120,9 +121,9 @@ def test_a_roll_back_that_fails_says_what_is_left(case: Case, by: Effect) -> Non
                 break
             assert error is not None
             assert "the second fault" in whole_text(error) or by == "lose-answer"
-            seen.add(type(error))
             if isinstance(error, OutcomeUnknown):
+                seen += 1
                 assert isinstance(error.__cause__, JobFailed)
                 assert "s3commit recover" in str(error)
                 assert "up to 3 files" in str(error)
-    assert seen == {JobFailed, OutcomeUnknown}
+    assert seen

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -18,7 +18,6 @@ from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.crash.observed import Observed
 from tests.fakes import ManualClock
-from tests.history import is_data
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, apart
 
 DESTINATION = f"s3://{BUCKET}/{ROOT}"
@@ -30,7 +29,10 @@ TASKS: dict[str, dict[str, bytes]] = {
     "00002": {},
 }
 
-#: What exists before, by path. No job touches dt=3; the last three are not data of the dataset.
+#: Those of a second stage, if there is one.
+MORE = ("00001",)
+
+#: What exists before, by path. No job touches dt=3; the last two are not data of the dataset.
 OLD: dict[str, bytes] = {
     "dt=1/part-0.parquet": b"old 1/0",
     "dt=1/part-9.parquet": b"old 1/9",
@@ -46,7 +48,18 @@ BESIDE: dict[str, bytes] = {
 
 @dataclass(frozen=True)
 class Case:
-    """How the job commits."""
+    """How the job writes and commits.
+
+    Attributes:
+        committer: Its committer.
+        mode: Its conflict mode.
+        repeat_complete: What a second completion of an upload gets.
+        track: Where it keeps its pending uploads.
+        marks: Whether each partition gets a marker.
+        apart: Whether its list of files is an object of its own.
+        stages: Whether it has a second stage, and a lost attempt of the first that sealed the same files.
+
+    """
 
     committer: Committer = "partitioned"
     mode: ConflictMode = "replace"
@@ -54,6 +67,7 @@ class Case:
     track: Any = "task"
     marks: bool = False
     apart: bool = False
+    stages: bool = False
 
     @property
     def options(self) -> JobOptions:
@@ -65,8 +79,9 @@ class Case:
         )
 
     def __str__(self) -> str:
-        parts = (self.committer, self.mode, self.repeat_complete, self.track)
-        return "-".join([*parts, *["marks"] * self.marks, *["apart"] * self.apart])
+        named = {"on s3": self.track == "s3", "marks": self.marks, "apart": self.apart, "stages": self.stages}
+        names = [name for name, is_so in named.items() if is_so]
+        return "-".join([self.committer, self.mode, self.repeat_complete, *names])
 
 
 def held_by(cases: Iterable[Any], held: Collection[Any]) -> list[Any]:
@@ -82,11 +97,10 @@ def held_by(cases: Iterable[Any], held: Collection[Any]) -> list[Any]:
 class World:
     """The store with the dataset, and the job's progress as its orchestrator knows it."""
 
-    case: Case
+    case: Case = field(default_factory=Case)
     store: MemoryStore = field(init=False)
-    tasks: list[CommittedTask] = field(default_factory=list)
+    tasks: dict[str, list[CommittedTask]] = field(default_factory=dict)
     before: dict[str, bytes] = field(default_factory=dict)
-    data_before: dict[str, str] = field(default_factory=dict)
     foreign_upload: str = ""
     rounds: int = 0
 
@@ -112,54 +126,37 @@ class World:
         other = f"{ROOT}dt=1/part-0-{THEIRS}.parquet"
         self.foreign_upload = self.store.create_upload(BUCKET, other, metadata={}, content_type="x")
         self.before = self.visible()
-        self.data_before = {
-            info.key: info.etag
-            for info in self.store.list_objects(BUCKET, ROOT)
-            if is_data(info.key.removeprefix(ROOT))
-        }
+
+    @cached_property
+    def observed(self) -> Observed:
+        """The store, held to the rules from the first use on."""
+        return Observed(self.store, BUCKET, ROOT)
 
     def job(self, store: Any = None, job_id: str = OURS) -> Job:
         """Return a job, by default ours, as a fresh process sees it."""
         staging = f"{DESTINATION}__magic_job-{job_id}/"
         reference = JobReference(job_id=job_id, destination=DESTINATION, staging=staging)
-        job = Job.at(store or self.store, reference, clock=self.clock, new_id=self.new_id)
+        job = Job.at(store or self.observed, reference, clock=self.clock, new_id=self.new_id)
         job._context = inline(job._context)
         return job
 
     def visible(self) -> dict[str, bytes]:
         """Return everything in the bucket that is not a record of the protocol."""
+        objects = self.store._buckets[BUCKET].objects
         return {
-            info.key: self.store.get(BUCKET, info.key).body
-            for info in self.store.list_objects(BUCKET, "")
-            if "__magic_job-" not in info.key and "/_s3commit/" not in info.key
+            key: objects[key].body
+            for key in sorted(objects)
+            if "__magic_job-" not in key and "/_s3commit/" not in key
         }
 
-    def observed(self) -> Observed:
-        """Return the store, held to the invariants from here on."""
-        return Observed(self.store, BUCKET, ROOT, self.data_before)
-
     def pending(self) -> list[str]:
-        """Return the ids of the job's pending uploads."""
-        return [
-            u.upload_id for u in self.store.list_uploads(BUCKET, "") if u.upload_id != self.foreign_upload
-        ]
+        """Return the ids of the pending uploads of jobs."""
+        uploads = self.store._buckets[BUCKET].uploads
+        return [upload_id for upload_id in uploads if upload_id != self.foreign_upload]
 
-    def log(self) -> list[tuple[str, str]]:
-        """Return the job and kind of the end of each job, in the order of the log."""
-        entries = [
-            json.loads(self.store.get(BUCKET, info.key).body)
-            for info in self.store.list_objects(BUCKET, f"{ROOT}_s3commit/log/")
-        ]
-        assert [entry["number"] for entry in entries] == list(range(1, len(entries) + 1))
-        baselines = [entry["number"] for entry in entries if entry["kind"] == "baseline"]
-        assert len(baselines) <= 1
-        assert not any(entry["kind"] == "commit" for entry in entries[: sum(baselines)])
-        endings = (entry for entry in entries if entry["kind"] != "baseline")
-        return [(entry["job_id"], entry["kind"]) for entry in endings]
-
-    def records(self) -> list[str]:
-        """Return the keys of the job's staging."""
-        return [i.key for i in self.store.list_objects(BUCKET, f"{ROOT}__magic_job-{OURS}/")]
+    def ended(self) -> dict[str, str]:
+        """Return the kind of the end of each job, in the order of the log."""
+        return self.observed.history.ended
 
     # The steps, each as a process of its own would take it.
 
@@ -176,24 +173,31 @@ class World:
     def run_tasks(self, store: Any) -> None:
         """Run every task; one has a second attempt that finishes too and does not count."""
         self.rounds += 1
-        self.tasks = [self.run_task(store, task, f"{self.rounds}") for task in TASKS]
-        self.run_task(store, "00001", f"twin{self.rounds}")
+        if self.case.stages:
+            lost = [self.run_task(store, task, f"{self.rounds}", "spark", "0") for task in self._of("spark")]
+            if self.job(store).stage_seal("spark", "0") is None:
+                self.job(store).seal_stage("spark", "0", lost)
+        self.tasks = {
+            stage: [self.run_task(store, task, f"{self.rounds}", stage) for task in self._of(stage)]
+            for stage in self._stages
+        }
+        self.run_task(store, "00000", f"twin{self.rounds}")
 
-    def run_task(self, store: Any, task: str, attempt: str) -> CommittedTask:
-        job = self.job(store)
-        with job.task_attempt("spark", "1", task, attempt, threads=0, min_part_bytes=1) as writer:
+    def run_task(
+        self, store: Any, task: str, attempt: str, stage: str = "spark", stage_attempt: str = "1"
+    ) -> CommittedTask:
+        job, counts = self.job(store), stage_attempt == "1" and not attempt.startswith("twin")
+        with job.task_attempt(stage, stage_attempt, task, attempt, threads=0, min_part_bytes=1) as writer:
             for path, body in TASKS[task].items():
                 with writer.open(path) as file:
-                    file.write(body)
+                    file.write(body if counts else b"does not count")
             return writer.commit()
 
     def seal(self, store: Any) -> None:
         job = self.job(store)
-        job.seal_stage("spark", "1", self.tasks)
-        job.seal()
-
-    def plan(self, store: Any) -> None:
-        self.job(store).plan()
+        for stage, tasks in self.tasks.items():
+            job.seal_stage(stage, "1", tasks)
+        job.seal([(stage, "1") for stage in self.tasks])
 
     def commit(self, store: Any) -> None:
         with apart(self.case.apart):
@@ -203,8 +207,11 @@ class World:
         with apart(self.case.apart):
             self.job(store).recover()
 
-    def roll_back(self, store: Any) -> None:
-        self.job(store).recover(rollback=True)
+    def commit_in_parts(self, store: Any) -> None:
+        """Commit as two mapped tasks and a last one do."""
+        for part in range(2):
+            self.job(store).complete_part(part, 2)
+        self.commit(store)
 
     def abort(self, store: Any) -> None:
         self.job(store).abort()
@@ -230,25 +237,25 @@ class World:
     def finish_from(self, step: str) -> None:
         """Take this step and every later one, without faults, as a retrying orchestrator would."""
         for name in STEPS[STEPS.index(step) :]:
-            getattr(self, name)(self.store)
+            getattr(self, name)(self.observed)
 
     def abort_or_commit(self) -> bool:
         """Abort the job, or commit it if it is too late; check the end, and return whether it is aborted."""
         try:
-            self.abort(self.store)
+            self.abort(self.observed)
         except AlreadyCommitted:
             pass
         else:
             self.check_untouched()
             return True
-        self.commit(self.store)
+        self.commit(self.observed)
         self.check_committed()
         return False
 
     # The expected result.
 
     def expected(self) -> dict[str, bytes]:
-        """Return what must be visible after the commit, by the documented rules."""
+        """Return what must be visible after the commit but for markers, by the documented rules."""
         case = self.case
         after = dict(self.before)
         touched = {path.rpartition("/")[0] for files in TASKS.values() for path in files}
@@ -260,46 +267,41 @@ class World:
             for path, body in files.items():
                 stem, dot, ending = path.partition(".")
                 after[ROOT + f"{stem}-{OURS}{dot}{ending}"] = body
-        return {key: body for key, body in after.items() if not key.endswith("/_SUCCESS")}
+        return {key: body for key, body in after.items() if not key.endswith("_SUCCESS")}
 
     def check_committed(self) -> None:
-        """Check that exactly the output, marker and manifest exist, and nothing is pending or staged."""
+        """Check that exactly the output, marker and receipt exist, and nothing is pending or staged."""
         visible = self.visible()
-        marker = visible.pop(f"{ROOT}_SUCCESS", None)
-        marked = {key: visible.pop(key) for key in list(visible) if key.endswith("/_SUCCESS")}
+        marked = {key: visible.pop(key) for key in list(visible) if key.endswith("_SUCCESS")}
         assert visible == self.expected()
-        assert marker is not None
-        assert OURS.encode() in marker
-        for path in ("dt=1", "dt=2") if self.case.marks else ():
-            assert OURS.encode() in marked[f"{ROOT}{path}/_SUCCESS"]
+        named = {key for key, body in marked.items() if OURS.encode() in body}
+        marks = ("", "dt=1/", "dt=2/") if self.case.marks else ("",)
+        assert named == {f"{ROOT}{path}_SUCCESS" for path in marks}
         manifest = self.job().manifest()
         assert manifest is not None
         assert manifest.counts.files == 3
-        assert [kind for job, kind in self.log() if job == OURS] == ["commit"]
-        self._check_nothing_left()
+        assert self.ended()[OURS] == "commit"
+        self.check_nothing_left()
 
     def check_untouched(self) -> None:
         """Check that the job left no trace, byte for byte, marker included."""
         assert self.visible() == self.before
         assert self.job().manifest() is None
-        assert (OURS, "commit") not in self.log()
-        self._check_nothing_left()
+        assert self.ended()[OURS] == "abandon"
+        self.check_nothing_left()
 
-    def check_no_loss(self) -> None:
-        """Check that at every moment the old or the new data exists (promise 8)."""
-        if self.case.mode != "replace":
-            return
-        visible, after = self.visible(), self.expected()
-        old_whole = all(
-            key in visible for key in self.before if key.startswith(ROOT) and not key.endswith("_SUCCESS")
-        )
-        new_whole = all(visible.get(key) == body for key, body in after.items())
-        assert old_whole or new_whole
-
-    def _check_nothing_left(self) -> None:
+    def check_nothing_left(self) -> None:
+        """Check what holds at rest, and that no upload of a job is pending."""
+        self.observed.at_rest()
         assert self.pending() == []
-        assert self.records() == []
-        assert [u.upload_id for u in self.store.list_uploads(BUCKET, "")] == [self.foreign_upload]
+
+    @property
+    def _stages(self) -> tuple[str, ...]:
+        return ("spark", "more") if self.case.stages else ("spark",)
+
+    def _of(self, stage: str) -> list[str]:
+        """Return the tasks of a stage."""
+        return [task for task in TASKS if not self.case.stages or (task in MORE) == (stage == "more")]
 
     def _progress(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _KEPT} | {
@@ -327,10 +329,10 @@ class World:
         return f"id-{next(self.ids):06d}"
 
 
-STEPS = ["setup", "run_tasks", "seal", "plan", "commit"]
+STEPS = ["setup", "run_tasks", "seal", "commit"]
 
 #: The parts of a world that steps change, beside its store.
-_KEPT = ("ids", "tasks", "rounds", "before", "data_before", "foreign_upload")
+_KEPT = ("ids", "tasks", "rounds", "before", "foreign_upload")
 
 #: How far a job of a case is before a step.
 _REACHED: dict[tuple[Case, str], dict[str, Any]] = {}
@@ -350,19 +352,16 @@ class Run:
     crashed: bool
 
 
-def run_with_fault(
-    world: World, step: Callable[[Any], Any], at: int, fault: Effect, *, watch: bool = True
-) -> Run:
+def run_with_fault(world: World, step: Callable[[Any], Any], at: int, fault: Effect) -> Run:
     """Take a step through a store with a fault at its n-th call."""
-    store = FaultyStore(
-        world.store,
-        Fault(fault, nth=at),
-        after=lambda call: call.reads or not watch or world.check_no_loss(),
-    )
+    world.observed.attempts_fail = step == world.run_tasks
+    store = FaultyStore(world.observed, Fault(fault, nth=at))
     try:
         step(store)
     except Crash:
         return Run(bool(store.struck), None, crashed=True)
     except S3CommitError as error:
         return Run(bool(store.struck), error, crashed=False)
+    finally:
+        world.observed.attempts_fail = False
     return Run(bool(store.struck), None, crashed=False)
