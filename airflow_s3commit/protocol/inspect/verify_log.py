@@ -77,6 +77,20 @@ class Ending(NamedTuple):
     is_commit: bool
 
 
+class Misplaced(NamedTuple):
+    """A partition whose ``_SUCCESS`` is not the one that follows from the log.
+
+    Attributes:
+        partition: The partition.
+        number: The newest entry that touched it: the marker is that entry's if the table has files there, and
+            else there is none.
+
+    """
+
+    partition: str
+    number: int
+
+
 @dataclass
 class LogCheck:
     """The entries of a log, what they add up to, and what is wrong.
@@ -96,8 +110,7 @@ class LogCheck:
         unfinished: The jobs that have ended, and that may not be cleaned up yet: those that had a record of
             their own after the log was read, and those that ended later.
         findings: What is wrong.
-        marked: The newest entry that touched each partition, of those that have had a ``_SUCCESS`` of their
-            own. It has the marker of that entry if the table has files there, and else none.
+        misplaced: Which partitions have another ``_SUCCESS`` than they must have, by its key.
 
     """
 
@@ -112,8 +125,10 @@ class LogCheck:
     open: dict[str, OpenJob] = field(default_factory=dict)
     unfinished: dict[str, Ending] = field(default_factory=dict)
     findings: list[LogFinding] = field(default_factory=list)
-    marked: dict[str, int] = field(default_factory=dict)
+    misplaced: dict[str, Misplaced] = field(default_factory=dict)
     _digests: dict[int, str] = field(default_factory=dict)
+    #: The newest entry that touched each partition, of those that have had a marker.
+    _marked: dict[str, int] = field(default_factory=dict)
     #: The commits whose lists of files are objects of their own.
     _lists: dict[int, Source] = field(default_factory=dict)
 
@@ -258,7 +273,7 @@ class LogCheck:
         """Take into account the markers of partitions that a commit writes or takes away."""
         if entry.marks and entry.commit is not None:
             touched = {*_touched(entry.commit), *left} - {""}
-            self.marked.update(dict.fromkeys(touched, entry.number))
+            self._marked.update(dict.fromkeys(touched, entry.number))
 
     def _checkpointed(self, generation: int | None) -> Table | None:
         """Return a table from its newest checkpoint, where entries before that are damaged."""
@@ -350,11 +365,13 @@ class LogCheck:
         at_work = self._at_work()
         if self.newest is None or at_work is None:
             return
-        wrong = self._wrong_markers({one: self.marked[one] for one in self.marked.keys() - at_work})
+        wrong = self._wrong_markers({one: self._marked[one] for one in self._marked.keys() - at_work})
         self.catch_up()
         for partition, number, problem in wrong:
-            if self.marked[partition] == number:
-                self._add(self.destination.key(f"{partition}/{SUCCESS}"), problem, _PARTITION_MARKER)
+            if self._marked[partition] == number:
+                key = self.destination.key(f"{partition}/{SUCCESS}")
+                self.misplaced[key] = Misplaced(partition, number)
+                self._add(key, problem, _PARTITION_MARKER)
 
     def _at_work(self) -> set[str] | None:
         """Return the partitions that unfinished jobs have touched; None for all."""

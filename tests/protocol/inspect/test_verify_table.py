@@ -431,7 +431,7 @@ def test_markers_of_partitions_follow_from_the_log(damage: str) -> None:
         lake.put({f"{place}/_SUCCESS": b"" if damage == "foreign" else old})
     check = LogCheck(lake.store, HERE).read()
     assert [one.where for one in check.findings] == [f"{lake.destination}{place}/_SUCCESS"]
-    assert check.marked == {"dt=1": 5, "dt=2": 4, "dt=9": 4}
+    assert check.misplaced == {f"{ROOT}{place}/_SUCCESS": (place, {"dt=1": 5, "dt=2": 4}[place])}
 
 
 @pytest.mark.parametrize("committer", ["partitioned", "directory"])
