@@ -122,10 +122,7 @@ def _repair_views(report: RepairReport) -> Iterator[View]:
     if report.dry_run and report.repaired:
         yield NOT_APPLIED
     if not (report.repaired or report.left or report.failures):
-        if report.original:
-            words = f"{report.destination} is a copy of {report.original}, whose log it has"
-            yield Line(f"{words}: list its files in a log of its own with s3commit baseline", "yellow")
-        elif not report.entries:
+        if not report.entries:
             yield Line(f"there is no log at {report.destination}: check the bucket and the prefix", "yellow")
         else:
             yield Line(f"nothing to repair at {report.destination}", "green")

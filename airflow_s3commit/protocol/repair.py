@@ -1,65 +1,64 @@
-"""Repair a destination's records: rebuild what follows from its log, and report what does not."""
+"""Repair a destination: derive again what follows from its log, and report what does not."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, NoSuchKey, S3CommitError
-from airflow_s3commit.protocol.inspect.staging import folders_below
-from airflow_s3commit.protocol.inspect.verify_log import NO_LIST, LogCheck, LogFinding, Misplaced
-from airflow_s3commit.protocol.lifecycle.finish import context_of
-from airflow_s3commit.protocol.lifecycle.recover import read_or_rebuild_state
-from airflow_s3commit.protocol.lifecycle.success import listed_keys, renew_marker, write_success
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.metadata.log import newest_commit, read_entries, read_entry
-from airflow_s3commit.protocol.metadata.manifests import manifests_at, read_manifest
-from airflow_s3commit.protocol.metadata.state import find_job, read_state
+from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.codec import Plain, encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
     Layout,
-    aborted_prefix,
     checkpoint_number,
-    entry_number,
-    manifests_prefix,
+    job_key,
+    log_prefix,
+    receipt_key,
+    receipts_prefix,
 )
-from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.steps import checkpoint
+from airflow_s3commit.protocol.steps.abort import undo
+from airflow_s3commit.protocol.steps.finish import finish, first_keys
+from airflow_s3commit.protocol.steps.fold import entries_after
+from airflow_s3commit.protocol.steps.log import find_receipt, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.marker import write_marker
+from airflow_s3commit.protocol.steps.partition_markers import derive_markers
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-_STATE = "rebuild it from the job's other records"
-
 
 class RepairReport(Plain, Struct, kw_only=True):
-    """What a repair has rebuilt, or would rebuild, and what it cannot.
+    """What a repair has derived again, or would, and what it cannot.
 
     Attributes:
         destination: URI of the destination.
         dry_run: Whether nothing was changed.
         entries: Number of the newest entry of the log; 0 without a log.
-        original: URI of the table whose log was copied here, if this one has no history of its own; else
-            empty.
-        repaired: Records that were rebuilt, or in a dry run that would be; each with what was wrong.
-        left: What cannot be rebuilt, with what to do.
-        failures: Records that could not be written or deleted; repair again.
+        repaired: What was put right, or in a dry run would be; each with what was wrong.
+        left: What follows from nothing, with what to do.
+        failures: What could not be put right; repair again.
 
     """
 
     destination: str
     dry_run: bool
     entries: int = 0
-    original: str = ""
     repaired: list[LogFinding] = []
     left: list[LogFinding] = []
     failures: list[LogFinding] = []
@@ -80,12 +79,12 @@ def repair(
     threads: int = 16,
     step: Callable[[int], None] = lambda _: None,
 ) -> RepairReport:
-    """Rebuild the records of a destination that follow from others, and report those that do not.
+    """Derive again what follows from the log of a destination, and report what is wrong besides.
 
-    From the log it rebuilds manifests, records of aborts, checkpoints and ``_SUCCESS``, that of partitions
-    too; from a job's other records its state. An entry of the log and a list of files follow from nothing:
-    restore them from a backup or a version of the object. No data is touched. Repeatable, also beside jobs at
-    work.
+    That is receipts, checkpoints and ``_SUCCESS``, those of partitions too; and all that comes after the
+    entry of a job: a commit that died is finished, an abort too. An entry of the log and a list of files
+    follow from nothing: restore them from a backup or a version of the object. As long as an entry is wrong,
+    nothing is derived from the log. Repeatable, also beside jobs at work.
 
     Args:
         store: The store of the destination.
@@ -100,140 +99,173 @@ def repair(
         S3CommitError: The destination could not be read.
 
     """
-    place = Destination.of(destination)
-    check = LogCheck(store, place, step=step).read()
-    check.compare_lists(())
-    settings = {"clock": clock or SystemClock(), "new_id": new_id, "threads": threads}
-    run = _Repair(check, settings)
-    report = RepairReport(
-        destination=place.uri,
-        dry_run=dry_run,
-        entries=check.head,
-        original=check.newest.original if check.newest is not None else "",
-    )
-    for finding in [*check.findings, *run.damaged_states()]:
-        act = run.cure(finding)
-        if act is None:
-            report.left.append(run.with_dependants(finding))
-            continue
-        try:
-            if not dry_run:
-                act()
-                logger.info("%s: rebuilt: it %s", finding.where, finding.problem)
-            report.repaired.append(finding)
-        except S3CommitError as error:
-            logger.warning("%s: not rebuilt: %s", finding.where, error)
-            report.failures.append(replace(finding, problem=described(error)))
+    home = Destination.of(destination)
+    layout = Layout.of(home, new_uuid())
+    context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
+    report = RepairReport(destination=home.uri, dry_run=dry_run)
+    try:
+        run = _Repair.of(context, step)
+    except NoSuchKey:
+        return report
+    report.entries = run.check.head
+    if not run.is_log_whole:
+        report.left += run.check.findings
+        return report
+    acted = run.cure(run.unfinished(), report)
+    if acted:
+        # That alone puts other things right.
+        run = _Repair.of(context, step)
+    acted += run.cure([*run.without_receipt(), *run.check.findings], report)
+    if acted:
+        # Only what is right now counts as repaired.
+        wrong = {finding.where for finding in _Repair.of(context, step).check.findings}
+        report.failures += [finding for finding in report.repaired if finding.where in wrong]
+        report.repaired = [finding for finding in report.repaired if finding.where not in wrong]
     return report
 
 
 @dataclass(frozen=True)
 class _Repair:
-    """What cures the findings about one destination.
+    """What is wrong at a destination, and what puts it right.
 
     Attributes:
-        check: The findings.
-        settings: Settings of the contexts of jobs.
+        context: Any job of the destination.
+        check: What is wrong.
 
     """
 
+    context: JobContext
     check: LogCheck
-    settings: dict[str, Any]
 
-    @property
-    def _store(self) -> ObjectStore:
-        return self.check.store
+    @classmethod
+    def of(cls, context: JobContext, step: Callable[[int], None]) -> _Repair:
+        check = LogCheck(context.store, context.layout.destination, step=step).read()
+        check.compare_lists(())
+        return cls(context, check)
 
     @property
     def _home(self) -> Destination:
-        return self.check.destination
+        return self.context.layout.destination
 
-    def _context(self, layout: Layout) -> JobContext:
-        return JobContext(self._store, layout, **self.settings)
+    @property
+    def is_log_whole(self) -> bool:
+        """Whether no entry is wrong: what one that was changed says must replace no good copy."""
+        prefix = join_uri(self.context.bucket, log_prefix(self._home))
+        return not any(finding.where.startswith(prefix) for finding in self.check.findings)
 
-    def damaged_states(self) -> Iterator[LogFinding]:
-        """Yield the states of jobs that cannot be read; not those that were copied here."""
-        for folder in folders_below(self._store, self._home):
-            layout = folder.layout(self._home)
-            try:
-                read_state(self._context(layout))
-            except ForeignRecord:
+    def unfinished(self) -> list[LogFinding]:
+        """Return the jobs that have ended, and still have a record."""
+        return [
+            LogFinding(
+                where=join_uri(self.context.bucket, job_key(self._home, job_id)),
+                problem=f"is still there, although entry {self.check.ended[job_id].number} has ended the job",
+                harmless=True,
+                remedy="run s3commit repair, or commit or abort the job again",
+            )
+            for job_id in sorted(self.check.open.keys() & self.check.ended.keys())
+        ]
+
+    def without_receipt(self) -> list[LogFinding]:
+        """Return the newest end of a job if it has no receipt: the next entry would write it."""
+        job_id, number = max(
+            ((job_id, one.number) for job_id, one in self.check.ended.items()),
+            key=lambda one: one[1],
+            default=("", 0),
+        )
+        if not job_id or number != self.check.head:
+            return []
+        key = receipt_key(self._home, job_id)
+        if exists(self.context.store, self.context.bucket, key):
+            return []
+        where = join_uri(self.context.bucket, key)
+        remedy = "run s3commit repair; the next entry writes it too"
+        return [LogFinding(where=where, problem="is missing", harmless=True, remedy=remedy)]
+
+    def cure(self, findings: list[LogFinding], report: RepairReport) -> int:
+        """Put findings right, unless it is a dry run, and add them to a report; return how many it tried."""
+        tried = 0
+        for finding in findings:
+            act = self._cure_of(finding)
+            if act is None:
+                report.left.append(finding)
                 continue
-            except InvalidRecord as error:
-                where = join_uri(layout.staging.bucket, layout.state)
-                problem = str(error).removeprefix(f"{where} ")
-                yield LogFinding(where=where, problem=problem, harmless=False, remedy=_STATE)
+            try:
+                if not report.dry_run:
+                    tried += 1
+                    act()
+                    logger.info("%s: repaired: it %s", finding.where, finding.problem)
+                report.repaired.append(finding)
+            except S3CommitError as error:
+                logger.warning("%s: not repaired: %s", finding.where, error)
+                report.failures.append(msgspec.structs.replace(finding, problem=described(error)))
+        return tried
 
-    def cure(self, finding: LogFinding) -> Callable[[], object] | None:
+    def _cure_of(self, finding: LogFinding) -> Callable[[], object] | None:
         """Return what puts a finding right; None if nothing here does."""
         _, key = split_uri(finding.where)
         home = self._home
-        if finding.remedy == _STATE:
-            layouts = (folder.layout(home) for folder in folders_below(self._store, home))
-            return partial(self._rebuild_state, next(one for one in layouts if one.state == key))
         if (number := checkpoint_number(home, key)) is not None:
             return partial(self._rebuild_checkpoint, key, number)
         if key == home.key(SUCCESS):
-            return self._rebuild_success
+            commits = [one.number for one in self.check.ended.values() if one.is_commit]
+            return partial(self._rebuild_success, max(commits)) if commits else None
         if key in self.check.misplaced:
-            return partial(self._renew_marker, self.check.misplaced[key])
-        for prefix in (manifests_prefix(home), aborted_prefix(home)):
-            job_id = key.removeprefix(prefix).removesuffix(".json")
-            if key == f"{prefix}{job_id}.json" and job_id in self.check.ended:
-                return partial(self._rebuild_ending, key, self.check.ended[job_id][0])
+            misplaced = self.check.misplaced[key]
+            return partial(self._rebuild_marker, misplaced.number, misplaced.partition)
+        if key.startswith(receipts_prefix(home)):
+            return self._cure_of_receipt(key)
+        job_id = next((one for one in self.check.open if job_key(home, one) == key), "")
+        if job_id in self.check.ended and finding.harmless:
+            return partial(self._finish, job_id)
         return None
 
-    def with_dependants(self, finding: LogFinding) -> LogFinding:
-        """Add to a finding about an entry which job's it was, if a manifest tells."""
-        number = entry_number(self._home, split_uri(finding.where)[1])
-        if number is None or finding.remedy == NO_LIST:
-            return finding
-        problem = f"{finding.problem}. Without it the table is known only from a later checkpoint on"
-        for _, job_id in manifests_at(self._store, self._home):
-            try:
-                manifest = read_manifest(self._store, self._home, job_id)
-            except (NoSuchKey, InvalidRecord):
-                continue
-            if manifest.generation == number:
-                problem += f". By its manifest it is the commit of job {job_id} ({manifest.mode})"
-        return replace(finding, problem=problem)
+    def _cure_of_receipt(self, key: str) -> Callable[[], object] | None:
+        """Return what writes a receipt again; None if it may be the one that is right."""
+        job_id = key.removeprefix(receipts_prefix(self._home)).removesuffix(".json")
+        number = self.check.ended[job_id].number
+        if number == self.check.head:
+            # No later entry has the digest of this one.
+            with suppress(InvalidRecord):
+                if find_receipt(self.context.store, self._home, job_id) is not None:
+                    return None
+        return partial(self._rebuild_receipt, key, number)
 
-    def _rebuild_state(self, layout: Layout) -> None:
-        context = self._context(layout)
-        job = find_job(context)
-        read_or_rebuild_state(context.as_recorded(job) if job is not None else context)
+    def _entry(self, number: int) -> Entry:
+        return read_entry(self.context.store, self._home, number).entry
+
+    def _finish(self, job_id: str) -> None:
+        """Do again all that follows the entry of a job."""
+        entry, record = self._entry(self.check.ended[job_id].number), self.check.open[job_id].record
+        layout = Layout(self._home, Destination.parse(entry.staging), job_id)
+        job = replace(self.context, layout=layout)
+        job = job if record is None else job.as_recorded(record)
+        if entry.commit is not None:
+            finish(job, entry)
+        else:
+            undo(job, entry)
+
+    def _rebuild_receipt(self, key: str, number: int) -> None:
+        """Write a receipt again, over a damaged one that is the same still."""
+        store, bucket, entry = self.context.store, self.context.bucket, self._entry(number)
+        try:
+            found = store.head(bucket, key)
+        except NoSuchKey:
+            write_receipt(store, self._home, entry)
+        else:
+            store.put(bucket, key, encode(entry), if_match=found.etag)
 
     def _rebuild_checkpoint(self, key: str, number: int) -> None:
-        snapshot = TableSnapshot(self._home.uri)
-        for entry in read_entries(self._store, self._home, 0):
-            snapshot.apply(entry)
-            if entry.number == number:
-                break
-        self._store.put(self._home.bucket, key, snapshot.to_bytes(), content_type="application/gzip")
+        """Write a checkpoint again, from all entries: an earlier one may be wrong too."""
+        table = Table()
+        for read in entries_after(self.context.store, self._home, Position(), number):
+            table.apply(read.entry, read.sha256)
+        body = checkpoint.to_bytes(table, self._home.uri)
+        self.context.store.put(self.context.bucket, key, body, content_type="application/gzip")
 
-    def _rebuild_success(self) -> None:
-        entry = newest_commit(self._store, self._home)
-        assert entry is not None, "a finding about the marker needs a commit"
-        assert entry.manifest is not None, "commits have manifests"
-        context = self._context(Layout.of(self._home, entry.job_id))
-        write_success(context, entry.manifest, partial(listed_keys, context, entry.manifest))
+    def _rebuild_success(self, number: int) -> None:
+        entry = self._entry(number)
+        key = self.context.layout.success
+        write_marker(self.context, key, entry, lambda: first_keys(self.context, entry), over_others=True)
 
-    def _renew_marker(self, misplaced: Misplaced) -> None:
-        """Write the marker of a partition again, or delete it where no commit's files are left."""
-        manifest = None
-        if misplaced.generation:
-            manifest = read_entry(self._store, self._home, misplaced.generation).manifest
-        context = context_of(self._store, self._home, **self.settings)
-        renew_marker(context, misplaced.partition, misplaced.etag, manifest)
-
-    def _rebuild_ending(self, key: str, number: int) -> None:
-        """Write the manifest or record of abort again, as its entry has it."""
-        entry = read_entry(self._store, self._home, number)
-        record = entry.manifest or entry.aborted
-        assert record is not None, "only jobs have such records"
-        try:
-            found = self._store.head(self._home.bucket, key)
-        except NoSuchKey:
-            self._store.put(self._home.bucket, key, encode(record), if_none_match=True)
-        else:
-            self._store.put(self._home.bucket, key, encode(record), if_match=found.etag)
+    def _rebuild_marker(self, number: int, partition: str) -> None:
+        derive_markers(self.context, self._entry(number), [partition], over_others=True)

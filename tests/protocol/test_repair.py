@@ -1,27 +1,34 @@
-"""A repair rebuilds what follows from other records, byte for byte, and names the rest."""
+"""A repair derives again what follows from the log, byte for byte, and names the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from airflow_s3commit.protocol.metadata.manifests import read_success
-from airflow_s3commit.protocol.metadata.snapshot import CHECKPOINT_EVERY
 
 from airflow_s3commit import RepairReport, repair
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
+from airflow_s3commit.protocol.manifests import read_success
+from airflow_s3commit.protocol.steps.fold import CHECKPOINT_EVERY
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, apart, named, once
-from tests.protocol.metadata.test_snapshot import FLIGHTS, NEW, OLD2, table, two_generations
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
+from tests.protocol.sweep.test_history import FLIGHTS, NEW, OLD2, table, two_generations
 
-MANIFEST, ABORTED = f"{HOME}manifests/{OURS}.json", f"{HOME}aborted/{THEIRS}.json"
+LAST = an_id("last")
+COMMITTED, ABORTED = f"{HOME}jobs/{OURS}.json", f"{HOME}jobs/{THEIRS}.json"
 SUCCESS = f"{ROOT}_SUCCESS"
 
 
 def repaired(lake: Lake, *, dry_run: bool = False) -> RepairReport:
     """Repair the lake."""
     return repair(lake.store, FLIGHTS, dry_run=dry_run, clock=lake.clock, new_id=lake.new_id, threads=0)
+
+
+def wheres(report: RepairReport) -> list[str]:
+    """Return the keys of what was repaired."""
+    assert report.is_sound
+    return [one.where.removeprefix(f"s3://{BUCKET}/") for one in report.repaired]
 
 
 def delete(lake: Lake, key: str) -> None:
@@ -38,122 +45,201 @@ def filled() -> Lake:
     """Return a lake with two commits, an abort, and a commit after them."""
     lake = two_generations()
     lake.set_up(THEIRS).abort()
-    lake.sealed({"dt=4/a": b"4"}, job_id=an_id("last"), conflict_mode="append").commit()
+    lake.sealed({"dt=4/a": b"4"}, job_id=LAST, conflict_mode="append").commit()
     return lake
 
 
-@each(("key", "harm"), [(MANIFEST, delete), (MANIFEST, damage), (ABORTED, damage)])
-def test_endings_are_rebuilt_from_the_log(key: str, harm: Callable[[Lake, str], None]) -> None:
-    """A manifest or record of an abort is again the one in its entry."""
+@each("key", [COMMITTED, ABORTED])
+@each("harm", [delete, damage])
+def test_receipts_are_derived_from_the_log(key: str, harm: Callable[[Lake, str], None]) -> None:
+    """A missing or damaged receipt has again the bytes of its entry."""
     lake = filled()
     before = lake.get(key)
     harm(lake, key)
-    report = repaired(lake)
-    assert (report.is_sound, [one.where for one in report.repaired]) == (True, [f"s3://{BUCKET}/{key}"])
+    assert wheres(repaired(lake)) == [key]
     assert lake.get(key) == before
     assert repaired(lake).repaired == []
 
 
-def test_a_swept_record_of_an_abort_is_not_missed() -> None:
-    """A sweep removes old ones, so a missing one is not damage."""
+def test_the_newest_receipt_is_written() -> None:
+    """The newest entry alone may lack its receipt; a repair does not wait for the next entry."""
     lake = filled()
-    delete(lake, ABORTED)
+    key = f"{HOME}jobs/{LAST}.json"
+    before = lake.get(key)
+    delete(lake, key)
+    assert wheres(repaired(lake)) == [key]
+    assert lake.get(key) == before
+
+
+@each("harm", [delete, damage])
+def test_the_marker_is_derived(harm: Callable[[Lake, str], None]) -> None:
+    """A missing or damaged marker names the newest generation again."""
+    lake = filled()
+    harm(lake, SUCCESS)
+    assert wheres(repaired(lake)) == [SUCCESS]
+    success = read_success(lake.store, FLIGHTS)
+    assert (success.generation, success.jobId) == (5, LAST)
+    assert success.filenames == [f"/{ROOT}{named('dt=4/a', LAST)}"]
     assert repaired(lake).repaired == []
 
 
 @each("harm", [delete, damage])
-def test_the_marker_is_rebuilt(harm: Callable[[Lake, str], None]) -> None:
-    """A missing or damaged marker names the newest generation again."""
-    lake = filled()
-    harm(lake, SUCCESS)
-    assert [one.where for one in repaired(lake).repaired] == [f"s3://{BUCKET}/{SUCCESS}"]
-    success = read_success(lake.store, FLIGHTS)
-    assert (success.generation, success.jobId) == (4, an_id("last"))
+def test_the_markers_of_partitions_are_derived(harm: Callable[[Lake, str], None]) -> None:
+    """A partition with files has its marker again, and an emptied one has none."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1", "dt=2/a": b"2"}, partition_success=True)
+    job.commit()
+    marker = lake.get(f"{ROOT}dt=2/_SUCCESS")
+    empty = lake.set_up(THEIRS, committer="directory")
+    lake.run_stage(empty, {"dt=1/b": b"b"})
+    empty.seal()
+    empty.commit()
+    harm(lake, f"{ROOT}dt=1/_SUCCESS")
+    lake.store.put(BUCKET, f"{ROOT}dt=2/_SUCCESS", marker)
+    assert sorted(wheres(repaired(lake))) == [f"{ROOT}dt=1/_SUCCESS", f"{ROOT}dt=2/_SUCCESS"]
+    assert lake.keys(f"{ROOT}dt=2/") == []
+    assert repaired(lake).repaired == []
 
 
-def test_a_checkpoint_is_rebuilt() -> None:
-    """A damaged checkpoint has again the bytes that the log adds up to."""
+@each("harm", ["cut", "forged"])
+def test_a_checkpoint_is_derived(harm: str) -> None:
+    """One that is damaged, or not what the log adds up to, has again the bytes that follow from the log."""
     lake = two_generations()
-    for number in range(3, CHECKPOINT_EVERY):
+    for number in range(4, CHECKPOINT_EVERY):
         lake.set_up(an_id(f"aborted {number}")).abort()
-    lake.sealed({"dt=4/a": b"4"}, job_id=an_id("last"), conflict_mode="append").commit()
+    lake.sealed({"dt=4/a": b"4"}, job_id=LAST, conflict_mode="append").commit()
     [key] = lake.keys(f"{HOME}checkpoints/")
     before = lake.get(key)
-    damage(lake, key)
+    if harm == "cut":
+        damage(lake, key)
+    else:
+        lake.store.put(BUCKET, key, _other_checkpoint(before))
     lake.sealed({"dt=5/a": b"5"}, job_id=an_id("later"), conflict_mode="append").commit()
-    assert [one.where for one in repaired(lake).repaired] == [f"s3://{BUCKET}/{key}"]
+    assert wheres(repaired(lake)) == [key]
     assert lake.get(key) == before
+
+
+def _other_checkpoint(body: bytes) -> bytes:
+    import gzip  # noqa: PLC0415 - only here
+
+    return gzip.compress(gzip.decompress(body).replace(b'"dt=2"', b'"dt=7"'), mtime=0)
+
+
+@each("act", ["commit", "abort"])
+@each(("verb", "ending"), [("put", f"log/{3:020d}.json"), ("delete", "sealed.json")])
+def test_a_job_that_died_after_its_entry_is_finished(act: str, verb: str, ending: str) -> None:
+    """Its commit or abort is done to its end, with all that follows, by the log alone."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.sealed({"dt=9/z": b"z"}, job_id=THEIRS, conflict_mode="append").commit()
+    job = lake.sealed({"dt=1/a": b"1"})
+    lake.store.die(verb, ending, after=True)
+    with pytest.raises(Crash):
+        getattr(job, act)()
+    lake.store.rest()
+    dry = repaired(lake, dry_run=True)
+    assert wheres(dry)[0] == lake.open_key()
+    report = repaired(lake)
+    assert wheres(report)[0] == lake.open_key()
+    assert (lake.keys(f"{HOME}open/"), lake.staging(), lake.pending()) == ([], [], [])
+    assert lake.data().keys() - {named("dt=9/z", THEIRS)} == {
+        named("dt=1/a") if act == "commit" else "dt=1/old"
+    }
+    assert read_success(lake.store, FLIGHTS).generation == (3 if act == "commit" else 2)
+    assert repaired(lake).repaired == []
+
+
+def test_a_job_at_work_is_left() -> None:
+    """Open and sealed jobs are nothing to repair."""
+    lake = filled()
+    lake.sealed({"dt=5/a": b"5"}, job_id=an_id("sealed"))
+    lake.run_task(lake.set_up(an_id("open")), {"dt=6/a": b"6"})
+    before = lake.everything()
+    assert wheres(repaired(lake)) == []
+    assert lake.everything() == before
 
 
 def test_a_record_that_another_process_writes_meanwhile_is_left() -> None:
     """A repair only replaces the damaged record that it has seen."""
     lake = filled()
-    before = lake.get(MANIFEST)
-    damage(lake, MANIFEST)
+    before = lake.get(COMMITTED)
+    damage(lake, COMMITTED)
 
     def meanwhile() -> None:
         lake.store.rest()
-        lake.store.put(BUCKET, MANIFEST, before)
+        lake.store.put(BUCKET, COMMITTED, before)
 
-    lake.store.before = once("put", MANIFEST, meanwhile)
-    assert [one.where for one in repaired(lake).failures] == [f"s3://{BUCKET}/{MANIFEST}"]
-    assert lake.get(MANIFEST) == before
+    lake.store.before = once("put", COMMITTED, meanwhile)
+    assert [one.where for one in repaired(lake).failures] == [f"s3://{BUCKET}/{COMMITTED}"]
+    assert lake.get(COMMITTED) == before
 
 
-def test_a_state_is_rebuilt_from_the_job_s_records() -> None:
-    """A job whose state is damaged continues where its other records say."""
+def test_one_failure_does_not_stop_the_rest() -> None:
+    """What cannot be written is named with its error, and the others are repaired."""
     lake = filled()
-    job = lake.sealed({"dt=5/a": b"5"}, job_id=an_id("sealed"))
-    damage(lake, f"{ROOT}__magic_job-{an_id('sealed')}/state.json")
-    with pytest.raises(InvalidRecord):
-        job.state()
-    assert repaired(lake).is_sound
-    state = job.state()
-    assert state is not None
-    assert state.state == "sealed"
-    job.commit()
+    damage(lake, COMMITTED)
+    damage(lake, SUCCESS)
+    lake.store.before = once("put", COMMITTED, Unavailable("slow"))
+    report = repaired(lake)
+    assert [(one.where, one.problem) for one in report.failures] == [
+        (f"s3://{BUCKET}/{COMMITTED}", "Unavailable: slow")
+    ]
+    assert [one.where for one in report.repaired] == [f"s3://{BUCKET}/{SUCCESS}"]
 
 
 def test_a_dry_run_changes_nothing() -> None:
-    """A dry run only names what it would rebuild."""
+    """A dry run only names what it would derive again."""
     lake = filled()
-    for key in (MANIFEST, SUCCESS):
+    for key in (COMMITTED, SUCCESS):
         damage(lake, key)
     before = lake.everything()
     report = repaired(lake, dry_run=True)
-    named = {one.where for one in report.repaired}
-    assert (report.dry_run, named) == (True, {f"s3://{BUCKET}/{MANIFEST}", f"s3://{BUCKET}/{SUCCESS}"})
+    assert (report.dry_run, report.entries, sorted(wheres(report))) == (True, 5, sorted([COMMITTED, SUCCESS]))
     assert lake.everything() == before
 
 
-def test_an_entry_is_named_and_not_rebuilt() -> None:
-    """A damaged entry is left, with the job that its manifest names, as is a damaged list."""
-    with apart():
-        lake = filled()
-    entry, listed = f"{HOME}log/{2:020d}.json", f"{HOME}manifests/{an_id('last')}.jsonl"
-    damage(lake, entry)
-    before = lake.everything()
-    report = repaired(lake)
-    [left] = report.left
-    assert left.where == f"s3://{BUCKET}/{entry}"
-    assert f"it is the commit of job {OURS} (replace)" in left.problem
-    assert (report.is_sound, lake.everything()) == (False, before)
-    with apart():
-        lake = filled()
-    damage(lake, listed)
-    assert [one.where for one in repaired(lake).left] == [f"s3://{BUCKET}/{listed}"]
+def test_what_follows_from_nothing_is_named() -> None:
+    """A damaged entry is left, and so is a damaged list of files; nothing is written."""
+    for harmed in (f"{HOME}log/{3:020d}.json", "list"):
+        with apart():
+            lake = filled()
+        lists = [key for key in lake.keys(f"{HOME}lists/") if LAST in key]
+        key = lists[0] if harmed == "list" else harmed
+        damage(lake, key)
+        before = lake.everything()
+        report = repaired(lake)
+        assert f"s3://{BUCKET}/{key}" in [one.where for one in report.left]
+        assert (report.is_sound, report.repaired) == (False, [])
+        assert lake.everything() == before
 
 
-def test_a_list_within_an_entry_is_named_and_not_rebuilt() -> None:
-    """The good list in the manifest is not replaced by that of a changed entry."""
+def test_a_changed_list_within_an_entry_is_named() -> None:
+    """The good copy in the receipt is not replaced by a changed entry, nor anything else."""
+    for number in (3, 5):
+        lake = filled()
+        lake.tamper(f"{HOME}log/{number:020d}.json", old=b'"size":', new=b'"size":1')
+        delete(lake, SUCCESS)
+        before = lake.everything()
+        report = repaired(lake)
+        assert not report.is_sound
+        assert report.repaired == []
+        assert lake.everything() == before
+
+
+def test_a_newest_entry_that_its_receipt_contradicts_is_named() -> None:
+    """No later entry says which of the two was changed, so neither is written over."""
     lake = filled()
-    entry = f"{HOME}log/{2:020d}.json"
-    lake.tamper(entry, old=b'"size":', new=b'"size":1')
+    lake.tamper(f"{HOME}log/{5:020d}.json", old=b'"tasks":1', new=b'"tasks":2')
     before = lake.everything()
-    report = repaired(lake)
-    assert [one.where for one in report.left] == [f"s3://{BUCKET}/{entry}"]
-    assert (report.repaired, lake.everything()) == ([], before)
-    assert table(lake) == {NEW, OLD2, named("dt=4/a", an_id("last"))}
+    [left] = repaired(lake).left
+    assert (left.where, left.problem) == (f"s3://{BUCKET}/{HOME}jobs/{LAST}.json", "differs from entry 5")
+    assert lake.everything() == before
+
+
+def test_a_place_without_a_log_has_nothing_to_repair() -> None:
+    """The report says that there are no entries."""
+    report = repaired(Lake())
+    assert (report.entries, report.is_sound, report.repaired) == (0, True, [])
 
 
 def test_what_is_sound_is_left_alone() -> None:
@@ -163,12 +249,13 @@ def test_what_is_sound_is_left_alone() -> None:
     report = repaired(lake)
     assert (report.repaired, report.left, report.failures) == ([], [], [])
     assert lake.everything() == before
+    assert table(lake) == {NEW, OLD2, named("dt=4/a", LAST)}
 
 
 def test_a_repaired_table_verifies() -> None:
     """After a repair the check of the whole table finds nothing wrong."""
     lake = filled()
-    damage(lake, MANIFEST)
+    damage(lake, COMMITTED)
     damage(lake, SUCCESS)
     repaired(lake)
     report = verify(lake.store, FLIGHTS, threads=0)

@@ -313,8 +313,8 @@ def published(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator
                 alike.append(PendingId.of(upload))
             elif isinstance(outcome, ObjectInfo):
                 yield upload.destinationKey, False
-        for upload, parts in pending_parts(context.store, alike, threads=context.threads):
-            yield upload.key, parts is None
+        for pending, parts in pending_parts(context.store, alike, threads=context.threads):
+            yield pending.key, parts is None
 
 
 def _refuse_occupied(context: JobContext, uploads: Iterable[PendingUpload]) -> set[str]:

@@ -76,7 +76,7 @@ def finish(context: JobContext, entry: Entry, known: Known | None = None) -> Non
         if deleted:
             logger.info("%s: deleted %d replaced objects", context.name, deleted)
     # After the deletions: the markers say that they are done.
-    write_marker(context, context.layout.success, entry, lambda: _first_keys(context, entry, commit))
+    write_marker(context, context.layout.success, entry, lambda: first_keys(context, entry))
     if entry.marks:
         derive_markers(context, entry, {*commit.partitions, *commit.restores, *left.pieces})
     write_receipt(store, home, entry)
@@ -111,7 +111,10 @@ def _counted(context: JobContext) -> set[str]:
     return {pendingset_key(context, stage, task) for stage in stages for task in stage.tasks}
 
 
-def _first_keys(context: JobContext, entry: Entry, commit: Commit) -> list[str]:
+def first_keys(context: JobContext, entry: Entry) -> list[str]:
+    """Return the keys of a commit's first files, as many as ``_SUCCESS`` names."""
+    commit = entry.commit
+    assert commit is not None
     if commit.within is not UNSET:
         lines = (bytes(line) for line in commit.within[:MAX_FILENAMES])
         return [file.key for file in decode_lines(FileEntry, lines, f"entry {entry.number}")]

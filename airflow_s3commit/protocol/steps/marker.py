@@ -37,7 +37,14 @@ class Marker(NamedTuple):
     generation: int | None
 
 
-def write_marker(context: JobContext, key: str, entry: Entry, keys: Callable[[], list[str]]) -> None:
+def write_marker(
+    context: JobContext,
+    key: str,
+    entry: Entry,
+    keys: Callable[[], list[str]],
+    *,
+    over_others: bool = False,
+) -> None:
     """Write the marker of a commit, unless that of this commit or a later one is there. Repeatable.
 
     A marker that another program wrote after the entry stays: it speaks of newer data than this commit.
@@ -47,12 +54,14 @@ def write_marker(context: JobContext, key: str, entry: Entry, keys: Callable[[],
         key: Key of the marker.
         entry: The commit.
         keys: Returns the keys of its first files, at most 100.
+        over_others: Write over such a marker too, and over one that is damaged.
 
     """
     store, bucket = context.store, context.bucket
     while True:
         found = find_marker(context, key)
-        if found is not None and _is_as_new(context, key, found, entry):
+        is_others = found is not None and found.generation is None
+        if found is not None and not (over_others and is_others) and _is_as_new(context, key, found, entry):
             return
         condition: dict[str, Any] = {"if_none_match": True} if found is None else {"if_match": found.etag}
         body = encode(success_of(context, entry, keys()))

@@ -56,7 +56,9 @@ def refuse_markers_beside_retained(
         )
 
 
-def derive_markers(context: JobContext, entry: Entry, touched: Iterable[str]) -> None:
+def derive_markers(
+    context: JobContext, entry: Entry, touched: Iterable[str], *, over_others: bool = False
+) -> None:
     """Give the partitions that a commit touched the markers that follow from the log. Repeatable.
 
     Before: the files that the commit took are deleted.
@@ -65,13 +67,14 @@ def derive_markers(context: JobContext, entry: Entry, touched: Iterable[str]) ->
         context: Any job of the destination.
         entry: The commit.
         touched: The partitions; the root has the destination's marker.
+        over_others: Write over the marker of another program too, and over one that is damaged.
 
     """
     store, home = context.store, context.layout.destination
     names = sorted({*touched} - {""})
     while names:
         table = read_table(store, home)
-        derive = partial(_derive, context, entry, table)
+        derive = partial(_derive, context, entry, table, over_others)
         for _ in in_threads(derive, names, context.threads):
             pass
         # Write, then look: a later commit may have emptied a partition meanwhile, and found no marker there.
@@ -87,14 +90,14 @@ def _touched(entry: Entry) -> set[str]:
     return {*entry.commit.partitions, *entry.commit.restores, *everything}
 
 
-def _derive(context: JobContext, entry: Entry, table: Table, name: str) -> None:
+def _derive(context: JobContext, entry: Entry, table: Table, over_others: bool, name: str) -> None:
     key = context.layout.partition_success(name)
     if table.live.get(name):
         commit = entry.commit
         assert commit is not None
         counts = commit.partitions.get(name, Counts())
         part = replace(commit, partitions={name: counts}, counts=counts, metrics={})
-        write_marker(context, key, replace(entry, commit=part), list)
+        write_marker(context, key, replace(entry, commit=part), list, over_others=over_others)
         return
     found = find_marker(context, key)
     if found is not None and found.generation is not None:

@@ -229,7 +229,7 @@ class _Sweep:
             return AbortReport(uploads=clean_up_hadoop_job(context.store, home, found.job_id), objects=0)
         if found.is_hadoops and found.record is None and found.end is None:
             # As a job of ours, which nobody else adopts meanwhile.
-            report = adopt(
+            ended = adopt(
                 context.store,
                 home,
                 commit=False,
@@ -238,8 +238,8 @@ class _Sweep:
                 clock=context.clock,
                 new_id=context.new_id,
             )
-            assert isinstance(report, AbortReport)
-            return report
+            assert isinstance(ended, AbortReport)
+            return ended
         report = carry_out(context, verdict, why)
         assert report is not None, "a plan has no job that is left"
         return report

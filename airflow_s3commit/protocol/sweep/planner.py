@@ -228,7 +228,7 @@ class _Planner:
     def _judge_unknown(self, verdict: Verdict) -> Verdict:
         """Decide about a silent job that has neither a record nor an end here: it may be one beside this."""
         found, home, context = verdict.found, self.context.layout.destination, self.context
-        keys = [one.key for one in (*found.uploads, *found.objects)]
+        keys = [*(one.key for one in found.uploads), *(one.key for one in found.objects)]
         if found.records:
             job = replace(context, layout=found.layout)
             recorded = tracked_uploads(job, found.layout.staging.prefix)
