@@ -10,16 +10,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifest_of, read_manifest
 
-from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.manifests import latest_manifest, manifest_files, read_manifest
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.repair import repair
 from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.protocol.table_rollback import rollback
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, apart, named
 
 FILES = {"dt=1/a": b"1", "dt=1/b": b"22", "dt=2/c": b"333"}
 OLD = {"dt=1/old": b"old 1", "dt=2/old": b"old 2"}
@@ -40,7 +42,7 @@ def copied(lake: Lake, *, only: Callable[[str], bool] = lambda _: True) -> Lake:
 
 
 def half_committed(**options: Any) -> Lake:
-    """Return a lake whose job died after it completed some of its uploads; its lock has lapsed."""
+    """Return a lake whose job died after it completed some of its uploads."""
     lake = Lake()
     lake.put(OLD)
     lake.sealed(FILES, **options)
@@ -63,42 +65,28 @@ def pending(lake: Lake, prefix: str = ROOT) -> list[tuple[str, str]]:
 
 
 def every_act(copy: Lake) -> Iterator[Callable[[], object]]:
-    """Yield everything that can be done at the copy about the job that died at the original."""
-    job = copy.job()
+    """Yield everything that can be done at the copy, about the job that died at the original and others."""
+    job, there = copy.job(), Destination.parse(copy.destination)
     yield job.commit
-    yield job.plan
+    yield job.preview
     yield job.recover
-    yield lambda: job.recover(rollback=True)
-    yield lambda: job.abort(force=True)
-    yield job.abort_late
+    yield job.abort
     yield lambda: job.abort_stage("spark", "1")
     yield lambda: job.abort_attempt("spark", "1", "00000", "1")
-    yield lambda: sweep(
-        copy.store, Destination.parse(copy.destination), older_than=0.0, dry_run=False, threads=0
-    )
+    yield copy.job(THEIRS).abort
+    yield lambda: copy.set_up(THEIRS)
+    yield lambda: sweep(copy.store, there, older_than=0.0, dry_run=False, threads=0)
+    yield lambda: repair(copy.store, there, dry_run=False, threads=0)
+    yield lambda: rollback(copy.store, there, to=1, threads=0)
 
 
-def test_a_copied_dataset_s_commit_leaves_the_original_alone() -> None:
-    """A copied lock names the original's staging, which is left alone, and both datasets end up right."""
-    lake = half_committed()
-    before, uploads = snapshot(lake), pending(lake)
-    copy = copied(lake)
-    copy.sealed({"dt=1/new": b"new"}, job_id=THEIRS).commit()
-    assert (snapshot(lake), pending(lake)) == (before, uploads)
-    assert copy.data() == {named("dt=1/new", THEIRS): b"new", "dt=2/old": b"old 2"}
-    lake.job().recover()
-    assert lake.data() == {named(path): body for path, body in FILES.items()}
-
-
-@each("gone", [(), ("job.json",), ("job.json", "state.json"), ("sealed.json",)])
-@each("act", range(9))
+@each("gone", [(), ("job.json",), ("sealed.json",), ("job.json", "sealed.json")])
+@each("act", range(11))
 def test_nothing_done_at_a_copy_reaches_the_original(act: int, gone: tuple[str, ...]) -> None:
-    """Whichever of the dead job's records were copied, no step at the copy touches the original."""
+    """Whichever of the dead job's records were copied, no step at the copy touches either's data."""
     lake = half_committed()
     before, uploads = snapshot(lake), pending(lake)
-    copy = copied(
-        lake, only=lambda key: not key.endswith(tuple(f"__magic_job-{OURS}/{name}" for name in gone))
-    )
+    copy = copied(lake, only=lambda key: not key.endswith(tuple(f"open/{OURS}/{name}" for name in gone)))
     data = copy.data()
     with suppress(S3CommitError):
         list(every_act(copy))[act]()
@@ -109,49 +97,52 @@ def test_nothing_done_at_a_copy_reaches_the_original(act: int, gone: tuple[str, 
 
 
 def test_a_copy_is_recognised() -> None:
-    """A list of jobs and every step say that the job's record belongs to another place."""
+    """A list of jobs and every step say that the record or the log is of another place, and what to do."""
     copy = copied(half_committed())
     (found,) = list_jobs(copy.store, Destination.parse(copy.destination))
     assert "s3://lake/flights/" in (found.problem or "")
-    with pytest.raises(ForeignRecord, match="was copied here"):
-        copy.job().recover()
+    for step in (copy.job().recover, copy.job().abort, copy.job(THEIRS).abort, lambda: copy.set_up(THEIRS)):
+        with pytest.raises(InvalidRecord, match=r"copied here|this dataset is a copy"):
+            step()
+
+
+def test_a_copy_begins_a_log_of_its_own() -> None:
+    """Without the copied records its first job lists the files; both datasets go on by themselves."""
+    lake = half_committed()
+    before, uploads = snapshot(lake), pending(lake)
+    copy = copied(lake, only=lambda key: "/_s3commit/" not in key and "/__magic_job-" not in key)
+    assert copy.sealed({"dt=1/new": b"new"}, job_id=THEIRS).commit().generation == 2
+    assert (snapshot(lake), pending(lake)) == (before, uploads)
+    kept = {path: body for path, body in lake.data().items() if path.startswith("dt=2")}
+    assert copy.data() == {named("dt=1/new", THEIRS): b"new", **kept}
+    lake.job().recover()
+    assert lake.data() == {named(path): body for path, body in FILES.items()}
+
+
+def test_an_abort_at_a_copy_keeps_files_that_carry_the_id() -> None:
+    """Files of a job that committed at the original are older data of the copy, whose abort keeps them."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    copy = copied(lake, only=lambda key: "/_s3commit/" not in key)
+    data = copy.data()
+    assert copy.job().abort().objects == 0
+    assert copy.data() == data
+    assert lake.job().manifest() is not None
 
 
 def test_manifests_of_a_copy_are_not_its_history() -> None:
-    """A copied manifest is neither a job of the copy nor read there; the original's still is."""
+    """A copied commit is neither one of the copy nor read there; the original's still is."""
     lake = Lake()
     lake.sealed(FILES).commit()
     copy = copied(lake)
     there = Destination.parse(copy.destination)
     for look in (
         lambda: read_manifest(copy.store, there, OURS),
-        lambda: manifest_of(copy.store, there, None),
+        lambda: latest_manifest(copy.store, there),
         lambda: copy.job().manifest(),
     ):
-        with pytest.raises(ForeignRecord, match="it was copied here"):
+        with pytest.raises(InvalidRecord):
             look()
-    copy.sealed({"dt=1/new": b"new"}, job_id=THEIRS, conflict_mode="append").commit()
-    assert manifest_of(copy.store, there, None).job_id == THEIRS
-    copy.store.delete(BUCKET, f"{COPY}_SUCCESS")
-    assert manifest_of(copy.store, there, None).job_id == THEIRS
-    assert lake.job().manifest() is not None
-
-
-@pytest.mark.parametrize("mode", ["append", "replace", "fail"])
-def test_the_log_of_a_copy_continues(mode: str) -> None:
-    """Copied entries only take numbers: the copy's first commit follows them and conflicts with none."""
-    lake = Lake()
-    lake.sealed(FILES).commit()
-    lake.set_up(THEIRS).abort()
-    copy = copied(lake)
-    job_id = an_id("first at the copy")
-    job = copy.sealed({"dt=3/new": b"new"}, job_id=job_id, conflict_mode=mode)
-    manifest = job.commit()
-    assert manifest.generation == 4
-    there = Destination.parse(copy.destination)
-    assert manifest_of(copy.store, there, None) == manifest
-    original = Destination.parse(lake.destination)
-    assert manifest_of(lake.store, original, None).job_id == OURS
     assert lake.job().manifest() is not None
 
 
@@ -167,21 +158,17 @@ def test_a_directory_named_after_another_job_gives_it_nothing() -> None:
     assert lake.data().keys() >= {named(path, THEIRS) for path in paths}
 
 
-@pytest.mark.parametrize("what", ["list", "file"])
-def test_a_manifest_leads_nowhere_else(what: str) -> None:
-    """Neither a manifest's list nor a file in it is read outside the job's destination."""
+def test_a_list_of_files_leads_nowhere_else() -> None:
+    """No file of a list is read outside the job's destination, even if the manifest has the list's digest."""
     lake = Lake()
     with apart():
         manifest = lake.sealed(FILES).commit()
-    body = lake.store.get(BUCKET, f"{ROOT}_s3commit/manifests/{OURS}.jsonl").body
-    if what == "list":
-        lake.store.put(BUCKET, "trains/list.jsonl", body)
-        forged = msgspec.structs.replace(manifest, files="s3://lake/trains/list.jsonl")
-    else:
-        body = body.replace(ROOT.encode(), b"trains/")
-        lake.store.put(BUCKET, f"{ROOT}_s3commit/manifests/{OURS}.jsonl", body)
-        forged = msgspec.structs.replace(manifest, files_sha256=hashlib.sha256(body).hexdigest())
-    with pytest.raises(InvalidRecord, match=r"where no job writes it|outside of s3://lake/flights/"):
+    [key] = lake.keys(f"{ROOT}_s3commit/lists/{OURS}")
+    body = lake.get(key).replace(ROOT.encode(), b"trains/")
+    digest = hashlib.sha256(body).hexdigest()
+    lake.store.put(BUCKET, f"{ROOT}_s3commit/lists/{OURS}-{digest}.jsonl", body)
+    forged = msgspec.structs.replace(manifest, files_sha256=digest)
+    with pytest.raises(InvalidRecord, match=r"outside of s3://lake/flights/"):
         list(manifest_files(lake.store, forged))
 
 
@@ -223,52 +210,27 @@ def test_a_pendingset_that_names_another_job_s_upload_aborts_nothing() -> None:
     assert lake.staging() == []
 
 
-@pytest.mark.parametrize("what", ["plan", "state"])
-@pytest.mark.parametrize("way", ["finish", "undo"])
-def test_a_damaged_state_or_plan_undoes_nothing(what: str, way: str) -> None:
-    """A job whose other records are intact is left unchanged, and can be ended either way."""
+def test_a_damaged_seal_undoes_nothing() -> None:
+    """A commit of the job is refused and leaves everything; an abort takes back what it had published."""
     lake = half_committed()
     before = lake.visible()
-    layout = lake.context().layout
-    plan = layout.plan(json.loads(lake.get(layout.state))["plan_id"])
-    lake.tamper({"plan": plan, "state": layout.state}[what], cut=10)
-    with pytest.raises(InvalidRecord) as met:
+    lake.tamper(lake.open_key("sealed.json"), cut=10)
+    with pytest.raises(InvalidRecord):
         lake.job().commit()
     assert lake.visible() == before
-    assert any("s3commit recover" in note for note in (str(met.value), *met.value.__notes__))
-    if way == "undo":
-        lake.job().recover(rollback=True)
-        assert lake.data() == OLD
-    else:
-        lake.job().recover(keep_replaced=what == "plan")
-        new = {named(path): body for path, body in FILES.items()}
-        assert lake.data() == ({**OLD, **new} if what == "plan" else new)
-    assert pending(lake) == []
-    assert lake.staging() == []
-
-
-def test_a_job_whose_own_record_is_damaged_is_aborted_by_its_state() -> None:
-    """The copy in a half-committed job's state is enough to take its output back."""
-    lake = half_committed()
-    lake.tamper(f"{ROOT}__magic_job-{OURS}/job.json", cut=10)
     lake.job().abort()
-    assert lake.data() == OLD
-    assert pending(lake) == []
-    assert lake.staging() == []
+    assert (lake.data(), pending(lake), lake.staging()) == (OLD, [], [])
 
 
-@pytest.mark.parametrize("records", [("state.json",), ("job.json", "state.json", "sealed.json")])
-def test_damaged_records_leave_a_way_to_end_the_job(records: tuple[str, ...]) -> None:
-    """With force a job is aborted and its output taken back, even if its records cannot be read."""
+@pytest.mark.parametrize("names", [("job.json",), ("sealed.json",), ("job.json", "sealed.json")])
+def test_damaged_records_leave_a_way_to_end_the_job(names: tuple[str, ...]) -> None:
+    """A job is aborted and its output taken back, even if its records cannot be read."""
     lake = half_committed()
-    for name in records:
-        lake.tamper(f"{ROOT}__magic_job-{OURS}/{name}", cut=10)
-    with pytest.raises(InvalidRecord):
-        lake.job().abort()
-    lake.job().abort(force=True)
-    assert lake.data() == OLD
-    assert pending(lake) == []
-    assert lake.staging() == []
+    for name in names:
+        lake.tamper(lake.open_key(name), cut=10)
+    lake.job().abort()
+    assert (lake.data(), pending(lake), lake.staging()) == (OLD, [], [])
+    assert lake.keys(lake.open_key("")) == []
 
 
 @pytest.mark.parametrize("track", ["task", "s3"])
