@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Asset
 
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.xcom import JsonObject
 
 __all__ = ["HivePathMapper", "announce", "event_extra", "hive_values"]
@@ -128,7 +128,7 @@ class HivePathMapper(PartitionMapper):
         return cls(**data)
 
 
-def event_extra(manifest: ManifestRecord) -> JsonObject:
+def event_extra(manifest: Manifest) -> JsonObject:
     """Return the ``extra`` of a table's event: the manifest's summary, and counts by partition.
 
     ``partition_counts`` has files, bytes and rows of up to 1,000 partitions, and ``partitions`` is the number
@@ -147,7 +147,7 @@ def event_extra(manifest: ManifestRecord) -> JsonObject:
 
 def announce(
     events: Any,
-    manifest: ManifestRecord,
+    manifest: Manifest,
     *,
     tables: Iterable[Asset],
     partitions: Asset | None,
@@ -200,7 +200,7 @@ def _pattern(template: str) -> str:
     return "".join(parts)
 
 
-def lineage_of(manifest: ManifestRecord | None) -> OperatorLineage[Any, Any]:
+def lineage_of(manifest: Manifest | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of a commit: its destination as an output, with counts, and the job as version.
 
     Only OpenLineage's provider uses it, if it is installed.

@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 if TYPE_CHECKING:
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
     from airflow_s3commit.protocol.inspect.jobs import JobSummary
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.sweep.apply import SweepReport
 
 __all__ = [
@@ -97,7 +97,7 @@ def count_retry(error: OutcomeUnknown | Unavailable) -> None:
 
 
 @contextmanager
-def commit_counted(destination: str) -> Iterator[Callable[[ManifestRecord], None]]:
+def commit_counted(destination: str) -> Iterator[Callable[[Manifest], None]]:
     """Count a commit and the duration of the ``with`` block, or count a failure.
 
     Call the yielded function with the manifest. A repeated commit of a committed job counts again.
@@ -105,7 +105,7 @@ def commit_counted(destination: str) -> Iterator[Callable[[ManifestRecord], None
     :param destination: URI of the job's destination.
     """
     began = time.monotonic()
-    committed: list[ManifestRecord] = []
+    committed: list[Manifest] = []
     try:
         yield committed.append
     except BaseException:
@@ -153,7 +153,7 @@ def gauge_pending(destination: str, jobs: Iterable[JobSummary]) -> None:
     _gauge("s3commit.pending.idle", idle, tags)
 
 
-def _count_commit(manifest: ManifestRecord, seconds: float) -> None:
+def _count_commit(manifest: Manifest, seconds: float) -> None:
     from airflow_s3commit.store.forwarding import total_requests  # noqa: PLC0415 - keeps DAG parsing light
 
     tags = _tags(manifest.destination)

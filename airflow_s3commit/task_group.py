@@ -14,7 +14,7 @@ from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.audit import S3CommitAuditOperator
-from airflow_s3commit.operators.commit import S3CommitJobOperator
+from airflow_s3commit.operators.commit import S3CommitJobOperator, commit_in_parts
 from airflow_s3commit.operators.seal import (
     OnEmpty,
     S3CommitResolveConflictsOperator,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, RetryPolicy, XComArg
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-    from airflow_s3commit.operators.commit import S3CommitFinishOperator
     from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
     from airflow_s3commit.protocol.model.destination import Destination
 
@@ -65,7 +64,7 @@ class S3CommitGroup:
         self._stages: list[Any] = []
         self._named: list[str] = []
         self._outputs: list[XComArg] | None = []
-        self.commit: S3CommitJobOperator | S3CommitFinishOperator | None = None
+        self.commit: S3CommitJobOperator | None = None
 
     @property
     def job(self) -> XComArg:
@@ -180,7 +179,7 @@ class S3CommitGroup:
         commit: dict[str, Any],
         abort: dict[str, Any],
         audit: dict[str, Any] | None = None,
-        shards: int | str | None = None,
+        parts: int | None = None,
     ) -> None:
         """Add the tasks downstream of the stages.
 
@@ -188,7 +187,7 @@ class S3CommitGroup:
         :param commit: Arguments of the commit task.
         :param abort: Arguments of the teardown.
         :param audit: Arguments of the audit task; None leaves it out.
-        :param shards: Number of mapped tasks of the commit; None commits in one task.
+        :param parts: Number of mapped tasks that complete the uploads; None leaves that to the commit task.
         :raises ValueError: The group has no stage, or needs a conflict mode and names none.
         """
         if not self._stages:
@@ -217,7 +216,7 @@ class S3CommitGroup:
             **self.connection,
         }
         resolved = S3CommitResolveConflictsOperator(task_id="resolve_conflicts", **sealing, **resolve)
-        self.commit = self._commit(resolved, commit, shards)
+        self.commit = self._commit(resolved, commit, parts)
         aborted = S3CommitAbortOperator(task_id="abort", job=self.job, **self.connection, **abort)
         first: S3CommitAuditOperator | S3CommitResolveConflictsOperator = resolved
         if audit is not None:
@@ -229,18 +228,18 @@ class S3CommitGroup:
         self._abort_at_timeout()
 
     def _commit(
-        self, resolved: S3CommitResolveConflictsOperator, commit: dict[str, Any], shards: int | str | None
-    ) -> S3CommitJobOperator | S3CommitFinishOperator:
-        # Nobody reviews the plan in between, so commits of other jobs meanwhile need not fail the run.
-        plan = {"conflicts": resolved.output, "pin_plan": False}
-        arguments = {"job": self.job, **plan, **self.connection, **commit}
-        if shards is None:
+        self, resolved: S3CommitResolveConflictsOperator, commit: dict[str, Any], parts: int | None
+    ) -> S3CommitJobOperator:
+        # Nobody reviews the preview in between, so commits of other jobs meanwhile need not fail the run.
+        pinned = {"conflicts": resolved.output, "pin_preview": False}
+        arguments = {"job": self.job, **pinned, **self.connection, **commit}
+        if parts is None:
             committing = S3CommitJobOperator(task_id="commit", **arguments)
             resolved >> committing
             return committing
-        sharded = S3CommitJobOperator.as_shards(shards=shards, **arguments)
-        resolved >> sharded.begin
-        return sharded.finish
+        mapped, committing = commit_in_parts(parts=parts, **arguments)
+        resolved >> mapped
+        return committing
 
     def _abort_at_timeout(self) -> None:
         """Let the DAG's failure callback abort the job if the DAG has a time limit, unless one does already.
@@ -283,7 +282,7 @@ def s3_commit_task_group(
     partition_success: bool = False,
     outlets: Sequence[Asset] = (),
     partition_asset: Asset | None = None,
-    shards: int | str | None = None,
+    parts: int | None = None,
     audit: Mapping[str, Any] | None = None,
     skipped_stages: SkippedStages = "skip",
     on_empty: OnEmpty = "skip",
@@ -326,8 +325,8 @@ def s3_commit_task_group(
     :param outlets: Assets of the table. Each gets one event, with the manifest's summary as its ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, as in
         `S3CommitJobOperator`.
-    :param shards: Number of mapped tasks that commit, from 1 to 1,024; None for one task, which completes
-        some thousands of files a second. (templated)
+    :param parts: Number of mapped tasks that complete the uploads before ``commit``; None leaves that to the
+        one task, which completes some thousands of files a second.
     :param audit: Rules for the output, which are checked before any of it becomes visible, as in
         `S3CommitAuditOperator`, together with its ``on_fail`` (``fail``, ``warn`` or ``ask``),
         ``response_timeout``, ``assigned_users`` and ``notifiers``:
@@ -387,7 +386,7 @@ def s3_commit_task_group(
             commit={**step, "outlets": list(outlets), "partition_asset": partition_asset},
             abort={**step, "kill_window": kill_window},
             audit={**step, **_audit_arguments(audit)} if audit is not None else None,
-            shards=shards,
+            parts=parts,
         )
 
 

@@ -1,23 +1,19 @@
-"""XComs of a commit's tasks: locations, ETags and counts, never a list of files."""
+"""XComs of a commit's tasks: locations, digests and counts, never a list of files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import Layout
-
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import Manifest
 
 __all__ = [
     "JsonObject",
     "counting_attempts",
     "fetched",
     "manifest_summary",
-    "manifest_uri",
-    "seal_etags_of",
+    "seal_digests_of",
     "stages_of",
 ]
 
@@ -25,26 +21,12 @@ __all__ = [
 JsonObject: TypeAlias = dict[str, Any]
 
 
-def manifest_uri(destination: str, job_id: str) -> str:
-    """Return the URI of a job's manifest, whether or not the job has committed.
-
-    :param destination: URI of the job's destination.
-    :param job_id: The job's id.
-    """
-    place = Destination.parse(destination)
-    return join_uri(place.bucket, Layout.of(place, job_id).manifest)
-
-
-def manifest_summary(manifest: ManifestRecord) -> JsonObject:
+def manifest_summary(manifest: Manifest) -> JsonObject:
     """Return a manifest's location, facts and counts, without its list of files.
 
     :param manifest: The manifest.
     """
-    return {
-        "manifest": manifest_uri(manifest.destination, manifest.job_id),
-        "committer": manifest.committer,
-        **manifest.to_dict(),
-    }
+    return {"manifest": manifest.uri, **manifest.to_dict()}
 
 
 def stages_of(stages: Iterable[Any] | None, job_id: str) -> list[tuple[str, str]] | None:
@@ -94,21 +76,21 @@ def _is_single(entry: Any) -> bool:
     return isinstance(entry, (Mapping, str, bytes)) or not isinstance(entry, Iterable)
 
 
-def seal_etags_of(stages: Iterable[Any] | None) -> dict[tuple[str, str], str]:
-    """Return the ETags of seals in the XComs of stage tasks, by stage and stage attempt.
+def seal_digests_of(stages: Iterable[Any] | None) -> dict[tuple[str, str], str]:
+    """Return the SHA-256 of the seals in the XComs of stage tasks, by stage and stage attempt.
 
     With them, a seal that was changed after its stage ended is refused.
 
     :param stages: XComs of `S3CommitSparkSubmitOperator` tasks.
     """
-    etags: dict[tuple[str, str], str] = {}
+    digests: dict[tuple[str, str], str] = {}
     for entry in stages or ():
         if isinstance(entry, Mapping):
-            if {"stage", "stage_attempt", "etag"} <= entry.keys():
-                etags[str(entry["stage"]), str(entry["stage_attempt"])] = str(entry["etag"])
+            if {"stage", "stage_attempt", "sha256"} <= entry.keys():
+                digests[str(entry["stage"]), str(entry["stage_attempt"])] = str(entry["sha256"])
         elif not _is_single(entry):
-            etags.update(seal_etags_of(entry))
-    return etags
+            digests.update(seal_digests_of(entry))
+    return digests
 
 
 def counting_attempts(

@@ -71,7 +71,7 @@ def multi_stage_refresh() -> None:
         destination=DESTINATION,
         outlets=[Asset("nyc")],
         partition_asset=Asset("nyc_partitions"),
-        shards=2,
+        parts=2,
         audit={
             "min_rows": "{{ params.min_rows }}",
             "partitions": [

@@ -26,23 +26,22 @@ PACKAGE = ROOT / "airflow_s3commit"
 #: The names of each face beside the exceptions, which `airflow_s3commit` exports all.
 FACES = {
     "airflow_s3commit": """
-        AbortReport AuditReport AuditRules BaselineReport CommittedTask Counts Destination FileEntry
-        GlueTable Job JobOptions JobReference JobWriter ManifestRecord
-        MemoryStore ObjectOptions ObjectStore OutputFile PlanReference Progress
+        AbortReport AuditReport AuditRules CommittedTask Counts Destination FileEntry
+        GlueTable Job JobOptions JobReference JobState JobWriter Manifest
+        MemoryStore ObjectOptions ObjectStore OutputFile Preview Progress
         RegistrationReport RepairReport RetryPolicy RollbackReport S3Config S3Store SealReference
-        StateRecord SweepReport TableReport TaskAttempt VerifyReport __version__ audit
-        baseline dataset history latest_manifest manifest_files read_manifest
+        SweepReport TableReport TaskAttempt VerifyReport __version__ audit
+        dataset history latest_manifest manifest_files read_manifest
         register_destination register_partitions repair rollback search_manifest sweep verify
         verify_manifest write_job write_table
     """,
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress",
     "airflow_s3commit.notifications": "AbortUploadsNotifier",
     "airflow_s3commit.operators": """
-        S3CommitAbortOperator S3CommitAuditOperator S3CommitBeginOperator S3CommitCollectOperator
-        S3CommitFinishOperator S3CommitJobOperator S3CommitRegisterPartitionsOperator
-        S3CommitResolveConflictsOperator S3CommitSetupOperator
-        S3CommitShardOperator S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator
-        ShardedCommit sharded_commit
+        S3CommitAbortOperator S3CommitAuditOperator S3CommitCollectOperator S3CommitJobOperator
+        S3CommitPartOperator S3CommitRegisterPartitionsOperator S3CommitResolveConflictsOperator
+        S3CommitSetupOperator S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator
+        commit_in_parts
     """,
     "airflow_s3commit.reader": "UnreadableFiles UnreadablePartitions dataset",
     "airflow_s3commit.sensors": "S3SuccessManifestSensor",

@@ -9,12 +9,9 @@ if TYPE_CHECKING:
     from airflow_s3commit.operators.abort import S3CommitAbortOperator
     from airflow_s3commit.operators.audit import S3CommitAuditOperator
     from airflow_s3commit.operators.commit import (
-        S3CommitBeginOperator,
-        S3CommitFinishOperator,
         S3CommitJobOperator,
-        S3CommitShardOperator,
-        ShardedCommit,
-        sharded_commit,
+        S3CommitPartOperator,
+        commit_in_parts,
     )
     from airflow_s3commit.operators.register import S3CommitRegisterPartitionsOperator
     from airflow_s3commit.operators.seal import (
@@ -29,19 +26,16 @@ if TYPE_CHECKING:
 __all__ = [
     "S3CommitAbortOperator",
     "S3CommitAuditOperator",
-    "S3CommitBeginOperator",
     "S3CommitCollectOperator",
-    "S3CommitFinishOperator",
     "S3CommitJobOperator",
+    "S3CommitPartOperator",
     "S3CommitRegisterPartitionsOperator",
     "S3CommitResolveConflictsOperator",
     "S3CommitSetupOperator",
-    "S3CommitShardOperator",
     "S3CommitSparkSubmitOperator",
     "S3CommitStagesOperator",
     "S3CommitSweepOperator",
-    "ShardedCommit",
-    "sharded_commit",
+    "commit_in_parts",
 ]
 
 if not TYPE_CHECKING:
@@ -51,12 +45,9 @@ if not TYPE_CHECKING:
             "airflow_s3commit.operators.abort": ("S3CommitAbortOperator",),
             "airflow_s3commit.operators.audit": ("S3CommitAuditOperator",),
             "airflow_s3commit.operators.commit": (
-                "S3CommitBeginOperator",
-                "S3CommitFinishOperator",
                 "S3CommitJobOperator",
-                "S3CommitShardOperator",
-                "ShardedCommit",
-                "sharded_commit",
+                "S3CommitPartOperator",
+                "commit_in_parts",
             ),
             "airflow_s3commit.operators.register": ("S3CommitRegisterPartitionsOperator",),
             "airflow_s3commit.operators.seal": (

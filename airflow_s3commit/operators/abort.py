@@ -41,15 +41,15 @@ class S3CommitAbortOperator(CommitStepOperator):
     """Aborts a job that did not commit, and then fails, so that the run fails too.
 
     Wire it with ``.as_teardown(setups=setup, on_failure_fail_dagrun=True)``, as `s3_commit_task_group` does.
-    If the job has committed, which only the manifest on S3 decides, the task succeeds and changes nothing. It
-    finishes a commit that was interrupted after the point of no return. It may be retried at any point.
+    If the job has committed, which only the log on S3 decides, the task finishes what the commit has left,
+    and succeeds. It may be retried at any point.
 
     If nothing failed, but stages were skipped or wrote no files because there was nothing to do, it ends the
     job and succeeds. It fails if other stages have written output, because that output is lost.
 
-    If only the store made resolve_conflicts or commit fail, it keeps a sealed or committing job, and fails
-    with a message on how to continue: clear ``commit``, which takes up the kept job, or end it with
-    ``s3commit`` or on the page. A sweep ends a kept job after ``[s3commit] sweep_age_days``. This needs the
+    If only the store made resolve_conflicts or commit fail, it keeps a sealed job, and fails with a message
+    on how to continue: clear ``commit``, which takes up the kept job, or end it with ``s3commit`` or on the
+    page. A sweep ends a kept job after ``[s3commit] sweep_age_days``. This needs the
     task group, because the states of its tasks show what failed.
 
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
@@ -82,7 +82,7 @@ class S3CommitAbortOperator(CommitStepOperator):
                 self._keep(context, job)
                 uploads = self._abort(job)
             if uploads is None:
-                # Committed. If the commit was interrupted after the point of no return, this finishes it.
+                # Committed. This finishes what is left, and aborts uploads of attempts that came late.
                 job.commit()
                 self.log.info("Job %s is committed; there is nothing to abort", job_id)
                 return {"job_id": job_id, "state": "committed", "uploads": 0}
@@ -108,14 +108,13 @@ class S3CommitAbortOperator(CommitStepOperator):
         """Fail without an abort if only the store prevented the commit of a sealed job."""
         failed = self._failed_by_store(context)
         state = job.state() if failed else None
-        if state is None or state.state not in ("sealed", "committing"):
+        if state is None or state.state != "sealed":
             return
         reference = job.reference
         context["ti"].xcom_push(key="abort_report", value={"job_id": reference.job_id, "state": KEPT})
-        command = "commit" if state.state == "sealed" else "recover"
         raise AirflowFailException(
-            f"Job {reference.job_id} is {state.state} and was kept, because the store failed"
-            f" {', '.join(failed)}: clear that task to continue, or run `s3commit {command}"
+            f"Job {reference.job_id} is sealed and was kept, because the store failed"
+            f" {', '.join(failed)}: clear that task to continue, or run `s3commit commit"
             f" {reference.destination} {reference.job_id}`. To give it up, run `s3commit abort` instead,"
             " or use Abort on its page in Airflow. A sweep ends it after [s3commit] sweep_age_days."
         )

@@ -1,4 +1,4 @@
-"""Operators that seal a job, which fixes the stage attempts that count, and plan its commit."""
+"""Operators that seal a job, which fixes the stage attempts that count, and preview its commit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import (
     NO_OUTPUT,
     CommitStepOperator,
+    log_table,
     pulled,
     refusals_are_final,
     states_of,
@@ -128,13 +129,13 @@ class SealingOperator(CommitStepOperator):
         from airflow_s3commit.xcom import (  # noqa: PLC0415 - keeps DAG parsing light
             counting_attempts,
             fetched,
-            seal_etags_of,
+            seal_digests_of,
             stages_of,
         )
 
         try:
             xcoms = fetched(self.stages)
-            stages, etags = stages_of(xcoms, job.reference.job_id), seal_etags_of(xcoms)
+            stages, digests = stages_of(xcoms, job.reference.job_id), seal_digests_of(xcoms)
             if stages is None:
                 sealed_stages = job.sealed_stages()
                 # What the tasks with a stage's name noted when their last try began.
@@ -144,7 +145,7 @@ class SealingOperator(CommitStepOperator):
                     self.log.info("Attempt %s of stage %s does not count: a later try did", attempt, stage)
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
-        sealed = job.seal(stages, etags=etags)
+        sealed = job.seal(stages, digests=digests)
         self.seal_uri = sealed.location
         self.log.info(
             "Job %s is sealed: %d files, %d bytes, %s rows in %d partitions",
@@ -171,7 +172,7 @@ class S3CommitCollectOperator(SealingOperator):
     ui_color = "#e8f0f7"
 
     def execute(self, context: Context) -> JsonObject:
-        """Seal the job, and return the location, ETag and counts of its seal.
+        """Seal the job, and return the location, SHA-256 and counts of its seal.
 
         :param context: The task's context.
         """
@@ -180,10 +181,11 @@ class S3CommitCollectOperator(SealingOperator):
 
 
 class S3CommitResolveConflictsOperator(SealingOperator):
-    """Seals the job if it is not sealed, and plans its commit. Returns locations and ETags of seal and plan.
+    """Seals the job if it is not sealed, and previews its commit: what that would replace now.
 
     With conflict mode ``fail`` this task fails if a touched partition has data, before any output becomes
-    visible. It may be retried.
+    visible. It may be retried. Returns the seal's location, SHA-256 and counts, and the preview's generation
+    of the table and counts; the log names the partitions that would lose files.
 
     If the stages wrote no files, ``on_empty`` decides. Only ``remove`` removes data without replacing it:
     with committer ``directory`` and conflict mode ``replace`` that is the whole table.
@@ -203,7 +205,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
         self.on_empty = on_empty
 
     def execute(self, context: Context) -> JsonObject:
-        """Seal the job and plan its commit; return locations, ETags and counts of seal and plan.
+        """Seal the job and preview its commit; return what identifies both, and counts.
 
         :param context: The task's context.
         :raises AirflowSkipException: There is no output, and ``on_empty`` is ``skip``.
@@ -213,16 +215,21 @@ class S3CommitResolveConflictsOperator(SealingOperator):
         with store_failures_are_noted(context), refusals_are_final():
             job = self.opened_job()
             sealed = self.seal(context, job)
-            plan = job.plan()
+            preview = job.preview()
         self.log.info(
-            "The commit will replace %d objects (%d bytes) in %d partitions",
-            plan.objects,
-            plan.bytes,
-            plan.partitions,
+            "After generation %d the commit would replace %d objects (%d bytes) in %d partitions",
+            preview.generation,
+            preview.objects,
+            preview.bytes,
+            len(preview.partitions),
         )
+        if preview.partitions:
+            named = log_table(("partition",), ([name or "(the root)"] for name in preview.partitions))
+            self.log.info("These would lose files:\n%s", named)
         if not sealed.counts.files and self.on_empty != "remove":
-            self._check_empty(context, job, plan.objects)
-        return {"seal": sealed.to_dict(), "plan": plan.to_dict()}
+            self._check_empty(context, job, preview.objects)
+        counted = {**preview.to_dict(), "partitions": len(preview.partitions)}
+        return {"seal": sealed.to_dict(), "preview": counted}
 
     def _check_empty(self, context: Context, job: Job, removed: int) -> None:
         # Spark asks for a removal by its save mode; skipping that would be a silent loss.

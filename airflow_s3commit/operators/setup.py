@@ -9,7 +9,7 @@ from uuid import uuid4
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_s3commit._causes import noting
-from airflow_s3commit.exceptions import AlreadyCommitted, DestinationNotEmpty, Refused
+from airflow_s3commit.exceptions import AlreadyCommitted, Refused
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
@@ -35,9 +35,7 @@ _STEPS = frozenset(
         "S3CommitAuditOperator",
         "S3CommitResolveConflictsOperator",
         "S3CommitJobOperator",
-        "S3CommitBeginOperator",
-        "S3CommitShardOperator",
-        "S3CommitFinishOperator",
+        "S3CommitPartOperator",
         "S3CommitAbortOperator",
     }
 )
@@ -60,7 +58,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     the records of the destination's open jobs. If one of these jobs is of a later try, it aborts its own.
 
     But if no stage was cleared with it, as when ``commit`` alone is cleared, it returns the run's newest job,
-    if that is sealed, committing or committed: a cleared stage computes anew, and the others' output is used.
+    if that is sealed or committed: a cleared stage computes anew, and the others' output is used.
     If stages of an earlier job may still run, it repeats the abort until it finds no uploads.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
@@ -141,16 +139,10 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             # Before the job exists: by this Airflow's database confirms whose job it is.
             context["ti"].xcom_push(key=JOB, value=reference.to_dict())
             self._register(reference)
-            try:
-                job = self._set_up(reference, options, facts)
-            except DestinationNotEmpty:
-                # Perhaps by what the commit of an earlier try has published before it died.
-                if not self._abort_earlier(facts, reference.job_id):
-                    raise
-                job = self._set_up(reference, options, facts)
+            job = self._set_up(reference, options, facts)
             # After the job's record is written: of two tries at the same time, at least one sees the other.
             try:
-                self._abort_earlier(facts, reference.job_id, refuse_later=True)
+                self._abort_earlier(facts, reference.job_id)
             except (AirflowException, Refused) as refusal:
                 left = "it stays open, without uploads, until a sweep"
                 with noting(refusal, f"aborting job {reference.job_id}", left):
@@ -174,7 +166,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             options=options,
             job_id=reference.job_id,
             context=facts,
-            assume="new",
         )
 
     def _options(self) -> JobOptions:
@@ -204,16 +195,13 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     def _place(self) -> Destination:
         return Destination.parse(self.destination)
 
-    @property
-    def _staging_root(self) -> Destination | None:
-        return Destination.parse(self.staging) if self.staging else None
-
     def _reference(self, job_id: str) -> JobReference:
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
         from airflow_s3commit.protocol.model.layout import Layout  # noqa: PLC0415
 
-        layout = Layout.of(self._place, job_id, self._staging_root)
-        return JobReference(job_id=job_id, destination=layout.destination.uri, staging=layout.staging.uri)
+        root = Destination.parse(self.staging) if self.staging else None
+        layout = Layout.of(self._place, job_id, root)
+        return JobReference(**layout.place)
 
     def _register(self, reference: JobReference) -> None:
         """Register the destination in the installation's registry, if there is one, with one request."""
@@ -244,23 +232,25 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             return None
         from airflow_s3commit.protocol.inspect.jobs import latest_endings  # noqa: PLC0415
 
-        endings = latest_endings(self.hook.store, self._place, _MOST_ENDINGS).jobs
+        # In this order: a job that ends meanwhile is in the log.
+        unended = {one.job_id: one for one in self._open_jobs(facts)}
+        endings = latest_endings(self.hook.store, self._place, _MOST_ENDINGS)
         ended = {one.job_id: one for one in endings if is_same_task(facts, one.context)}
-        known = {one.job_id: one.context for one in self._open_jobs(facts)}
-        known |= {job_id: one.context for job_id, one in ended.items()}
+        known = {one.job_id: one.context for one in (*unended.values(), *ended.values())}
         if not known:
             return None
         job_id = max(known, key=lambda one: place_in_order(known[one], one))
-        job = self.hook.job(self._reference(job_id))
-        record = job.state() if job_id not in ended else None
-        state = ended[job_id].state if job_id in ended else record and record.state
-        if state not in ("sealed", "committing", "committed"):
+        record = unended.get(job_id)
+        reference = self._reference(job_id) if record is None else _reference_of(record)
+        found = ended.get(job_id) or self.hook.job(reference).state()
+        state = found.state if found is not None else None
+        if state not in ("sealed", "committed"):
             return None
-        if record is not None and job.record().options != options:
+        if state == "sealed" and record is not None and record.options != options:
             self.log.warning("Job %s has other options than this task; starting over", job_id)
             return None
         self.log.info("Taking up job %s, which is %s: no stage was cleared", job_id, state)
-        return job.reference.to_dict()
+        return reference.to_dict()
 
     def _stages_stand(self, context: Context) -> bool:
         """Return whether every stage after this task has succeeded or was skipped, and none was cleared."""
@@ -279,13 +269,16 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             any(re.fullmatch(rf"{re.escape(name)}(_\d+)?", known) for known in found) for name in stages
         )
 
-    def _abort_earlier(self, facts: Mapping[str, str], own: str, *, refuse_later: bool = False) -> int:
-        """Abort the jobs of this task's earlier tries that did not commit; return how many there were."""
+    def _abort_earlier(self, facts: Mapping[str, str], own: str) -> None:
+        """Abort the jobs of this task's earlier tries that did not commit.
+
+        :raises AirflowException: One of the jobs is of a later try.
+        """
         place, earlier = place_in_order(facts, own), []
         for other in self._open_jobs(facts):
             if place_in_order(other.context, other.job_id) < place:
                 earlier.append(other)
-            elif other.job_id != own and refuse_later:
+            elif other.job_id != own:
                 raise AirflowException(
                     f"Task {self.task_id}: job {other.job_id} of {other.destination} is of a later try of"
                     f" this task, so job {own} of this one is aborted. If no such try runs, end that job:"
@@ -293,13 +286,12 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 )
         for other in earlier:
             try:
-                uploads = self._abort(self.hook.job(self._reference(other.job_id)))
+                uploads = self._abort(self.hook.job(_reference_of(other)))
             except AlreadyCommitted as error:
                 self.log.info("Earlier job %s was not aborted: %s", other.job_id, error)
             else:
                 count_abort(other.destination, uploads)
                 self.log.info("Aborted earlier job %s: %d uploads", other.job_id, uploads)
-        return len(earlier)
 
     def _abort(self, job: Job) -> int:
         state, reason = job.state(), f"a later try of {self.task_id}"
@@ -308,7 +300,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 return job.abort(reason=reason).uploads
             return abort_until_quiet(job, kill_window=self.kill_window, reason=reason, log=self.log)
         except AlreadyCommitted:
-            # If the commit was interrupted after the point of no return, this finishes it.
+            # Perhaps it is not finished: this finishes it.
             job.commit()
             raise
 
@@ -316,5 +308,11 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         """Return the jobs of this task's tries that have not ended, or are not cleaned up."""
         from airflow_s3commit.protocol.inspect.open_jobs import open_jobs  # noqa: PLC0415
 
-        found = open_jobs(self.hook.store, self._place, self._staging_root)
+        found = open_jobs(self.hook.store, self._place)
         return [record for record in found if is_same_task(facts, record.context)]
+
+
+def _reference_of(record: JobRecord) -> JobReference:
+    from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415 - keeps DAG parsing light
+
+    return JobReference(job_id=record.job_id, destination=record.destination, staging=record.staging)

@@ -29,12 +29,12 @@ _HOUR = 3600.0
 
 
 class S3CommitSweepOperator(S3CommitBaseOperator):
-    """Removes leftovers of dead jobs at a destination: pending uploads and records.
+    """Ends dead jobs at a destination, and removes what is left of them: pending uploads and records.
 
-    It is for jobs whose teardown and callback did not run, because the scheduler was lost with the run. By
-    default it is a dry run, which logs what it would remove and why. It reports a job with an interrupted
-    commit, but does not change it: recover such a job. Returns the totals; the log has a table of everything
-    found.
+    It is for jobs whose teardown and callback did not run, because the scheduler was lost with the run. A
+    dead job is aborted; one that is in the log already is finished. It also deletes files that commits have
+    replaced and retained for long enough. By default it is a dry run, which logs what it would do and why.
+    Returns the totals; the log has a table of everything found.
 
     Each run, including a dry run, reports the jobs in progress as the metrics ``s3commit.pending.*``.
 
@@ -52,7 +52,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
     :param apply: True removes, False is a dry run. Text must be a word for true or false, such as ``yes``.
         (templated)
     :param staging: The prefix of the staging of jobs on this destination, if it is not below the
-        destination. (templated)
+        destination. Records of jobs name it too; what outlived those is found by this alone. (templated)
     :param object_options: Encryption of the small objects by which a sweep reads the store's clock, as in
         `S3CommitSetupOperator`, for buckets that deny unencrypted objects. (templated)
     """
@@ -97,9 +97,9 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         dry = self._is_dry()
         with refusals_are_final():
             destination = Destination.parse(self.destination)
-            root = Destination.parse(self.staging) if self.staging else None
+            roots = [Destination.parse(self.staging)] if self.staging else []
             store = self._with_options(self.hook.store)
-            plan = plan_sweep(store, destination, older_than=self._seconds(), staging_root=root)
+            plan = plan_sweep(store, destination, older_than=self._seconds(), staging_roots=roots)
             report = self._apply(store, plan, dry=dry)
         totals = _totals(report)
         if report.failures:
@@ -123,11 +123,10 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
         report = SweepReport(plan=plan, dry_run=True) if dry else apply_sweep(store, plan)
         count_sweep(report)
-        root = Destination.parse(plan.staging_root) if plan.staging_root else None
         # Most destinations have no job in progress, and the plan knows it.
         jobs = plan.jobs or plan.jobs_left
         destination = Destination.parse(plan.destination)
-        gauge_pending(destination.uri, list_jobs(store, destination, root) if jobs else ())
+        gauge_pending(destination.uri, list_jobs(store, destination) if jobs else ())
         self._log(report)
         return report
 
@@ -248,8 +247,9 @@ def _rows(plan: SweepPlan) -> Iterator[tuple[object, ...]]:
         yield f"job {job.job_id}", job.action, silent, job.uploads, job.bytes, job.reason
     for upload in plan.uploads:
         yield upload.key, "discard", round(upload.age / _HOUR, 1), 1, upload.bytes, upload.reason
-    for orphan in plan.lists:
-        yield orphan.uri, "discard", round(orphan.age / _HOUR, 1), 0, orphan.bytes, orphan.reason
+    for files in plan.replaced:
+        what = f"{files.files} files that generation {files.generation} replaced"
+        yield what, "delete", round(files.age / _HOUR, 1), 0, files.bytes, files.reason
 
 
 def _totals(report: SweepReport) -> JsonObject:
@@ -264,6 +264,7 @@ def _totals(report: SweepReport) -> JsonObject:
             "uploads": plan.pending,
             "bytes": plan.bytes,
             "oldest": plan.oldest,
+            "replaced": sum(files.files for files in plan.replaced),
             "monthly_cost_usd": round(plan.monthly_cost, 4),
             "left_alone": len(plan.left),
         },
@@ -271,6 +272,7 @@ def _totals(report: SweepReport) -> JsonObject:
             "jobs": len(report.jobs),
             "uploads": report.uploads + sum(job.uploads for job in report.jobs),
             "objects": sum(job.objects for job in report.jobs),
+            "replaced": report.replaced,
             "skipped": len(report.skipped),
             "failures": len(report.failures),
         },

@@ -24,7 +24,7 @@ from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
     from airflow_s3commit.protocol.watch.search import Outcome, SharedPoller, Waiter
     from airflow_s3commit.xcom import JsonObject
@@ -79,7 +79,7 @@ class ManifestTrigger(BaseTrigger):
         )
 
 
-def summary_of(manifest: ManifestRecord) -> JsonObject:
+def summary_of(manifest: Manifest) -> JsonObject:
     """Return a manifest's summary as plain JSON values, for an event."""
     from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415 - keeps DAG parsing light
 

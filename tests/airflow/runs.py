@@ -120,14 +120,14 @@ def commit_at(store: MemoryStore, destination: str) -> dict[str, str]:
     return reference
 
 
-def commit_but_for_the_manifest(
-    store: MemoryStore, job: Job, monkeypatch: pytest.MonkeyPatch, *, cut_off_at: str = "manifests"
+def cut_commit_off(
+    store: MemoryStore, job: Job, monkeypatch: pytest.MonkeyPatch, *, before: str = "_SUCCESS"
 ) -> None:
-    """Cut a job's commit off, its data visible, before it writes its manifest or its entry in the ``log``."""
+    """Cut a job's commit off, its data visible: after its entry in the log, or before it (``log/``)."""
     put = store.put
 
     def cut_off(bucket: str, key: str, *arguments: Any, **options: Any) -> object:
-        if f"/{cut_off_at}/" in key and key.endswith(".json"):
+        if before in key:
             raise KeyboardInterrupt
         return put(bucket, key, *arguments, **options)
 

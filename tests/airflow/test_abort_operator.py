@@ -11,7 +11,7 @@ from airflow_s3commit import Job, JobReference
 from airflow_s3commit.exceptions import NoSuchKey, Unavailable
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitJobOperator
 from airflow_s3commit.operators.base import NO_OUTPUT, STORE_FAILURE
-from tests.airflow.runs import commit, commit_but_for_the_manifest, pending, set_up, visible, write_stage
+from tests.airflow.runs import commit, cut_commit_off, pending, set_up, visible, write_stage
 
 
 def teardown(reference) -> S3CommitAbortOperator:
@@ -32,16 +32,19 @@ def test_a_committed_job_is_left_alone(store, context) -> None:
     assert visible(store) == before
 
 
-@pytest.mark.parametrize("progress", ["set up", "written", "sealed", "planned"])
-def test_a_job_that_did_not_commit_is_aborted_and_the_run_fails(store, context, progress) -> None:
+@pytest.mark.parametrize("progress", ["set up", "written", "sealed", "published"])
+def test_a_job_that_did_not_commit_is_aborted_and_the_run_fails(
+    store, context, monkeypatch, progress
+) -> None:
     """At every stage before the commit nothing is pending or visible, and the task fails without retries."""
     reference = set_up(store)
     if progress != "set up":
         write_stage(store, reference, seal=progress != "written")
-    if progress in {"sealed", "planned"}:
+    if progress in {"sealed", "published"}:
         opened(store, reference).seal()
-    if progress == "planned":
-        opened(store, reference).plan()
+    if progress == "published":
+        cut_commit_off(store, opened(store, reference), monkeypatch, before="log/")
+        assert len(visible(store)) == 1
     with pytest.raises(AirflowFailException, match="did not commit"):
         teardown(reference).execute(context)
     assert (pending(store), visible(store)) == ([], [])
@@ -71,16 +74,16 @@ def test_an_upload_begun_between_the_two_looks_is_found(store, context, monkeypa
     assert pending(store) == []
 
 
-def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, context, monkeypatch) -> None:
-    """The data is visible for good, so the teardown finishes the commit and succeeds."""
+def test_a_commit_cut_off_after_its_entry_is_finished(store, context, monkeypatch) -> None:
+    """The job is in the log, so the teardown finishes the commit and succeeds."""
     reference = set_up(store)
     write_stage(store, reference)
     job = opened(store, reference)
     job.seal()
-    commit_but_for_the_manifest(store, job, monkeypatch)
-    assert job.state().state == "committing"
+    cut_commit_off(store, job, monkeypatch)
+    assert (job.state().state, job.state().finished) == ("committed", False)
     assert teardown(reference).execute(context)["state"] == "committed"
-    assert len(visible(store)) == 1
+    assert (len(visible(store)), job.state().finished) == (1, True)
     assert store.head("lake", "flights/_SUCCESS")
 
 
@@ -142,7 +145,7 @@ def test_a_run_with_nothing_to_do_succeeds(store, context) -> None:
     """Without data the job ends and the run succeeds."""
     reference = set_up(store)
     assert Group(reference, context, **NOTHING_TO_DO).teardown.execute(context)["state"] == "skipped"
-    assert opened(store, reference).state() is None
+    assert opened(store, reference).state().state == "aborted"
 
 
 def test_a_skipped_stage_does_not_silently_lose_another_s_output(store, context) -> None:
@@ -222,6 +225,17 @@ def test_a_job_that_the_store_prevented_from_committing_is_kept(store, context, 
     assert context["ti"].pushed["abort_report"] == {"job_id": reference["job_id"], "state": "kept"}
     opened(store, reference).commit()
     assert len(visible(store)) == 1
+
+
+def test_a_kept_job_may_have_published_some_of_its_files(store, context, monkeypatch) -> None:
+    """The store may fail in the middle of a commit, which the same command then finishes."""
+    reference = sealed(store)
+    cut_commit_off(store, opened(store, reference), monkeypatch, before="log/")
+    group = Group(reference, context, **FAILED_COMMIT)
+    group.failures["refresh.commit"] = "OutcomeUnknown"
+    with pytest.raises(AirflowFailException, match=r"is sealed and was kept.*s3commit commit s3://"):
+        group.teardown.execute(context)
+    assert opened(store, reference).commit().counts.files == 1
 
 
 @pytest.mark.parametrize(

@@ -19,28 +19,31 @@ from airflow.sdk import (
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_s3commit import Counts, ManifestRecord
+from airflow_s3commit import Counts, Manifest
 from airflow_s3commit.assets import HivePathMapper, announce, event_extra, hive_values
 
 PATH = "dt=2013-01-01/region=eu"
 
 
-def manifest(partitions: dict[str, int]) -> ManifestRecord:
+def manifest(partitions: dict[str, int]) -> Manifest:
     """Return a manifest with a number of files in each partition."""
     counts = {name: Counts(files=files, bytes=10 * files, rows=files) for name, files in partitions.items()}
-    return ManifestRecord(
+    return Manifest(
         job_id="11111111-1111-4111-8111-111111111111",
         destination="s3://lake/flights/",
-        staging="s3://lake/flights/__magic_job-1/",
-        committer="partitioned",
         conflict_mode="append",
         committed=1,
         counts=Counts(files=1, bytes=1, rows=1),
         partitions=counts,
         replaced=Counts(files=0, bytes=0, rows=None),
-        files="s3://lake/flights/list.jsonl",
         files_sha256="0",
-        nonce="n",
+        within=[],
+        schemas=[],
+        context={},
+        metrics={},
+        generation=2,
+        tasks=1,
+        rolled_back_to=0,
     )
 
 

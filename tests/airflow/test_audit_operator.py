@@ -15,7 +15,7 @@ from airflow_s3commit.operators import (
     S3CommitResolveConflictsOperator,
 )
 from airflow_s3commit.task_group import s3_commit_task_group
-from tests.airflow.runs import DAY, commit, commit_but_for_the_manifest, pending, set_up, visible, write_stage
+from tests.airflow.runs import DAY, commit, cut_commit_off, pending, set_up, visible, write_stage
 
 
 def gate(reference: dict[str, str], **arguments: object) -> S3CommitAuditOperator:
@@ -72,13 +72,13 @@ def test_drift_is_measured_against_the_latest_manifest(store, context) -> None:
 
 @pytest.mark.parametrize("entered", [False, True])
 def test_a_commit_under_way_does_not_let_drift_pass(store, context, monkeypatch, entered) -> None:
-    """While ``_SUCCESS`` is removed, drift is measured against the last commit in the log."""
+    """Drift is measured against the last commit in the log, whose ``_SUCCESS`` may not be written yet."""
     earlier = commit(store)
     other = set_up(store)
     write_stage(store, other, files={"dt=2013-01-03/part-00000.parquet": b"rows"})
     job = Job.at(store, JobReference.from_dict(other))
     job.seal()
-    commit_but_for_the_manifest(store, job, monkeypatch, cut_off_at="manifests" if entered else "log")
+    cut_commit_off(store, job, monkeypatch, before="_SUCCESS" if entered else "log/")
     reference = set_up(store)
     files = {f"dt=2013-01-02/part-{number}.parquet": b"rows" for number in range(2)}
     write_stage(store, reference, files=files)

@@ -1,7 +1,8 @@
-"""Sealing, planning and committing as tasks."""
+"""Sealing, previewing and committing as tasks."""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +16,9 @@ from airflow_s3commit import Job, JobOptions, JobReference, Progress, links
 from airflow_s3commit.hooks import StoreAddress
 from airflow_s3commit.links import console_url, run_url
 from airflow_s3commit.operators import (
-    S3CommitBeginOperator,
     S3CommitCollectOperator,
-    S3CommitFinishOperator,
     S3CommitJobOperator,
     S3CommitResolveConflictsOperator,
-    S3CommitShardOperator,
     S3CommitStagesOperator,
 )
 from airflow_s3commit.protocol.steps.stage import seal_stage
@@ -33,11 +31,13 @@ def resolve(reference, stages=None):
 
 
 def test_collect_returns_where_the_seal_is(store, context) -> None:
-    """The XCom has location, ETag and counts, but no uploads."""
+    """The XCom has location, digest and counts, but no uploads."""
     reference = set_up(store)
     stage = write_stage(store, reference)
     sealed = S3CommitCollectOperator(task_id="collect", job=reference, stages=[stage]).execute(context)
     assert sealed["location"].endswith("/sealed.json")
+    key = sealed["location"].removeprefix("s3://lake/")
+    assert sealed["sha256"] == sha256(store.get("lake", key).body).hexdigest()
     assert (sealed["files"], sealed["bytes"], sealed["rows"], sealed["partitions"]) == (1, 4, 1, 1)
 
 
@@ -110,14 +110,14 @@ def test_from_stage_to_manifest(store, context) -> None:
     """Resolve and commit make the output visible, and the summary is small and true."""
     reference = set_up(store)
     stage = write_stage(store, reference)
-    planned = resolve(reference, [stage]).execute(context)
+    conflicts = resolve(reference, [stage]).execute(context)
     assert visible(store) == []
-    committing = S3CommitJobOperator(task_id="commit", job=reference, conflicts=planned)
+    committing = S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts)
     summary = committing.execute(context)
     assert len(visible(store)) == 1
     assert pending(store) == []
     assert summary["job_id"] == reference["job_id"]
-    assert summary["manifest"].endswith(f"_s3commit/manifests/{reference['job_id']}.json")
+    assert summary["manifest"].endswith(f"_s3commit/jobs/{reference['job_id']}.json")
     assert (summary["files"], summary["rows"]) == (1, 1)
     (link,) = committing.operator_extra_links
     assert reference["job_id"] in link.get_link(committing, ti_key=None)
@@ -147,20 +147,42 @@ def test_resolve_refuses_existing_data(store, context) -> None:
     assert visible(store) == before
 
 
-def test_a_plan_other_than_the_expected_one_is_refused(store, context) -> None:
-    """The commit refuses a plan whose ETag is not the one that XCom carried."""
+def test_resolve_says_what_would_be_replaced(store, context, capsys) -> None:
+    """The XCom has the generation and counts, and the log names the partitions that would lose files."""
+    commit(store)
+    job = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="replace"))
+    reference = job.reference.to_dict()
+    write_stage(store, reference, files={f"{DAY}/a.parquet": b"x", "dt=2013-01-02/a.parquet": b"x"})
+    preview = resolve(reference).execute(context)["preview"]
+    assert preview == {"generation": 2, "partitions": 1, "objects": 1, "bytes": 4}
+    _, _, named = capsys.readouterr().out.partition("would lose files")
+    assert DAY in named
+    assert "dt=2013-01-02" not in named
+
+
+def test_a_seal_other_than_the_expected_one_is_refused(store, context) -> None:
+    """The commit refuses a seal whose digest is not the one that XCom carried, and output of another task."""
     reference = set_up(store)
     write_stage(store, reference)
     conflicts = resolve(reference).execute(context)
-    conflicts["plan"]["etag"] = "0" * 32
-    with pytest.raises(AirflowFailException):
-        S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts).execute(context)
+    conflicts["seal"]["sha256"] = "0" * 64
+    for wrong in (conflicts, {"seal": conflicts["seal"]}, "conflicts"):
+        with pytest.raises(AirflowFailException, match=r"is not the seal|pass the output of"):
+            S3CommitJobOperator(task_id="commit", job=reference, conflicts=wrong).execute(context)
     assert visible(store) == []
+
+
+def test_a_stage_s_seal_that_was_changed_is_refused(store, context) -> None:
+    """The stage's XCom has the digest of its seal, by which the job is sealed."""
+    reference = set_up(store)
+    stage = {**write_stage(store, reference), "sha256": "0" * 64}
+    with pytest.raises(AirflowFailException, match="InvalidRecord"):
+        resolve(reference, [stage]).execute(context)
 
 
 @pytest.fixture
 def overtaken(store, context) -> dict:
-    """A planned replace of a day to which another job has appended since."""
+    """A previewed replace of a day to which another job has appended since."""
     job = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="replace"))
     reference = job.reference.to_dict()
     write_stage(store, reference)
@@ -172,29 +194,17 @@ def overtaken(store, context) -> dict:
     return {"job": reference, "conflicts": conflicts}
 
 
-def test_a_pinned_plan_is_refused_when_its_partitions_have_changed(store, context, overtaken) -> None:
+def test_a_pinned_preview_is_refused_when_its_partitions_have_changed(store, context, overtaken) -> None:
     """What was looked at in the resolve task is what the commit replaces, or nothing is."""
     before = visible(store)
     with pytest.raises(AirflowFailException, match="DestinationChanged"):
         S3CommitJobOperator(task_id="commit", **overtaken).execute(context)
-    with pytest.raises(AirflowFailException, match="DestinationChanged"):
-        S3CommitBeginOperator(task_id="begin", shards=1, **overtaken).execute(context)
     assert visible(store) == before
 
 
-def test_an_unpinned_plan_is_made_again(store, context, overtaken) -> None:
-    """Without a pin the commit also replaces what other jobs added since the resolve task."""
-    summary = S3CommitJobOperator(task_id="commit", pin_plan=False, **overtaken).execute(context)
-    (left,) = visible(store)
-    assert summary["job_id"] in left
-
-
-def test_a_sharded_commit_also_makes_an_unpinned_plan_again(store, context, overtaken) -> None:
-    """The task that begins the shards plans again."""
-    job = overtaken["job"]
-    (shard,) = S3CommitBeginOperator(task_id="b", shards=1, pin_plan=False, **overtaken).execute(context)
-    S3CommitShardOperator(task_id="shard", job=job, shard=shard).execute(context)
-    summary = S3CommitFinishOperator(task_id="commit", job=job).execute(context)
+def test_without_a_pin_the_commit_replaces_what_is_there(store, context, overtaken) -> None:
+    """It also takes what other jobs added since the resolve task."""
+    summary = S3CommitJobOperator(task_id="commit", pin_preview=False, **overtaken).execute(context)
     (left,) = visible(store)
     assert summary["job_id"] in left
 
@@ -384,7 +394,7 @@ def test_a_save_mode_that_only_removes_is_not_skipped(store, context) -> None:
     """An overwrite by nothing says that it was not done, as success would be a silent loss."""
     commit(store)
     job = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="as-written"))
-    seal_stage(job._live(), "spark", "1", [], removes="everything")
+    seal_stage(job._recorded(), "spark", "1", [], removes="everything")
     task = S3CommitResolveConflictsOperator(task_id="resolve", job=job.reference.to_dict(), on_empty="skip")
     with pytest.raises(AirflowFailException, match=r'would remove 1 objects.*on_empty="remove"'):
         task.execute(context)

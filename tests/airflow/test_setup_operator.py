@@ -26,7 +26,7 @@ from tests.airflow.runs import (
     FLIGHTS,
     at,
     commit,
-    commit_but_for_the_manifest,
+    cut_commit_off,
     new_context,
     pending,
     visible,
@@ -88,7 +88,7 @@ def test_each_try_has_a_job_of_its_own_and_aborts_the_former(store) -> None:
     second = operator().execute(new_context(2))
     assert second["job_id"] != first["job_id"]
     assert pending(store) == []
-    assert state(store, first) in {None, "aborted"}
+    assert state(store, first) == "aborted"
     assert state(store, second) == "open"
 
 
@@ -128,16 +128,15 @@ def test_there_is_no_wait_after_a_teardown(store, monkeypatch) -> None:
     assert state(store, operator(kill_window=10).execute(new_context(2))) == "open"
 
 
-def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, monkeypatch) -> None:
-    """What an earlier try made visible for good gets its manifest, whatever the new job does."""
+def test_a_commit_cut_off_after_its_entry_is_finished(store, monkeypatch) -> None:
+    """What an earlier try has entered in the log is finished, whatever the new job does."""
     first = operator().execute(new_context(1))
     write_stage(store, first)
     job = Job.at(store, JobReference.from_dict(first))
     job.seal()
-    commit_but_for_the_manifest(store, job, monkeypatch)
+    cut_commit_off(store, job, monkeypatch)
     operator(conflict_mode="replace").execute(new_context(2))
-    assert job.manifest() is not None
-    assert state(store, first) is None
+    assert (job.state().state, job.state().finished) == ("committed", True)
 
 
 def test_airflow_knows_a_job_before_it_exists(store, context, monkeypatch) -> None:
@@ -159,7 +158,7 @@ def test_a_clear_finds_the_earlier_job_without_airflow_s_task_state(store) -> No
     cleared = new_context(2)
     del cleared["task_state_store"]
     second = operator().execute(cleared)
-    assert (pending(store), state(store, first), state(store, second)) == ([], None, "open")
+    assert (pending(store), state(store, first), state(store, second)) == ([], "aborted", "open")
 
 
 def test_records_in_a_staging_of_their_own_are_found_too(store) -> None:
@@ -167,7 +166,7 @@ def test_records_in_a_staging_of_their_own_are_found_too(store) -> None:
     first = operator(staging="s3://lake/private/").execute(new_context(1))
     other = operator(destination="s3://lake/x/", staging="s3://lake/private/").execute(new_context(1))
     operator(staging="s3://lake/private/").execute(new_context(2))
-    assert (state(store, first), state(store, other)) == (None, "open")
+    assert (state(store, first), state(store, other)) == ("aborted", "open")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +241,7 @@ def test_a_run_that_was_made_again_is_later(store, first, again) -> None:
 
     abandoned = operator().execute(of(first))
     assert state(store, operator().execute(of(again))) == "open"
-    assert state(store, abandoned) is None
+    assert state(store, abandoned) == "aborted"
 
 
 def test_what_an_earlier_try_has_published_does_not_refuse_the_next(store, monkeypatch) -> None:
@@ -252,7 +251,7 @@ def test_what_an_earlier_try_has_published_does_not_refuse_the_next(store, monke
     write_stage(store, first)
     job = Job.at(store, JobReference.from_dict(first))
     job.seal()
-    commit_but_for_the_manifest(store, job, monkeypatch, cut_off_at="log")
+    cut_commit_off(store, job, monkeypatch, before="log/")
     assert len(visible(store)) == 1
     second = operator(**whole).execute(new_context(2))
     assert (visible(store), state(store, second)) == ([], "open")
@@ -278,9 +277,9 @@ def test_a_refused_abort_of_an_earlier_job_ends_the_new_one(store, monkeypatch) 
 def test_a_record_that_cannot_be_read_is_nobody_s(store, caplog) -> None:
     """It does not prevent a setup, and the log names it."""
     first = operator().execute(new_context(1))
-    store.put("lake", f"flights/__magic_job-{first['job_id']}/job.json", b"{")
+    store.put("lake", f"flights/_s3commit/open/{first['job_id']}/job.json", b"{")
     assert state(store, operator().execute(new_context(2))) == "open"
-    assert sum("unknown whose job it is" in line for line in caplog.messages) == 1
+    assert sum("unknown whose job this is" in line for line in caplog.messages) == 1
 
 
 @pytest.mark.parametrize(

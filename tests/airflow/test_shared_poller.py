@@ -41,7 +41,7 @@ def counted(store, monkeypatch) -> CountingStore:
 
 def lookout(counted: Any, clock: Clock) -> SharedPoller:
     """Return a lookout over the flights."""
-    return SharedPoller(lambda: Snapshot(counted, Destination.parse(FLIGHTS), shared=True), clock=clock)
+    return SharedPoller(lambda: Snapshot(counted, Destination.parse(FLIGHTS)), clock=clock)
 
 
 def requests(counted: CountingStore) -> int:
@@ -69,9 +69,9 @@ def test_a_thousand_triggers_at_ten_destinations(counted, store) -> None:
         ]
         running = [trigger.run() for trigger in triggers]
         first = [asyncio.ensure_future(anext(events)) for events in running]
-        # All have looked once when ten listings were made and every waiter sleeps.
+        # A look at a place without a log is a listing, and a read of the marker.
         async with asyncio.timeout(60):
-            while counted.counters.get("object_list_request", 0) < PLACES:
+            while requests(counted) < 2 * PLACES:
                 await asyncio.sleep(0.01)
             looks.append(requests(counted))
             for place in places:
@@ -81,7 +81,6 @@ def test_a_thousand_triggers_at_ten_destinations(counted, store) -> None:
     found = asyncio.run(wait_for_all())
     assert {event["status"] for event in found} == {"success"}
     assert len({event["manifest"]["job_id"] for event in found}) == PLACES
-    # A look is a HEAD and a listing; the one that finds reads the marker and the manifest too.
     assert looks[0] == 2 * PLACES
     assert requests(counted) < WAITERS / 2
 
@@ -100,9 +99,8 @@ def test_one_look_serves_all_until_it_is_old(counted) -> None:
             told.append(requests(counted))
         return told
 
-    # HEAD of _SUCCESS, one listing; a single job's manifest is told from the listing. The second search also
-    # looks for a log.
-    assert asyncio.run(looks()) == [2, 2, 5, 7]
+    # Each search lists the log, and reads _SUCCESS where there is none.
+    assert asyncio.run(looks()) == [2, 2, 4, 6]
 
 
 def test_the_shorter_interval_s_looks_serve_both(counted) -> None:
@@ -121,7 +119,7 @@ def test_the_shorter_interval_s_looks_serve_both(counted) -> None:
             clock.now += 6
 
     asyncio.run(looks())
-    assert requests(counted) == 2 * 6 + 1
+    assert requests(counted) == 2 * 6
 
 
 def test_a_manifest_is_read_once_for_all(counted, store) -> None:
@@ -138,26 +136,26 @@ def test_a_manifest_is_read_once_for_all(counted, store) -> None:
         return found
 
     assert asyncio.run(looks()) == ["found", "found", "found", None]
-    # HEAD and GET of _SUCCESS, one listing, three manifests.
+    # One listing, the newest entry, the one after it, and the three before.
     assert requests(counted) == 6
 
 
 def test_a_store_in_trouble_is_asked_once_an_interval(counted, store, monkeypatch) -> None:
     """All waiters get an error until the next search is due; then the store is searched again."""
     commit(store)
-    asked, clock = store.head, Clock()
+    asked, clock = store.list_objects, Clock()
 
     def unavailable(*_: object, **__: object) -> object:
         raise Unavailable("503 Slow Down")
 
     async def looks() -> None:
         shared = lookout(counted, clock)
-        monkeypatch.setattr(store, "head", unavailable)
+        monkeypatch.setattr(store, "list_objects", unavailable)
         for _ in range(5):
             with pytest.raises(Unavailable):
                 await shared.look(waiting_for(partitions=[DAY]), 60)
         assert requests(counted) == 1
-        monkeypatch.setattr(store, "head", asked)
+        monkeypatch.setattr(store, "list_objects", asked)
         with pytest.raises(Unavailable):
             await shared.look(waiting_for(partitions=[DAY]), 60)
         clock.now += 60
@@ -184,7 +182,7 @@ def test_a_store_that_cannot_be_opened_is_tried_again_an_interval_later(counted)
 
 
 def test_a_look_at_a_log_is_one_request(counted, store) -> None:
-    """The second search finds the end of the log; then one request reads the next entry for all waiters."""
+    """After the first search one request asks for the next entry, for all waiters."""
     commit(store)
     clock, waits = Clock(), [waiting_for(run_id="another"), waiting_for(job="a-job")]
 
@@ -198,14 +196,14 @@ def test_a_look_at_a_log_is_one_request(counted, store) -> None:
         return told
 
     told = asyncio.run(looks())
-    assert [after - before for before, after in pairwise(told)] == [4, 1, 1, 1]
+    assert [after - before for before, after in pairwise(told)] == [1, 1, 1, 1]
 
 
 def test_waiters_at_one_place_share_and_leave_nothing_behind(counted) -> None:
     """The same key gives the same poller while it is in use, within one event loop."""
 
     def view() -> Snapshot:
-        return Snapshot(counted, Destination.parse(FLIGHTS), shared=True)
+        return Snapshot(counted, Destination.parse(FLIGHTS))
 
     async def joined() -> tuple[bool, bool, int]:
         one, other = shared_poller("flights", view), shared_poller("flights", view)

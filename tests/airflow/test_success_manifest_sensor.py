@@ -31,9 +31,9 @@ def test_it_waits_while_nothing_is_there(store, context) -> None:
 @pytest.mark.parametrize(
     ("marker", "said"),
     [
-        (b"", "0 bytes: a classic committer"),
-        (b'{"status": "done"}', "not a manifest"),
-        (b'{"name": "org.apache.hadoop.fs.s3a.commit.files.Succ', "not a manifest"),
+        (b"", "is empty: the classic committer's marker"),
+        (b'{"status": "done"}', "is not a valid SuccessData"),
+        (b'{"name": "org.apache.hadoop.fs.s3a.commit.files.Succ', "is not a valid SuccessData"),
         (
             b'{"name":"org.apache.hadoop.fs.s3a.commit.files.SuccessData/1","success":true,"jobId":"abc"}',
             "another S3A committer",
@@ -122,7 +122,7 @@ def test_the_outcome_names_the_unmet_condition(store, context) -> None:
     waiting = sensor(newer_than=at(2113, 1, 1))
     for _ in range(3):
         assert waiting.poke(context) is False
-        assert "1 of 2 manifests, the closest" in waiting._seen
+        assert "1 of 2 commits, the closest" in waiting._seen
         assert "newer_than: wanted a commit after 2113-01-01" in waiting._seen
         assert "found one at 20" in waiting._seen
         assert "leave newer_than out" in waiting._seen
@@ -164,7 +164,7 @@ def test_a_throttled_look_is_repeated(store, context, monkeypatch) -> None:
     def unavailable(*_: object, **__: object) -> object:
         raise Unavailable("503 Slow Down")
 
-    monkeypatch.setattr(store, "head", unavailable)
+    monkeypatch.setattr(store, "list_objects", unavailable)
     assert sensor().poke(context) is False
 
 

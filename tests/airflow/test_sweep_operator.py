@@ -104,7 +104,7 @@ def test_a_failure_leaves_room_for_a_retry(store, context, dead, monkeypatch) ->
     def denied(*_: object, **__: object) -> object:
         raise AccessDenied("403 on AbortMultipartUpload")
 
-    monkeypatch.setattr("airflow_s3commit.protocol.sweep.apply.abort_job", denied)
+    monkeypatch.setattr("airflow_s3commit.protocol.sweep.apply.carry_out", denied)
     with pytest.raises(AirflowException, match="403") as raised:
         sweeper(apply=True).execute(context)
     assert not isinstance(raised.value, AirflowFailException)

@@ -42,8 +42,8 @@ def test_the_wiring() -> None:
     assert "resolve_conflicts" in below["commit"]
     assert {"commit", "setup"} <= below["abort"]
     assert tasks["setup"].is_setup
-    # Nothing looks at the plan in between.
-    assert not tasks["commit"].pin_plan
+    # Nobody looks at the preview in between.
+    assert not tasks["commit"].pin_preview
     assert tasks["abort"].is_teardown
     assert tasks["abort"].on_failure_fail_dagrun
     assert tasks["abort"].trigger_rule == TriggerRule.ALL_DONE_SETUP_SUCCESS
@@ -180,27 +180,30 @@ def test_the_manifest_is_known_after_the_block() -> None:
         assert commit.manifest.operator.task_id == "s3_commit.commit"
 
 
-def test_a_sharded_commit_replaces_the_single_task() -> None:
-    """Begin, mapped shards and finish are between resolve and abort, with the group's retries."""
+def test_a_commit_in_parts_has_mapped_tasks_before_it() -> None:
+    """Mapped parts are between resolve and commit, with the group's retries and the seal."""
     table, days = Asset("flights"), Asset("flight_days")
     with (
         DAG("nightly", schedule=None) as dag,
         s3_commit_task_group(
-            "refresh", destination="s3://lake/x/", outlets=[table], partition_asset=days, shards=4
+            "refresh", destination="s3://lake/x/", outlets=[table], partition_asset=days, parts=4
         ) as commit,
     ):
         commit.spark_submit(application="flights.py")
-    begin, shards, finish = (dag.get_task(f"refresh.commit{name}") for name in ("_begin", "_shards", ""))
-    assert "refresh.resolve_conflicts" in begin.upstream_task_ids
-    assert shards.is_mapped
-    assert "refresh.commit_begin" in shards.upstream_task_ids
-    assert "refresh.commit_shards" in finish.upstream_task_ids
+    parts, committing = dag.get_task("refresh.commit_parts"), dag.get_task("refresh.commit")
+    assert "refresh.resolve_conflicts" in parts.upstream_task_ids
+    assert "refresh.commit_parts" in committing.upstream_task_ids
     assert "refresh.commit" in dag.get_task("refresh.abort").upstream_task_ids
-    assert (begin.shards, shards.retries, finish.outlets) == (4, 2, [table, days])
-    assert not begin.pin_plan
-    assert commit.manifest.operator is finish
+    assert (parts.expand_input.value, parts.partial_kwargs["parts"], parts.retries) == (
+        {"part": [0, 1, 2, 3]},
+        4,
+        2,
+    )
+    assert committing.outlets == [table, days]
+    assert not committing.pin_preview
+    assert commit.manifest.operator is committing
     known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
-    assert known.get_task("refresh.commit_shards").is_mapped
+    assert known.get_task("refresh.commit_parts").is_mapped
 
 
 @pytest.mark.parametrize("audit", [None, {"min_rows": 1}])
@@ -339,13 +342,13 @@ def test_the_group_gives_it_to_its_steps_only() -> None:
     assert len(policies) == 4
 
 
-@pytest.mark.parametrize("shards", [None, 2])
-def test_a_time_limit_of_the_dag_s_tasks_is_not_that_of_the_steps(shards: int | None) -> None:
+@pytest.mark.parametrize("parts", [None, 2])
+def test_a_time_limit_of_the_dag_s_tasks_is_not_that_of_the_steps(parts: int | None) -> None:
     """``execution_timeout`` in ``default_args`` ends a stage, and never a commit or its teardown."""
     limit = {"execution_timeout": timedelta(seconds=5)}
     with (
         DAG("nightly", schedule=None, default_args=limit) as dag,
-        s3_commit_task_group(destination="s3://lake/x/", audit={"min_rows": 1}, shards=shards) as commit,
+        s3_commit_task_group(destination="s3://lake/x/", audit={"min_rows": 1}, parts=parts) as commit,
     ):
         commit.stage(EmptyOperator(task_id="emr"))
     limits = {task.task_id.removeprefix("s3_commit."): task.execution_timeout for task in dag.tasks}
