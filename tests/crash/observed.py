@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from airflow_s3commit import MemoryStore
@@ -33,12 +33,15 @@ class Observed(ForwardingStore):
             protocol.
         bucket: The bucket of the destination.
         root: The destination's prefix.
+        named: The jobs of keys that do not have a job's id.
 
     """
 
-    def __init__(self, inner: MemoryStore, bucket: str, root: str) -> None:
+    def __init__(
+        self, inner: MemoryStore, bucket: str, root: str, named: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(inner)
-        self._root = root
+        self._root, self._named = root, named or {}
         self._log, self._success = f"{root}_s3commit/log/", f"{root}_SUCCESS"
         self._open, self._receipts = f"{root}_s3commit/open/", f"{root}_s3commit/jobs/"
         self._checkpoints, self._lists = f"{root}_s3commit/checkpoints/", f"{root}_s3commit/lists/"
@@ -114,7 +117,8 @@ class Observed(ForwardingStore):
             return
         history.take(self._home.objects[key].body)
         if history.head == 1:
-            assert history.data == self.data(), "the first entry lists what is there"
+            older = {key: etag for key, etag in self.data().items() if key not in self._named}
+            assert history.data == older, "the first entry lists what is there"
         # Only the newest entry may lack its receipt.
         for job, number in history.ends.items():
             assert number == history.head or self._receipt(job) == history.bodies[number], "receipt_missing"
@@ -137,9 +141,9 @@ class Observed(ForwardingStore):
         """
         if key.startswith(f"{self._root}_s3commit/probe-"):
             return
-        for job in _JOB.findall(key):
+        for job in self._jobs(key):
             assert self.attempts_fail or job in self.history.ended, f"living_job_harmed: {key}"
-        if is_data(key.removeprefix(self._root)) and not _JOB.search(key):
+        if is_data(key.removeprefix(self._root)) and not self._jobs(key):
             assert key in set().union(*self.history.taken.values()), f"foreign_object_deleted: {key}"
 
     def _check_finished(self, job: str) -> None:
@@ -151,7 +155,12 @@ class Observed(ForwardingStore):
             assert self._highest >= number, "marker_not_written"
             assert not self._left_of(number), "removal_left"
         else:
-            assert not any(job in key for key in self.data().keys() - history.data.keys()), "object_left"
+            others = self.data().keys() - history.data.keys()
+            assert not any(job in self._jobs(key) for key in others), "object_left"
+
+    def _jobs(self, key: str) -> list[str]:
+        """Return the jobs whose ids a key has, or whose file it is."""
+        return _JOB.findall(key) or [job for job in [self._named.get(key)] if job]
 
     def _left_of(self, number: int) -> set[str]:
         """Return what a commit took and is to be deleted, and is there."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, product
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
 from airflow_s3commit import Job, JobOptions, JobReference
-from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, S3CommitError
 from airflow_s3commit.protocol.adoption.adopt import adopt
 from airflow_s3commit.protocol.model.job import ConflictMode
-from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore, StoreCall
+from airflow_s3commit.testing import Crash, Fault, FaultyStore, StoreCall
 from tests.crash.faulty import FAULTS
+from tests.crash.observed import Observed
 from tests.crash.world import held_by
 from tests.fakes import ManualClock
 from tests.protocol.hadoop.dead_jobs import BUCKET, MAGIC, ROOT, UPLOADS_DIR, UUID, DeadJob
@@ -26,6 +27,9 @@ OLD = {
     f"{ROOT}_SUCCESS": b'{"an":"older marker"}',
 }
 REPLACED = f"{ROOT}day=17/old.parquet"
+
+#: What a process does: adopt the job to commit or to abort it; or abort it, not knowing that it is Hadoop's.
+Step: TypeAlias = Literal["commit", "abort", "abort as ours"]
 
 
 @dataclass(frozen=True)
@@ -43,22 +47,31 @@ class Case:
     layout: str
     mode: ConflictMode
     published: int
-    repeat_complete: str
+    repeat_complete: str = "gone"
 
     def __str__(self) -> str:
         return f"{self.layout}-{self.mode}-{self.published}-{self.repeat_complete}"
 
 
+MODES: tuple[ConflictMode, ...] = ("append", "replace")
 CASES = [
-    Case(layout, mode, published, repeat)
-    for layout, mode, published, repeat in product(
-        ("magic", "staging"), ("append", "replace"), (0, 1), ("ok", "gone")
-    )
-    if repeat == "gone" or mode == "replace"
+    *(Case(*kind) for kind in product(("magic", "staging"), MODES, (0, 1))),
+    Case("magic", "replace", 1, "ok"),
+    Case("staging", "replace", 0, "ok"),
+]
+MAGIC_CASE, STAGING_CASE = Case("magic", "append", 0), Case("staging", "replace", 1)
+
+#: What one process does, and another after it has stopped.
+STEPS: list[tuple[Step, Step]] = [
+    ("commit", "commit"),
+    ("commit", "abort"),
+    ("abort", "abort"),
+    ("abort", "commit"),
 ]
 
-#: Both layouts and modes, with and without what Hadoop had published.
-HELD = [Case("magic", "append", 0, "gone"), Case("staging", "replace", 1, "gone")]
+#: Without the adoption the job's own records name all its uploads, and Hadoop has published nothing.
+AS_OURS: tuple[Step, Step] = ("commit", "abort as ours")
+BARE = [case for case in CASES if case.layout == "magic" and not case.published]
 
 
 class World:
@@ -66,9 +79,8 @@ class World:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.dead = DeadJob.magic(repeat_complete=case.repeat_complete)
-        if case.layout == "staging":
-            self.dead = DeadJob.staging(repeat_complete=case.repeat_complete)
+        made = DeadJob.magic if case.layout == "magic" else DeadJob.staging
+        self.dead = made(repeat_complete=case.repeat_complete)
         for key, body in OLD.items():
             self.dead.put(key, body)
         for key in list(self.dead.contents)[: case.published]:
@@ -77,37 +89,39 @@ class World:
             BUCKET, f"{ROOT}day=17/foreign", metadata={}, content_type="x"
         )
         self.clock = ManualClock()
+        self.observed = Observed(self.dead.store, BUCKET, ROOT, dict.fromkeys(self.dead.contents, UUID))
         self._ids = count()
 
-    def adopt(self, store: Any, *, commit: bool) -> None:
-        """Adopt the job, as a process of its own."""
+    def take(self, step: Step, store: Any = None) -> None:
+        """Take a step, as a process of its own."""
+        if step == "abort as ours":
+            staging = f"s3://{BUCKET}/{MAGIC}"
+            reference = JobReference(job_id=UUID, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)
+            Job.at(store or self.observed, reference, clock=self.clock).abort()
+            return
+        is_magic = self.case.layout == "magic"
+        place: Any = {"job_id": UUID} if is_magic else {"pendingsets_uri": self.dead.pendingsets_uri}
         adopt(
-            store,
+            store or self.observed,
             self.dead.destination,
-            commit=commit,
+            commit=step == "commit",
             options=JobOptions(
-                committer="magic" if self.case.layout == "magic" else "partitioned",
-                conflict_mode=self.case.mode,
+                committer="magic" if is_magic else "partitioned", conflict_mode=self.case.mode
             ),
             clock=self.clock,
             new_id=lambda: f"id-{next(self._ids):06d}",
-            **self._place,
+            **place,
         )
 
-    def run(self, at: int, fault: Effect, *, commit: bool) -> bool:
-        """Run adopt through a store with one fault; return whether the fault happened."""
-        store = FaultyStore(
-            self.dead.store, Fault(fault, nth=at), after=lambda call: call.reads or self.check_no_loss()
-        )
-        with suppress(Crash, S3CommitError):
-            self.adopt(store, commit=commit)
-        return bool(store.struck)
-
-    def abort_as_ours(self) -> None:
-        """Abort the job without knowing that it was Hadoop's."""
-        staging = f"s3://{BUCKET}/{MAGIC}"
-        reference = JobReference(job_id=UUID, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)
-        Job.at(self.dead.store, reference, clock=self.clock).abort()
+    def end(self, step: Step) -> None:
+        """Take a step; if the job has ended otherwise, finish that; then check the end."""
+        is_committed = step == "commit"
+        try:
+            self.take(step)
+        except (AlreadyCommitted, JobClosed) as error:
+            is_committed = isinstance(error, AlreadyCommitted)
+            self.take("commit" if is_committed else "abort")
+        (self.check_committed if is_committed else self.check_aborted)()
 
     def check_committed(self) -> None:
         """Check that exactly the job's output exists and nothing is left over."""
@@ -126,108 +140,66 @@ class World:
         self.check_nothing_left()
 
     def check_nothing_left(self) -> None:
-        """Check that no upload, record or lock of the job is left, while other uploads stay."""
+        """Check that no upload or record of the job is left, while other uploads stay."""
         assert [upload.upload_id for upload in self.dead.store.list_uploads(BUCKET, "")] == [self.foreign]
         assert self.dead.keys(MAGIC) == []
         assert bool(self.dead.keys(UPLOADS_DIR)) == (self.case.layout == "staging")
-
-    def check_no_loss(self) -> None:
-        """Check that replaced data stays until its replacement exists."""
-        visible = self.dead.visible()
-        assert REPLACED in visible or self.dead.contents.items() <= visible.items()
-
-    @property
-    def _place(self) -> dict[str, Any]:
-        if self.case.layout == "magic":
-            return {"job_id": UUID}
-        return {"pendingsets_uri": self.dead.pendingsets_uri}
+        self.observed.at_rest()
 
 
-def stopped(case: Case, *, commit: bool) -> Iterator[World]:
-    """Yield the world after every fault at every call of an adoption."""
-    points = 0
+def stopped(case: Case, step: Step) -> Iterator[World]:
+    """Yield the world after every fault at every call of a step."""
     for at, fault in ((at, fault) for at in count(1) for fault in FAULTS):
         world = World(case)
-        if not world.run(at, fault, commit=commit):
-            break
-        points += 1
+        store = FaultyStore(world.observed, Fault(fault, nth=at))
+        with suppress(Crash, S3CommitError):
+            world.take(step, store)
+        if not store.struck:
+            return
         yield world
-    assert points > len(FAULTS) * 20
-    print(f"{case}, commit={commit}: {points} points")
-
-
-@pytest.mark.parametrize("case", held_by(CASES, HELD), ids=str)
-def test_a_stopped_commit_is_finished_by_a_second_adoption(case: Case) -> None:
-    """Wherever it stopped, a second adoption ends with exactly the committed tasks' files."""
-    for world in stopped(case, commit=True):
-        world.adopt(world.dead.store, commit=True)
-        world.check_committed()
-
-
-@pytest.mark.parametrize("case", held_by(CASES, HELD[1:]), ids=str)
-def test_a_stopped_commit_can_be_aborted(case: Case) -> None:
-    """Wherever it stopped, an abort takes everything back, unless the job committed."""
-    for world in stopped(case, commit=True):
-        try:
-            world.adopt(world.dead.store, commit=False)
-        except AlreadyCommitted:
-            world.adopt(world.dead.store, commit=True)
-            world.check_committed()
-        else:
-            world.check_aborted()
-
-
-@pytest.mark.parametrize("case", held_by(CASES, HELD[1:]), ids=str)
-def test_a_stopped_abort_is_finished_by_a_second_abort(case: Case) -> None:
-    """Wherever it stopped, a second abort leaves no trace of the job, published objects included."""
-    for world in stopped(case, commit=False):
-        world.adopt(world.dead.store, commit=False)
-        world.check_aborted()
 
 
 @pytest.mark.parametrize(
-    "case", held_by([c for c in CASES if c.layout == "magic" and not c.published], HELD), ids=str
+    ("case", "steps"),
+    held_by(
+        [*product(CASES, STEPS), *((case, AS_OURS) for case in BARE)],
+        [*((STAGING_CASE, steps) for steps in STEPS[:3]), (MAGIC_CASE, AS_OURS)],
+    ),
+    ids=str,
 )
-def test_an_ordinary_abort_ends_a_stopped_adoption(case: Case) -> None:
-    """An abort of the job as one of ours, at any point of its adoption, forgets none of its uploads."""
-    for world in stopped(case, commit=True):
-        try:
-            world.abort_as_ours()
-        except AlreadyCommitted:
-            world.adopt(world.dead.store, commit=True)
-            world.check_committed()
-        else:
-            world.check_aborted()
+def test_a_stopped_adoption_is_ended_by_another_process(
+    case: Case, steps: tuple[Step, Step], record_property: Callable[[str, object], None]
+) -> None:
+    """Wherever an adoption stopped, another process ends it as it wishes, or finds it ended."""
+    stops = 0
+    for world in stopped(case, steps[0]):
+        world.end(steps[1])
+        stops += 1
+    assert stops > len(FAULTS) * 20
+    record_property("stops", stops)
 
 
-@pytest.mark.parametrize("case", held_by([c for c in CASES if c.mode == "replace"], HELD), ids=str)
-@pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True), (False, False)])
-def test_another_process_may_adopt_the_job_at_any_moment(case: Case, first: bool, second: bool) -> None:
+@pytest.mark.parametrize(
+    ("case", "steps"),
+    held_by(product(CASES, STEPS), [(MAGIC_CASE, STEPS[0]), (STAGING_CASE, STEPS[1])]),
+    ids=str,
+)
+def test_another_process_may_end_the_job_at_any_moment(
+    case: Case, steps: tuple[Step, Step], record_property: Callable[[str, object], None]
+) -> None:
     """The outcome of a second process that acts before the first continues is final."""
     for at in count(1):
-        world = World(case)
-        ended, errors, calls = [], [], count(1)
+        world, calls = World(case), count(1)
 
-        def step_in(_: StoreCall) -> None:
-            if next(calls) == at:  # noqa: B023 - called in this turn only
-                with suppress(S3CommitError):
-                    world.adopt(world.dead.store, commit=second)  # noqa: B023
-                    ended.append(second)  # noqa: B023
+        def step_in(_: StoreCall, world: World = world, calls: Iterator[int] = calls, at: int = at) -> None:
+            if next(calls) == at:
+                with suppress(AlreadyCommitted, JobClosed):
+                    world.take(steps[1])
 
-        try:
-            world.adopt(FaultyStore(world.dead.store, before=step_in), commit=first)
-        except S3CommitError as error:
-            errors.append(error)
+        with suppress(AlreadyCommitted, JobClosed):
+            world.take(steps[0], FaultyStore(world.observed, before=step_in))
+        world.end(steps[0])
         if next(calls) <= at:
             break
-        if first == second and errors:
-            # Its job changed underneath it; a second run finds what the other process did.
-            with suppress(S3CommitError):
-                world.adopt(world.dead.store, commit=first)
-        if not errors and ended and first != second:
-            raise AssertionError(f"at {at} both ended as they wished")
-        outcome = ended[0] if ended else first
-        if not outcome:
-            world.abort_as_ours()
-        (world.check_committed if outcome else world.check_aborted)()
     assert at > 20
+    record_property("schedules", at)

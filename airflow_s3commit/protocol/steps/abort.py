@@ -13,7 +13,13 @@ from msgspec import UNSET
 from airflow_s3commit.exceptions import AlreadyCommitted, ForeignRecord, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.removal import delete_objects, delete_ours, delete_record
+from airflow_s3commit.protocol.metadata.pending_uploads import untracked_uploads
+from airflow_s3commit.protocol.metadata.removal import (
+    abort_uploads,
+    delete_objects,
+    delete_ours,
+    delete_record,
+)
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
@@ -115,7 +121,15 @@ def _undo_adopted(context: JobContext, staged: list[ObjectInfo] | None) -> tuple
     table = read_table(context.store, context.layout.destination)
     pieces = {name: table.numbers_in(name) for name in table.partitions()}
     kept = OlderFiles(context.store, context.layout.destination, table, pieces)
-    return delete_ours(context, _distinct(recorded_uploads(context, staged)), kept)
+    listed = {(one.key, one.upload_id): one for one in untracked_uploads(context)}
+
+    def recorded() -> Iterator[PendingUpload]:
+        for upload in _distinct(recorded_uploads(context, staged)):
+            listed.pop((upload.destinationKey, upload.uploadId), None)
+            yield upload
+
+    uploads, objects = delete_ours(context, recorded(), kept)
+    return uploads + abort_uploads(context, listed.values()), objects
 
 
 def _distinct(uploads: Iterable[PendingUpload | None]) -> Iterator[PendingUpload]:
