@@ -20,7 +20,7 @@ from airflow_s3commit.protocol.model.manifest import Manifest, SuccessData
 from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.log import Read, find_receipt, read_entry
 from airflow_s3commit.protocol.steps.marker import read_success
-from airflow_s3commit.protocol.steps.newest import entries_before, newest_entry
+from airflow_s3commit.protocol.steps.newest import entries_before, newest_entries, newest_entry
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ class Snapshot:
         self._newest: Read | None = None
         self._oldest: Read | None = None
         self._older: Iterator[Read] | None = None
-        #: The commits between the two, newest first.
-        self._commits: list[Manifest] = []
+        #: The commits of jobs between the two, newest first.
+        self._commits: list[Read] = []
         #: How each job that somebody asked for has ended; None if it has not.
         self._ends: dict[str, Entry | None] = {}
         self._success: SuccessData | S3CommitError | None = None
@@ -97,7 +97,7 @@ class Snapshot:
         for number in range(depth):
             if number == len(self._commits) and not self._read_older():
                 return
-            yield self._commits[number]
+            yield Manifest.of(self._commits[number].entry)
 
     def end_of(self, job_id: str) -> Entry | None:
         """Return the entry that ended a job; None if the job has not ended.
@@ -109,14 +109,10 @@ class Snapshot:
         """
         self._raise_failure()
         if job_id not in self._ends:
-            found = None
+            newest = self._newest.entry if self._newest is not None else None
             # The newest entry alone may lack its receipt.
-            if self._newest is not None:
-                newest = self._newest.entry
-                found = (
-                    newest if newest.job_id == job_id else find_receipt(self._store, self.destination, job_id)
-                )
-            self._ends[job_id] = found
+            is_newest = newest is None or newest.job_id == job_id
+            self._ends[job_id] = newest if is_newest else find_receipt(self._store, self.destination, job_id)
         return self._ends[job_id]
 
     def success(self) -> SuccessData:
@@ -177,8 +173,11 @@ class Snapshot:
         self._newest = read
         if read.entry.job_id in self._ends:
             self._ends[read.entry.job_id] = read.entry
-        if (manifest := job_manifest(read.entry)) is not None:
-            self._commits = [manifest, *self._commits][: self.depth]
+        if _is_commit(read.entry):
+            self._commits.insert(0, read)
+        if len(self._commits) > self.depth:
+            del self._commits[self.depth :]
+            self._oldest, self._older = self._commits[-1], None
 
     def _read_older(self) -> bool:
         """Read older entries until one more commit is known; return whether there is one."""
@@ -189,8 +188,8 @@ class Snapshot:
         try:
             for read in self._older:
                 self._oldest = read
-                if (manifest := job_manifest(read.entry)) is not None:
-                    self._commits.append(manifest)
+                if _is_commit(read.entry):
+                    self._commits.append(read)
                     return True
         except S3CommitError as error:
             self._older, self._failure = None, error
@@ -198,9 +197,9 @@ class Snapshot:
         return False
 
 
-def job_manifest(entry: Entry) -> Manifest | None:
-    """Return what a job or a rollback committed; None for other entries, also for data older than the log."""
-    return Manifest.of(entry) if entry.commit is not None and entry.job_id is not None else None
+def _is_commit(entry: Entry) -> bool:
+    """Return whether an entry is the commit of a job or a rollback, and not data older than the log."""
+    return entry.commit is not None and entry.job_id is not None
 
 
 class ManifestFeed:
@@ -273,24 +272,22 @@ class ManifestFeed:
     def _begin_anew(self) -> Iterator[Manifest]:
         """Yield the newest commit of another log than the one that was read before."""
         logger.warning("%s: the log was begun anew; going on with its newest commit", self._destination.uri)
-        newest = newest_entry(self._store, self._destination)
-        if newest is None:
-            self._position = Position()
-            return
-        found = newest
-        if job_manifest(newest.entry) is None:
-            older = entries_before(self._store, self._destination, newest, at_once=_AT_ONCE)
-            found = next((read for read in older if job_manifest(read.entry) is not None), newest)
-        yield from self._take(found)
-        self._position = newest.position
+        position = Position()
+        for read in newest_entries(self._store, self._destination, at_once=_AT_ONCE):
+            position = position if position.number else read.position
+            if _is_commit(read.entry):
+                yield from self._take(read)
+                break
+        self._position = position
 
     def _take(self, read: Read) -> Iterator[Manifest]:
-        manifest = job_manifest(read.entry)
-        unmet = self._unmet(manifest) if manifest is not None else []
-        if manifest is not None and not unmet:
-            yield manifest
-        elif manifest is not None:
-            logger.info("skipping the commit of job %s: %s", manifest.job_id, "; ".join(unmet))
+        if _is_commit(read.entry):
+            manifest = Manifest.of(read.entry)
+            unmet = self._unmet(manifest)
+            if not unmet:
+                yield manifest
+            else:
+                logger.info("skipping the commit of job %s: %s", manifest.job_id, "; ".join(unmet))
         self._position = read.position
 
 

@@ -127,6 +127,19 @@ def test_only_the_newest_commits_are_looked_at() -> None:
     assert len(wait.requests) == 3
 
 
+def test_commits_that_were_forgotten_are_read_again() -> None:
+    """A snapshot keeps no more commits than it is told; a search that goes deeper misses none of them."""
+    lake = Lake()
+    commit(lake, an_id("first"))
+    view = Snapshot(lake.store, Destination.parse(lake.destination), depth=2)
+    view.refresh()
+    for name in "abc":
+        commit(lake, an_id(name))
+        view.refresh()
+    found = [manifest.job_id for manifest in view.newest(9)]
+    assert found == [an_id(name) for name in ("c", "b", "a", "first")]
+
+
 def test_data_older_than_the_log_is_no_commit_of_a_job() -> None:
     """A waiter without further wishes is not content with the files that the first setup found."""
     lake = Lake()
