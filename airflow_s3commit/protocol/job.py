@@ -164,8 +164,8 @@ class Job(JobOutput):
             DestinationChanged: A commit after ``generation`` touched the partitions: preview it again.
             DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed; or, if
                 another job committed while this one was publishing, this one is aborted.
-            InvalidRecord: A record was changed after it was written; a job that had begun to publish is
-                aborted.
+            InvalidRecord: A record of the job was changed after it was written; a job that had begun to
+                publish is aborted. Or one of the table is damaged; the job stays as it is.
             JobFailed: An upload is gone; the job is aborted.
             JobClosed: The job is not sealed, or is aborted.
             OutcomeUnknown: A response was lost, or a request failed after the commit: commit again.

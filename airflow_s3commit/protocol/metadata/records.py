@@ -14,6 +14,8 @@ from airflow_s3commit.exceptions import (
     NoSuchKey,
     OutcomeUnknown,
     PreconditionFailed,
+    StoreRejected,
+    StoreUnsuitable,
 )
 from airflow_s3commit.protocol.model.codec import MIB, decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import join_uri
@@ -164,6 +166,7 @@ def create(
 
     Raises:
         OutcomeUnknown: The response was lost, and reading back did not settle it.
+        StoreUnsuitable: The store has no create-only writes.
 
     """
     body = encode(record)
@@ -176,4 +179,11 @@ def create(
         if existing is None:
             raise
         return existing
+    except StoreRejected as error:
+        if error.code != "NotImplemented":
+            raise
+        raise StoreUnsuitable(
+            f"the store {store.endpoint} is unsuitable: in bucket {bucket} a write with If-None-Match: * is"
+            f" rejected ({error}); use another store, or a newer version of this one"
+        ) from error
     return Stored(record, written.etag, written.date, written.date, sha256(body))

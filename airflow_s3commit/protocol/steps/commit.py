@@ -79,7 +79,8 @@ def commit(
             to publish, and unchanged otherwise.
         JobFailed: An upload is gone. The job is aborted.
         InvalidOption: The table has what the job's options exclude. The job is aborted.
-        InvalidRecord: A sealed record was changed. The job is aborted if it had begun to publish.
+        InvalidRecord: A sealed record was changed: the job is aborted if it had begun to publish. Or a record
+            of the table is damaged: the job stays as it is.
         JobClosed: The job is not sealed, or is aborted.
         NoSuchJob: The job was never set up.
         OutcomeUnknown: A response was lost, or a request failed after the entry: commit again.
@@ -145,6 +146,8 @@ class _Run:
     stages: list[StageSealRecord] | None = None
     own: set[str] | None = None
     entered: str = ""
+    has_begun: bool = False
+    is_complete: bool = False
 
     def __post_init__(self) -> None:
         self.files = FileList(self.context)
@@ -201,29 +204,40 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
         _complete(run)
         write_list(context, run.files, context.job_id)
         return _enter(run)
-    except (
-        JobFailed,
-        DestinationNotEmpty,
-        DestinationChanged,
-        InvalidDestination,
-        InvalidOption,
-        InvalidRecord,
-    ) as error:
-        with _taking_back(run, error):
-            end = _ended_meanwhile(log)
-            if end is not None or (end := abandon(context, log, run.job, str(error))).kind == "commit":
-                return end
-            logger.warning("%s: aborting it: %s", context.name, error)
-            undo(context, end)
-        raise
+    except (JobFailed, DestinationNotEmpty, DestinationChanged, InvalidDestination, InvalidOption) as error:
+        return _give_up(run, error)
     except NoSuchUpload:
         # The upload of the list was aborted.
         if (end := _ended_meanwhile(log)) is None:
             raise
         return end
     except S3CommitError as error:
+        # Once all files are there, a damaged record is of the table, and not of the job.
+        if isinstance(error, InvalidRecord) and not run.is_complete:
+            return _give_up(run, error)
         error.add_note(f"{_may_be_visible(run)}: commit it again, or abort it")
         raise
+
+
+def _give_up(run: _Run, error: S3CommitError) -> Entry:
+    """Abort a job that can certainly not be committed, unless it has published nothing; raise the error.
+
+    Returns the entry of another process that has ended the job meanwhile.
+
+    Raises:
+        OutcomeUnknown: The abort failed.
+
+    """
+    with _taking_back(run, error):
+        if (end := _ended_meanwhile(run.log)) is not None:
+            return end
+        if run.has_begun:
+            end = abandon(run.context, run.log, run.job, str(error))
+            if end.kind == "commit":
+                return end
+            logger.warning("%s: aborting it: %s", run.context.name, error)
+            undo(run.context, end)
+    raise error
 
 
 @contextmanager
@@ -258,13 +272,14 @@ def _complete(run: _Run) -> None:
     counter = Counter(run.context, run.seal.counts.files, run.report)
     for upload in complete_uploads(run.context, _listed(run)):
         counter.add(upload)
-    run.metrics = counter.progress.metrics
+    run.metrics, run.is_complete = counter.progress.metrics, True
 
 
 def _listed(run: _Run) -> Iterator[PendingUpload]:
     run.stages = load_stage_seals(run.context, run.seal)
     for upload in sealed_uploads(run.context, run.stages):
         run.files.add(upload)
+        run.has_begun = True
         yield upload
 
 

@@ -1,20 +1,24 @@
-"""Conditional writes, and how lost answers are resolved."""
+"""Records are created once, and lost answers are resolved by a read."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 import pytest
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, OutcomeUnknown, Unavailable
+from airflow_s3commit.exceptions import (
+    InvalidRecord,
+    NoSuchKey,
+    OutcomeUnknown,
+    StoreRejected,
+    StoreUnsuitable,
+    Unavailable,
+)
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.model.codec import encode
-from airflow_s3commit.protocol.model.job import StateRecord
-from airflow_s3commit.testing import StoreCall
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from tests.protocol.building import BUCKET, WatchedStore, once
 
-KEY = "there/state.json"
+KEY = "there/job.json"
 
 
 @pytest.fixture
@@ -23,28 +27,21 @@ def store() -> WatchedStore:
     return WatchedStore((BUCKET,))
 
 
-def record(nonce: str, owner: str = "me") -> StateRecord:
+def record(nonce: str) -> JobRecord:
     """Return a record of some writer."""
-    return StateRecord(
-        job_id="j",
-        destination="s3://b/",
-        staging="s3://b/s/",
-        state="open",
-        owner=owner,
-        attempt=0,
-        since=1,
-        nonce=nonce,
+    return JobRecord(
+        job_id="j", destination="s3://b/", staging="s3://b/s/", options=JobOptions(), created=1, nonce=nonce
     )
 
 
 def put(store: WatchedStore, nonce: str) -> str:
     """Write another writer's record and return its ETag."""
-    return store.put(BUCKET, KEY, encode(record(nonce, "another"))).etag
+    return store.put(BUCKET, KEY, encode(record(nonce))).etag
 
 
 def standing(store: WatchedStore) -> str:
     """Return the nonce of the stored record."""
-    return records.load(store, BUCKET, KEY, StateRecord).record.nonce
+    return records.load(store, BUCKET, KEY, JobRecord).record.nonce
 
 
 def lost() -> OutcomeUnknown:
@@ -54,11 +51,11 @@ def lost() -> OutcomeUnknown:
 
 def test_a_record_is_found_or_not(store: WatchedStore) -> None:
     """A missing record is None to `find` and an error to `load`."""
-    assert records.find(store, BUCKET, KEY, StateRecord) is None
+    assert records.find(store, BUCKET, KEY, JobRecord) is None
     with pytest.raises(NoSuchKey):
-        records.load(store, BUCKET, KEY, StateRecord)
+        records.load(store, BUCKET, KEY, JobRecord)
     etag = put(store, "n")
-    found = records.find(store, BUCKET, KEY, StateRecord)
+    found = records.find(store, BUCKET, KEY, JobRecord)
     assert found is not None
     assert (found.record.nonce, found.etag) == ("n", etag)
     assert found.date >= found.modified
@@ -66,10 +63,10 @@ def test_a_record_is_found_or_not(store: WatchedStore) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{}", b"null"])
 def test_a_damaged_record_is_never_taken_for_none(store: WatchedStore, body: bytes) -> None:
-    """An unreadable record is never overwritten: not by a read, a create or a swap."""
+    """An unreadable record is never overwritten."""
     etag = store.put(BUCKET, KEY, body).etag
     with pytest.raises(InvalidRecord, match=f"s3://{BUCKET}/{KEY}"):
-        records.find(store, BUCKET, KEY, StateRecord)
+        records.find(store, BUCKET, KEY, JobRecord)
     with pytest.raises(InvalidRecord):
         records.create(store, BUCKET, KEY, record("n"))
     assert store.get(BUCKET, KEY).info.etag == etag
@@ -95,7 +92,7 @@ def test_a_create_that_did_not_happen_is_still_unknown(store: WatchedStore) -> N
     store.before = once("put", KEY, lost())
     with pytest.raises(OutcomeUnknown):
         records.create(store, BUCKET, KEY, record("1"))
-    assert records.find(store, BUCKET, KEY, StateRecord) is None
+    assert records.find(store, BUCKET, KEY, JobRecord) is None
 
 
 def test_a_lost_answer_may_hide_another_writer() -> None:
@@ -117,77 +114,29 @@ def test_a_repeated_create_finds_its_own_record(store: WatchedStore) -> None:
     assert records.create(store, BUCKET, KEY, own).record == own
 
 
-def test_a_swap_follows_the_record_it_read(store: WatchedStore) -> None:
-    """Of two that read the same record, the first one swaps and the second one gets None."""
-    etag = put(store, "0")
-    first = records.swap(store, BUCKET, KEY, record("1"), etag)
-    assert first is not None
-    assert records.swap(store, BUCKET, KEY, record("2"), etag) is None
-    assert standing(store) == "1"
-    assert records.swap(store, BUCKET, KEY, record("2"), first.etag) is not None
-
-
-def test_a_swap_of_a_record_that_is_gone_fails(store: WatchedStore) -> None:
-    """If the record is gone, nothing is written."""
-    etag = put(store, "0")
-    store.delete(BUCKET, KEY)
-    assert records.swap(store, BUCKET, KEY, record("1"), etag) is None
-    assert records.find(store, BUCKET, KEY, StateRecord) is None
-
-
-def test_a_lost_answer_to_a_swap_is_resolved_by_a_read(store: WatchedStore) -> None:
-    """The writer finds its own nonce and has succeeded."""
-    etag = put(store, "0")
-    store.after = once("put", KEY, lost())
-    swapped = records.swap(store, BUCKET, KEY, record("1"), etag)
-    assert swapped is not None
-    assert swapped.record.nonce == standing(store) == "1"
-    assert swapped.etag == store.head(BUCKET, KEY).etag
-
-
-def test_a_swap_that_may_still_happen_is_unknown(store: WatchedStore) -> None:
-    """If the old record is still stored, the request may be in flight: the outcome is unknown."""
-    etag = put(store, "0")
-    store.before = once("put", KEY, lost())
-    with pytest.raises(OutcomeUnknown):
-        records.swap(store, BUCKET, KEY, record("1"), etag)
-    assert standing(store) == "0"
-
-
-def test_a_swap_overtaken_while_its_answer_was_lost_failed() -> None:
-    """If another writer's record is stored, the swap can no longer happen."""
-    store = WatchedStore((BUCKET,))
-    etag = put(store, "0")
-
-    def overtake(call: StoreCall) -> None:
-        if call.verb == "put":
-            store.rest()
-            put(store, "another")
-            raise lost()
-
-    store.before = overtake
-    assert records.swap(store, BUCKET, KEY, record("1"), etag) is None
-    assert standing(store) == "another"
-
-
-@pytest.mark.parametrize("act", ["create", "swap"])
-def test_other_errors_go_through(act: str) -> None:
+def test_other_errors_go_through() -> None:
     """A write that the store rejects is not sent again, and nothing changes."""
     store = WatchedStore((BUCKET,))
-    etag = put(store, "0")
+    put(store, "0")
     store.before = once("put", KEY, Unavailable("slow down"))
-    extra: Any = (etag,) if act == "swap" else ()
     with pytest.raises(Unavailable):
-        getattr(records, act)(store, BUCKET, KEY, record("1"), *extra)
+        records.create(store, BUCKET, KEY, record("1"))
     assert standing(store) == "0"
+
+
+def test_a_store_without_conditional_writes_is_unsuitable() -> None:
+    """A store that knows no such header is named, and so is the bucket; other rejections go through."""
+    store = WatchedStore((BUCKET,))
+    for code, error in (("NotImplemented", StoreUnsuitable), ("InvalidStorageClass", StoreRejected)):
+        store.before = once("put", KEY, StoreRejected("no", code=code))
+        with pytest.raises(error):
+            records.create(store, BUCKET, KEY, record("1"))
+        assert records.find(store, BUCKET, KEY, JobRecord) is None
 
 
 def test_an_unreadable_record_is_not_written(store: WatchedStore) -> None:
     """An invalid record never reaches the store."""
-    bad = msgspec.structs.replace(record("n"), job_id="", attempt=-1)
+    bad = msgspec.structs.replace(record("n"), job_id="", created=-1)
     with pytest.raises(InvalidRecord):
         records.create(store, BUCKET, KEY, bad)
-    etag = put(store, "0")
-    with pytest.raises(InvalidRecord):
-        records.swap(store, BUCKET, KEY, bad, etag)
-    assert standing(store) == "0"
+    assert records.find(store, BUCKET, KEY, JobRecord) is None

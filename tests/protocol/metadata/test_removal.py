@@ -1,48 +1,63 @@
-"""A job that ended leaves nothing in its staging, and what remains during the removal is readable."""
+"""A job that ended leaves nothing of its own, and as long as something is left it can be found."""
 
 from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit.exceptions import StoreRejected
-from airflow_s3commit.protocol.metadata.removal import clean_staging
+from airflow_s3commit.exceptions import InvalidRecord, OutcomeUnknown, StoreRejected
+from airflow_s3commit.protocol.metadata.removal import delete_record, delete_records
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.base import DeleteFailure
 from airflow_s3commit.testing import StoreCall
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named
+from tests.cases import each
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named
 
 NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
 @pytest.mark.parametrize("track", ["task", "s3"])
-def test_nothing_is_left_of_the_staging(end: str, track: str) -> None:
+@pytest.mark.parametrize("staging", [None, "s3://lake/elsewhere/", "s3://other/private/"])
+def test_nothing_is_left_of_the_staging(end: str, track: str, staging: str | None) -> None:
     """After a job has ended, all of its staging is gone, and other jobs' stagings stay."""
     lake = Lake()
     lake.run_task(lake.set_up(THEIRS), NEW)
-    theirs = lake.staging(THEIRS)
-    lake.sealed(NEW, track_pending=track).plan()
-    lake.store.put(BUCKET, f"{ROOT}__magic_job-{OURS}/stages/spark-1/tasks/rubbish", b"?")
-    lake.store.put(BUCKET, f"{ROOT}__magic_job-{OURS}/", b"")  # as Hadoop's mkdirs does
+    theirs = lake.staging(THEIRS), lake.keys(lake.open_key("", THEIRS))
+    root = staging or lake.destination
+    lake.reference = lambda job_id=OURS: type(place)(  # type: ignore[method-assign]
+        job_id=job_id, destination=place.destination, staging=f"{root}__magic_job-{job_id}/"
+    )
+    place = Lake().reference()
+    bucket, _, prefix = root.removeprefix("s3://").partition("/")
+    lake.sealed(NEW, track_pending=track, staging=staging)
+    for rubbish in ("stages/spark-1/tasks/rubbish", ""):  # the second as Hadoop's mkdirs leaves it
+        lake.store.put(bucket, f"{prefix}__magic_job-{OURS}/{rubbish}", b"")
     getattr(lake.job(), end)()
-    assert lake.staging() == []
-    assert lake.staging(THEIRS) == theirs
+    assert list(lake.store.list_objects(bucket, f"{prefix}__magic_job-{OURS}/")) == []
+    assert lake.keys(lake.open_key("")) == []
+    assert (lake.staging(THEIRS), lake.keys(lake.open_key("", THEIRS))) == theirs
 
 
-def test_the_job_s_record_goes_first_and_the_state_last() -> None:
-    """While the staging is removed, a state without a record says that the job has ended."""
+@each("end", ["commit", "abort"])
+def test_the_job_s_record_goes_last(end: str) -> None:
+    """While anything is left of a job, its record says so, and the receipt says how it ended."""
     lake = Lake()
     lake.sealed(NEW)
-    lake.store.calls.clear()
-    clean_staging(lake.context())
-    deleted = [call.key.rpartition("/")[2] for call in lake.store.calls if call.verb == "delete"]
-    assert deleted[0] == "job.json"
-    assert deleted[-1] == "state.json"
-    assert len(deleted) == len(set(deleted)) + 1  # two seals with one file name
-    clean_staging(lake.context())
-    assert lake.staging() == []
+    left: list[list[str]] = []
+
+    def look(call: StoreCall) -> None:
+        if call.verb == "delete" and ("__magic_job-" in call.key or "/open/" in call.key):
+            assert lake.receipt_key() in lake.keys("")
+            left.append([key for key in lake.left() if OURS in key and key not in lake.visible()])
+
+    lake.store.after = look
+    getattr(lake.job(), end)()
+    assert len(left) == 4
+    assert all(lake.open_key() in keys for keys in left[:-1])
+    assert left[-1] == []
 
 
-@pytest.mark.parametrize("nth", range(1, 6))
+@pytest.mark.parametrize("nth", range(1, 5))
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_a_cleanup_that_stopped_is_resumed(end: str, nth: int) -> None:
     """Wherever a cleanup dies, the next one finishes it, and says how the job ended."""
@@ -51,7 +66,7 @@ def test_a_cleanup_that_stopped_is_resumed(end: str, nth: int) -> None:
     lake.sealed(NEW)
 
     def count_down(call: StoreCall) -> None:
-        if call.verb == "delete" and "__magic_job-" in call.key:
+        if call.verb == "delete" and ("__magic_job-" in call.key or "/open/" in call.key):
             left.append(call.key)
             if len(left) == nth:
                 lake.store.crash()
@@ -62,29 +77,40 @@ def test_a_cleanup_that_stopped_is_resumed(end: str, nth: int) -> None:
         getattr(lake.job(), end)()
     lake.store.rest()
     ended = getattr(lake.job(), end)()
-    assert lake.staging() == []
-    assert lake.pending() == []
+    assert lake.staging() == lake.pending() == lake.keys(lake.open_key("")) == []
     new = {named(path): body for path, body in NEW.items()}
     assert lake.data() == (new if end == "commit" else {"dt=1/old": b"old"})
-    assert (f"{HOME}manifests/{OURS}.json" in lake.keys("")) is (end == "commit")
-    assert ended.job_id == OURS if end == "commit" else ended.objects == 0
+    assert ended.job_id == OURS if isinstance(ended, Manifest) else ended.objects == 0
 
 
-def test_an_object_that_cannot_be_deleted_is_reported() -> None:
-    """If the store keeps an object, the error names it and the state stays."""
+@each("end", ["commit", "abort"])
+def test_an_object_that_cannot_be_deleted_is_reported(end: str) -> None:
+    """If the store keeps an object, the error names it and the record of the job stays."""
     lake = Lake()
     lake.sealed(NEW)
-    kept = f"{ROOT}__magic_job-{OURS}/sealed.json"
+    kept = lake.open_key("sealed.json")
+    delete = lake.store.delete_many
     lake.store.delete_many = lambda *_: [DeleteFailure(kept, "AccessDenied", "no")]  # type: ignore[method-assign]
-    with pytest.raises(StoreRejected, match=r"sealed\.json: AccessDenied no"):
-        clean_staging(lake.context())
-    assert "state.json" in lake.staging()
+    with pytest.raises((StoreRejected, OutcomeUnknown), match=r"sealed\.json: AccessDenied no"):
+        getattr(lake.job(), end)()
+    assert lake.open_key() in lake.keys("")
+    lake.store.delete_many = delete  # type: ignore[method-assign]
+    getattr(lake.job(), end)()
+    assert lake.keys(lake.open_key("")) == lake.staging() == []
 
 
-def test_a_staging_without_proof_is_left() -> None:
-    """The staging's name alone does not prove whose it is."""
+def test_what_is_not_the_job_s_is_not_removed_as_its_record() -> None:
+    """The gate refuses other jobs' records, the log, receipts and data, and nothing changes."""
     lake = Lake()
-    lake.forge_task({ROOT + named("dt=1/a"): BUCKET})
+    lake.put({"dt=1/old": b"old"})
+    lake.sealed(NEW).commit()
+    lake.run_task(lake.set_up(THEIRS), NEW)
     before = lake.everything()
-    clean_staging(lake.context())
+    for key in lake.keys(ROOT):
+        for remove in (
+            lambda key=key: delete_record(lake.context(), BUCKET, key),
+            lambda key=key: delete_records(lake.context(), [key]),
+        ):
+            with pytest.raises(InvalidRecord, match="refuses to destroy what is not its own"):
+                remove()
     assert lake.everything() == before

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_s3commit.exceptions import InvalidRecord, Unavailable
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed, Unavailable
 from airflow_s3commit.protocol.metadata.sealed_job import (
     each_pendingset,
-    load_seal,
     load_stage_seal,
     load_stage_seals,
-    verify_pendingsets,
 )
 from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.model.sealed_job import SealRecord
+from airflow_s3commit.protocol.steps.sealed import find_seal, load_seal
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, once
-from tests.protocol.lifecycle.test_seal import refused
 
 A, B = {"dt=1/a": b"1"}, {"dt=2/b": b"22"}
 
@@ -32,7 +31,15 @@ def sealed_lake(**options: Any) -> tuple[Lake, SealRecord]:
     lake = Lake()
     lake.put({"dt=1/old": b"old", "_SUCCESS": b"marker"})
     lake.sealed(A, B, **options)
-    return lake, load_seal(lake.context(), None).record
+    return lake, load_seal(lake.context())
+
+
+def refused(lake: Lake, error: type[Exception], step: Callable[[], object], match: str | None = None) -> None:
+    """Check that a step is refused with this type of error and changes nothing."""
+    before = lake.everything()
+    with pytest.raises(error, match=match):
+        step()
+    assert lake.everything() == before
 
 
 def read(lake: Lake, seal: SealRecord) -> list[str]:
@@ -49,54 +56,54 @@ def test_what_was_sealed_is_read() -> None:
     """Pendingsets come in the order of their seal, with their stage and task."""
     lake, seal = sealed_lake()
     stages = load_stage_seals(lake.context(), seal)
-    verify_pendingsets(lake.context(), stages)
     found = [(stage.stage, task.task) for stage, task, _ in each_pendingset(lake.context(), stages)]
     assert found == [("spark", "00000"), ("spark", "00001")]
     assert len(read(lake, seal)) == 2
 
 
-@pytest.mark.parametrize("quote", ["", '"'])
-def test_a_seal_is_known_by_its_etag(quote: str) -> None:
-    """The seal with the expected ETag is read, quoted or not; any other is refused."""
-    lake, _ = sealed_lake()
-    etag = load_seal(lake.context(), None).etag
-    assert load_seal(lake.context(), f"{quote}{etag}{quote}").etag == etag
-    with pytest.raises(InvalidRecord, match="changed after it was written"):
-        load_seal(lake.context(), "0" * 32)
+def test_a_seal_is_known_by_its_digest() -> None:
+    """The seal with the expected SHA-256 is read; any other is refused, by every step that is given one."""
+    lake, seal = sealed_lake()
+    stored = find_seal(lake.context())
+    assert stored is not None
+    assert load_seal(lake.context(), stored.sha256) == seal == stored.record
+    for step in (
+        lambda: load_seal(lake.context(), "0" * 64),
+        lambda: lake.job().commit(seal_sha256="0" * 64),
+        lambda: lake.job().complete_part(0, 1, seal_sha256="0" * 64),
+    ):
+        refused(lake, InvalidRecord, step, "is not the seal that was handed over")
 
 
 def test_a_missing_seal_says_so() -> None:
     """Without a seal the message says what to do."""
     lake = Lake()
     lake.set_up()
-    with pytest.raises(InvalidRecord, match="seal the job first"):
-        load_seal(lake.context(), None)
+    with pytest.raises(JobClosed, match="seal it first, or abort it"):
+        load_seal(lake.context())
 
 
 def test_another_job_s_seal_is_refused() -> None:
     """A seal copied from another job is refused by every step, and nothing changes."""
     lake, _ = sealed_lake()
     lake.sealed(B, job_id=THEIRS)
-    lake.store.put(BUCKET, lake.context().layout.seal, lake.get(lake.context(THEIRS).layout.seal))
-    for step in (lake.job().plan, lake.job().commit):
+    lake.store.put(BUCKET, lake.open_key("sealed.json"), lake.get(lake.open_key("sealed.json", THEIRS)))
+    for step in (lake.job().preview, lake.job().commit, lambda: lake.job().complete_part(0, 1)):
         refused(lake, InvalidRecord, step, f"is of job {THEIRS}")
 
 
 @each(
     ("record", "old", "new", "cut"),
     [
-        (f"{OURS}/sealed.json", b'"nonce":"', b'"nonce":"x', 0),
-        (f"{OURS}/sealed.json", b'"files":2', b'"files":1', 0),
         (f"{OURS}/sealed.json", b"", b"", 1),
         (f"{OURS}/sealed.json", b"", b"", 1 << 20),
+        (f"{OURS}/sealed.json", b'"sha256":"', b'"sha256":"0', 0),
         ("spark-1/sealed.json", b'"nonce":"', b'"nonce":"x', 0),
         ("spark-1/sealed.json", b'"task":"00001"', b'"task":"00002"', 0),
         ("spark-1/sealed.json", b"", b"", 30),
         ("spark-1/sealed.json", b"", b"", 1 << 20),
         ("00000_1.pendingset", b'"length":1', b'"length":2', 0),
         ("00000_1.pendingset", b"dt=1/a", b"dt=9/a", 0),
-        ("00001_1.pendingset", b"", b"", 1),
-        ("00001_1.pendingset", b"", b"", 1 << 20),
     ],
 )  # fmt: skip
 def test_what_changed_after_the_seal_is_refused(record: str, old: bytes, new: bytes, cut: int) -> None:
@@ -105,21 +112,40 @@ def test_what_changed_after_the_seal_is_refused(record: str, old: bytes, new: by
     (key,) = [key for key in lake.keys("") if key.endswith(record)]
     lake.tamper(key, old=old, new=new, cut=cut)
     refused(lake, InvalidRecord, lake.job().commit)
-    if f"{OURS}/" in record:
-        # A plan does not need the keys in the pendingsets.
-        refused(lake, InvalidRecord, lake.job().plan)
-    state = lake.job().state()
-    assert state is not None
-    assert state.state == "sealed"
+    refused(lake, InvalidRecord, lambda: lake.job().complete_part(0, 1))
+    if f"{OURS}/" not in record:
+        state = lake.job().state()
+        assert state is not None
+        assert state.state == "sealed"
 
 
-@pytest.mark.parametrize("record", [f"{OURS}/sealed.json", "spark-1/sealed.json", "00001_1.pendingset"])
+@each("change", ["cut", "empty", "gone"])
+def test_what_changed_behind_the_first_files_aborts_the_job(change: str) -> None:
+    """A pendingset that is found changed after other files were published undoes them, and the job."""
+    lake, _ = sealed_lake()
+    before = lake.visible()
+    key = lake.pendingset_key("00001")
+    if change == "gone":
+        lake.store.delete(BUCKET, key)
+    else:
+        lake.tamper(key, cut=1 if change == "cut" else 1 << 20)
+    with pytest.raises(InvalidRecord, match=r"00001_1\.pendingset"):
+        lake.job().commit()
+    assert lake.visible() == before
+    assert (lake.pending(), lake.staging()) == ([], [])
+    assert [entry["kind"] for entry in lake.entries()] == ["commit", "abandon"]
+
+
+@pytest.mark.parametrize("record", [f"{OURS}/sealed.json", "spark-1/sealed.json", "00000_1.pendingset"])
 def test_what_is_missing_after_the_seal_is_refused(record: str) -> None:
     """A seal, stage seal or pendingset that is gone stops the commit before it begins."""
     lake, _ = sealed_lake()
     (key,) = [key for key in lake.keys("") if key.endswith(record)]
     lake.store.delete(BUCKET, key)
-    refused(lake, InvalidRecord, lake.job().commit, "missing")
+    if record == f"{OURS}/sealed.json":
+        refused(lake, JobClosed, lake.job().commit, "is not sealed")
+    else:
+        refused(lake, InvalidRecord, lake.job().commit, "missing")
 
 
 def test_swapped_pendingsets_are_refused() -> None:
@@ -148,7 +174,7 @@ def test_output_replaced_together_with_what_names_it_is_refused() -> None:
     lake.tamper(key, old=b'"created":', new=b'"text":"x","created":')
     stage = lake.context().layout.stage_seal("spark", "1")
     seal = json.loads(lake.get(stage))
-    seal["tasks"][0] |= {"etag": lake.store.head(BUCKET, key).etag, "sha256": sha256(lake.get(key))}
+    seal["tasks"][0] |= {"sha256": sha256(lake.get(key))}
     lake.store.put(BUCKET, stage, json.dumps(seal).encode())
     refused(lake, InvalidRecord, lake.job().commit, "was changed after it was written")
 
@@ -166,14 +192,6 @@ def test_the_digest_alone_catches_a_forged_etag(record: str) -> None:
     assert lake.data() == before
 
 
-def test_only_the_expected_seal_is_read() -> None:
-    """A caller that expects another seal than the stored one is refused."""
-    lake, _ = sealed_lake()
-    refused(
-        lake, InvalidRecord, lambda: lake.job().commit(seal_etag="0" * 32), "changed after it was written"
-    )
-
-
 def test_a_store_that_fails_is_not_a_tampered_record() -> None:
     """An error of the store while reading is raised unchanged."""
     lake, seal = sealed_lake()
@@ -182,15 +200,15 @@ def test_a_store_that_fails_is_not_a_tampered_record() -> None:
         read(lake, seal)
 
 
-def test_a_stage_seal_without_etag_is_checked_too() -> None:
-    """With or without an ETag, a stage's seal must belong to that job and stage."""
+def test_a_stage_seal_without_digest_is_checked_too() -> None:
+    """With or without an expected SHA-256, a stage's seal must belong to that job and stage."""
     lake, _ = sealed_lake()
     stored = load_stage_seal(lake.context(), "spark", "1", None)
-    assert load_stage_seal(lake.context(), "spark", "1", stored.etag) == stored
+    assert load_stage_seal(lake.context(), "spark", "1", stored.sha256) == stored
     with pytest.raises(InvalidRecord, match="was not sealed"):
         load_stage_seal(lake.context(), "spark", "2", None)
     with pytest.raises(InvalidRecord, match="changed after"):
-        load_stage_seal(lake.context(), "spark", "1", "0" * 32)
+        load_stage_seal(lake.context(), "spark", "1", "0" * 64)
 
 
 def big_set(lake: Lake, files: int) -> Any:

@@ -49,6 +49,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
     StageSealRecord,
 )
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from airflow_s3commit.protocol.model.table import Source
 from tests.cases import each
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -255,7 +256,7 @@ PARTS = {
 }
 
 #: What is never written: it is made of an entry.
-VALUES = {JobState, Manifest}
+VALUES = {JobState, Manifest, Source}
 
 UNDER_CONDITIONS = (JobRecord, StageSealRecord, SealRecord, Entry)
 
