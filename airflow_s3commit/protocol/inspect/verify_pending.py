@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import SealRecord, StageSealRecord
+from airflow_s3commit.protocol.model.sealed_job import StageSealRecord
 from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse_ended
 from airflow_s3commit.protocol.steps.state import look_up_end
@@ -105,8 +105,8 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
     """
     with naming(context, "verify"):
         context = recorded(context)
-        refuse_ended(context, look_up_end(context, None))
         if context.record is None:
+            refuse_ended(context, look_up_end(context, None))
             raise NoSuchJob(never_set_up(context))
         report = PendingReport(
             job_id=context.job_id,
@@ -114,34 +114,39 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
             state="open",
             deep=deep,
         )
-        uploads = _recorded(context, report)
         existing = {
             upload.upload_id: upload.key
             for upload in context.store.list_uploads(context.bucket, context.layout.destination.prefix)
         }
         seen: set[str] = set()
-        for batch in in_batches(_once(uploads, seen), _BATCH):
+        for batch in in_batches(_once(_recorded(context, report), seen), _BATCH):
             report.files += len(batch)
             report.bytes += sum(upload.length for upload in batch)
             _check(context, batch, existing, report)
         report.unrecorded = sum(
             upload_id not in seen and owner_of(key) == context.job_id for upload_id, key in existing.items()
         )
+        # At last: who has ended the job meanwhile has removed its uploads and records.
+        refuse_ended(context, look_up_end(context, None))
     return report
 
 
 def _recorded(context: JobContext, report: PendingReport) -> Iterator[PendingUpload]:
-    """Return the uploads in the job's seal, or in all of its records, and add damaged ones to the report."""
+    """Yield the uploads in the job's seal, or in all of its records, and add damaged ones to the report."""
     try:
         seal = find_seal(context)
+        stages = load_stage_seals(context, seal.record) if seal is not None else []
     except InvalidRecord as error:
         report.state = "sealed"
         report.damaged.append(str(error))
-        return iter(())
+        return
     if seal is None:
-        return _tracked(context, report)
+        yield from _tracked(context, report)
+        return
     report.state = "sealed"
-    return _sealed(context, seal.record, report)
+    for stage in stages:
+        for tasks in in_batches(stage.tasks, _TASKS):
+            yield from _readable(context, msgspec.structs.replace(stage, tasks=tasks), report)
 
 
 def _once(uploads: Iterator[PendingUpload], seen: set[str]) -> Iterator[PendingUpload]:
@@ -162,17 +167,6 @@ def _tracked(context: JobContext, report: PendingReport) -> Iterator[PendingUplo
         report.damaged.append(
             f"{unreadable} records in {context.layout.staging.uri} cannot be read; the log names them"
         )
-
-
-def _sealed(context: JobContext, seal: SealRecord, report: PendingReport) -> Iterator[PendingUpload]:
-    try:
-        stages = load_stage_seals(context, seal)
-    except InvalidRecord as error:
-        report.damaged.append(str(error))
-        return
-    for stage in stages:
-        for tasks in in_batches(stage.tasks, _TASKS):
-            yield from _readable(context, msgspec.structs.replace(stage, tasks=tasks), report)
 
 
 def _readable(context: JobContext, stage: StageSealRecord, report: PendingReport) -> list[PendingUpload]:

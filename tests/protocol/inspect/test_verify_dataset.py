@@ -273,6 +273,18 @@ def test_an_ended_job_has_nothing_pending_to_verify() -> None:
         verify_pending(lake.context(THEIRS))
 
 
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+@pytest.mark.parametrize("moment", ["sealed.json", ".pendingset", "flights/"])
+def test_a_job_that_ends_while_it_is_verified_is_not_damaged(verb: str, moment: str) -> None:
+    """Uploads and records that its end has removed are not missing."""
+    lake = Lake()
+    job = lake.sealed(FILES)
+    verb_of = "list_uploads" if moment == "flights/" else "get"
+    lake.store.before = once(verb_of, moment, job.commit if verb == "commit" else job.abort)
+    with pytest.raises(AlreadyCommitted if verb == "commit" else JobClosed):
+        verify_pending(lake.context())
+
+
 def _upload_of(lake: Lake, key: str) -> str:
     return next(upload.upload_id for upload in lake.store.list_uploads(BUCKET, key))
 
