@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_s3commit.protocol.inspect.jobs import list_jobs
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.steps.state import is_publishing
 from dev.background import Background
 from dev.demo.story import REFRESH
 
@@ -72,5 +75,7 @@ class KillWhileCommitting(Background):
         )
 
     def _in_the_middle(self) -> bool:
-        """Whether a job has begun to commit and is not yet committed."""
-        return any(job.state == "committing" for job in list_jobs(self._store, self._destination))
+        """Whether some files of a sealed job are objects, and it is not yet committed."""
+        sealed = [job for job in list_jobs(self._store, self._destination) if job.state == "sealed"]
+        layouts = (Layout.of(self._destination, job.job_id) for job in sealed)
+        return any(is_publishing(JobContext(self._store, layout)) for layout in layouts)
