@@ -14,6 +14,7 @@ from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
     DuplicateOutput,
+    ForeignRecord,
     InvalidRecord,
     JobClosed,
     JobFailed,
@@ -37,18 +38,16 @@ from airflow_s3commit.protocol.sweep.plan import monthly_cost
 
 _DAYS_A_MONTH = 30.0
 
-#: Commands that take a destination, and no job.
+#: Commands that take a destination and perhaps a staging, and no job: a job's record names its staging.
 _ABOUT_DESTINATIONS = {"doctor", "jobs", "pending", "sweep"}
 
+_AGAIN = ("run the same command again: it finds out what has happened, and continues",)
 _SHOW = ("show the job's state", "show")
 _LIST = ("list the jobs at the destination", "jobs")
 
 #: Next steps after errors; the first matching entry counts. A step is a text, a command and its options.
 _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
-    (
-        (OutcomeUnknown,),
-        (_SHOW, ("continue the commit or abort if it has begun", "recover")),
-    ),
+    ((OutcomeUnknown,), (_AGAIN, _SHOW)),
     ((AccessDenied, NoSuchBucket, StoreUnsuitable), (("check the bucket and the permissions", "doctor"),)),
     (
         (Unavailable,),
@@ -68,7 +67,7 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
     ),
     (
         (NoSuchJob,),
-        (("list all jobs; if the job's records are elsewhere, add --staging", "jobs", "--committed"),),
+        (("list all jobs", "jobs", "--committed"),),
     ),
     (
         (JobFailed,),
@@ -80,6 +79,8 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
 #: Next steps after errors of commands about a table, which name no job; these are tried first.
 _AFTER_ABOUT_TABLE: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
     ((NotReversible, DestinationChanged), (("look at the commits to the table", "log"),)),
+    # The message has the next action: of a copy nothing can be rebuilt.
+    ((ForeignRecord,), ()),
     ((InvalidRecord,), (("see which records are damaged, and what can be rebuilt", "repair"),)),
 )
 
@@ -236,16 +237,16 @@ class CommandLines:
 
     def line(self, command: str, *options: str) -> str:
         """Return the command line of a command, with the job id if the command takes one."""
-        job = () if self.job_id is None or command in _ABOUT_DESTINATIONS else (self.job_id,)
-        staging = ("--staging", self.staging_root.uri) if self.staging_root is not None else ()
+        is_about_job = command not in _ABOUT_DESTINATIONS
+        job = (self.job_id,) if self.job_id is not None and is_about_job else ()
+        root = self.staging_root
+        staging = () if root is None or is_about_job else ("--staging", root.uri)
         words = (*self.program, command, self.destination.uri, *job, *options, *staging)
         return shlex.join((*words, *self.store_options))
 
 
 def after_error(error: S3CommitError, commands: CommandLines) -> list[NextStep]:
     """Return the next steps after an error; empty if its message is enough."""
-    if isinstance(error, OutcomeUnknown) and commands.job_id is None:
-        return [NextStep("run the same command again")]
     table = _AFTER if commands.job_id is not None else (*_AFTER_ABOUT_TABLE, *_AFTER)
     steps = next((steps for kinds, steps in table if isinstance(error, kinds)), ())
     if commands.job_id is None:

@@ -130,7 +130,6 @@ class S3CommitGroup:
         return {
             "S3COMMIT_DESTINATION": pull % "destination",
             "S3COMMIT_JOB": pull % "job_id",
-            "S3COMMIT_STAGING": pull % "staging",
             "S3COMMIT_STAGE": stage,
             "S3COMMIT_ATTEMPT": "{{ ti.try_number }}",
         }

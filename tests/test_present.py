@@ -36,23 +36,23 @@ def test_costs_are_rounded_to_cents() -> None:
 
 
 def test_a_command_line_is_quoted_and_leads_to_the_same_store() -> None:
-    """A job is named to commands that take one; options, staging and the way to the store follow."""
+    """A job is named to commands that take one, a staging to the others; the way to the store follows."""
     store_options = ("--endpoint-url", "http://127.0.0.1:9")
     commands = CommandLines(FLIGHTS, "j1", RECORDS, ("airflow", "s3commit"), store_options)
-    way = ["--staging", RECORDS.uri, *store_options]
-    assert shlex.split(commands.line("recover", "--rollback")) == [
-        *("airflow", "s3commit", "recover", FLIGHTS.uri, "j1", "--rollback"),
-        *way,
-    ]
-    assert shlex.split(commands.line("jobs")) == ["airflow", "s3commit", "jobs", FLIGHTS.uri, *way]
+    program = ("airflow", "s3commit")
+    line = [*program, "commit", FLIGHTS.uri, "j1", "--dry-run", *store_options]
+    assert shlex.split(commands.line("commit", "--dry-run")) == line
+    line = [*program, "jobs", FLIGHTS.uri, "--staging", RECORDS.uri, *store_options]
+    assert shlex.split(commands.line("jobs")) == line
 
 
 def test_steps_after_an_error_depend_on_whether_a_job_is_named() -> None:
-    """An unknown outcome of a job is examined, then continued; without a job the command is repeated."""
+    """After an unknown outcome the command is repeated, or what it was about is looked at."""
     error = OutcomeUnknown("the answer was lost")
     about_job = [step.command for step in after_error(error, CommandLines(FLIGHTS, "j1"))]
-    assert [shlex.split(command or "")[1] for command in about_job] == ["show", "recover"]
-    assert [step.command for step in after_error(error, CommandLines(FLIGHTS))] == [None]
+    assert about_job == [None, shlex.join(["s3commit", "show", FLIGHTS.uri, "j1"])]
+    about_table = [step.command for step in after_error(error, CommandLines(FLIGHTS))]
+    assert about_table == [None, shlex.join(["s3commit", "jobs", FLIGHTS.uri])]
     (step,) = after_error(NoSuchBucket("lake"), CommandLines(FLIGHTS, "j1"))
     assert step.command is not None
     assert "doctor" in step.command
@@ -70,6 +70,6 @@ def test_steps_after_an_error_depend_on_whether_a_job_is_named() -> None:
     ],
 )
 def test_an_error_about_a_table_suggests_no_change_of_a_job(kind: type[S3CommitError], command: str) -> None:
-    """A refused rollback or rebase leads to a command that only looks, and runs without a job's id."""
+    """A refused rollback leads to a command that only looks, and runs without a job's id."""
     steps = after_error(kind("refused"), CommandLines(FLIGHTS))
     assert [shlex.split(step.command or "") for step in steps] == [["s3commit", command, FLIGHTS.uri]]

@@ -35,6 +35,7 @@ from airflow_s3commit.protocol.model.job import JobOptions
     """,
     job="optional",
     confirms=True,
+    staging=True,
 )
 @click.option(
     "--commit", "to_commit", is_flag=True, help="Finish the job: complete the uploads of its committed tasks."

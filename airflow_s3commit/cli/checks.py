@@ -47,6 +47,7 @@ _MARKS = {
     s3commit doctor s3://lake/flights/ --lifecycle --days 14
     s3commit doctor s3://lake/flights/ --json | jq '.checks[] | select(.verdict == "failed")'
     """,
+    staging=True,
 )
 @click.option(
     "--policy", is_flag=True, help="Print the IAM policy that a pipeline's role needs; run no checks."

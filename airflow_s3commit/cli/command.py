@@ -29,7 +29,8 @@ from airflow_s3commit.protocol.model.destination import (
     split_uri,
 )
 from airflow_s3commit.protocol.model.job import JobReference
-from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.steps.setup import recorded
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
@@ -152,12 +153,8 @@ class Session:
     pattern: str | None = None
 
     def __post_init__(self) -> None:
-        # Users may paste the job's own directory below the staging root, because ``show`` prints it.
-        name = f"{MAGIC_PREFIX}{self.job_id}/"
-        root = self.staging_root
-        if root is not None and self.job_id is not None and f"/{root.prefix}".endswith(f"/{name}"):
-            root = Destination(root.bucket, root.prefix.removesuffix(name))
-        self.staging_root = None if root == self.destination else root
+        if self.staging_root == self.destination:
+            self.staging_root = None
 
     @property
     def connection(self) -> Connection:
@@ -169,16 +166,11 @@ class Session:
         """The store, opened when it is first needed."""
         return self.opened.store
 
-    @property
-    def layout(self) -> Layout:
-        """The keys of the job."""
-        assert self.job_id is not None
-        return Layout.of(self.destination, self.job_id, self.staging_root)
-
-    @property
+    @cached_property
     def context(self) -> JobContext:
-        """The job's context, for functions that only read."""
-        return JobContext(self.store, self.layout)
+        """The job's context, with the staging that its record names."""
+        assert self.job_id is not None
+        return recorded(JobContext(self.store, Layout.of(self.destination, self.job_id)))
 
     @property
     def commands(self) -> CommandLines:
@@ -214,11 +206,9 @@ class Session:
 
     def job(self) -> Job:
         """Return the job; sends no request."""
-        layout = self.layout
-        reference = JobReference(
-            job_id=layout.job_id, destination=layout.destination.uri, staging=layout.staging.uri
-        )
-        return Job.at(self.store, reference)
+        assert self.job_id is not None
+        layout = Layout.of(self.destination, self.job_id)
+        return Job.at(self.store, JobReference(**layout.place))
 
 
 Body = Callable[..., ExitCode]
@@ -261,7 +251,7 @@ def store_command(
     summary: str,
     examples: str,
     job: Literal["required", "optional", "none"] = "none",
-    staging: bool = True,
+    staging: bool = False,
     confirms: bool = False,
     environment: bool = False,
     registry: bool = False,
@@ -290,7 +280,7 @@ def store_command(
             params=[
                 *_arguments(job, environment=environment, registry=registry),
                 *own,
-                *_shared(staging=staging, confirms=confirms, environment=environment),
+                *_shared(staging=staging, confirms=confirms),
                 *store_options.options(),
                 *_outputs(),
             ],
@@ -387,7 +377,7 @@ def _arguments(job: str, *, environment: bool, registry: bool) -> list[click.Par
     return found
 
 
-def _shared(*, staging: bool, confirms: bool, environment: bool) -> list[click.Option]:
+def _shared(*, staging: bool, confirms: bool) -> list[click.Option]:
     options = []
     if staging:
         options.append(
@@ -395,8 +385,7 @@ def _shared(*, staging: bool, confirms: bool, environment: bool) -> list[click.O
                 ["--staging", "staging_root"],
                 type=as_destination,
                 metavar="URI",
-                envvar="S3COMMIT_STAGING" if environment else None,
-                help="The root of the jobs' records, if not DEST: the value of the job option staging.",
+                help="The root of the jobs' staging, if not DEST: the value of the job option staging.",
             )
         )
     if confirms:

@@ -29,7 +29,6 @@ _SHOWN = 10
     s3commit rollback s3://lake/flights/ --to 41 --dry-run          show what would change
     s3commit rollback s3://lake/flights/ --to 41 --retain 7d        roll back; keep what leaves the table
     """,
-    staging=False,
     confirms=True,
 )
 @click.option(
@@ -102,7 +101,6 @@ def _rollback_facts(plan: RollbackReport) -> Facts:
     s3commit repair s3://lake/flights/            what is damaged, what can be rebuilt, and what cannot
     s3commit repair s3://lake/flights/ --apply    rebuild it
     """,
-    staging=False,
 )
 @click.option(
     "--apply", "apply", is_flag=True, help="Rebuild the records; without this option it is a dry run."
@@ -122,10 +120,10 @@ def _repair_views(report: RepairReport) -> Iterator[View]:
     if report.dry_run and report.repaired:
         yield NOT_APPLIED
     if not (report.repaired or report.left or report.failures):
-        if not report.entries:
-            yield Line(f"there is no log at {report.destination}: check the bucket and the prefix", "yellow")
-        else:
+        if report.entries:
             yield Line(f"nothing to repair at {report.destination}", "green")
+        else:
+            yield Line(f"there is no log at {report.destination}: check the bucket and the prefix", "yellow")
     yield from _findings("would rebuild" if report.dry_run else "rebuilt", report.repaired, "green")
     yield from _findings("CANNOT BE REBUILT", report.left, "red", remedy=True)
     yield from _findings("FAILED", report.failures, "red")

@@ -42,6 +42,7 @@ _SHOWN = 40
     s3commit jobs s3://lake/flights/ --json | jq -r '.jobs[] | select(.state == "sealed").job_id'
     """,
     registry=True,
+    staging=True,
 )
 @registry_option("Read all destinations in the registry at this prefix, instead of one.")
 @click.option("--committed", is_flag=True, help="Also list jobs that are committed and cleaned up.")
@@ -110,7 +111,7 @@ def _jobs_of_registry(session: Session, *, committed: bool) -> ExitCode:
     summary="Show one job in detail, with next steps.",
     examples="""
     s3commit show s3://lake/flights/ 0c9a3b0e-6f0e-4c35-8b0f-3f1f6f6f8a11
-    s3commit show s3://lake/flights/ JOB --staging s3://pipeline-records/ --json | jq .preview
+    s3commit show s3://lake/flights/ JOB --json | jq .preview
     """,
     job="required",
 )
@@ -122,7 +123,7 @@ def show(session: Session) -> ExitCode:
     """
     assert session.job_id is not None
     with session.output.working("reading records"):
-        details = describe_job(session.store, session.destination, session.job_id, session.staging_root)
+        details = describe_job(session.store, session.destination, session.job_id)
     steps = for_job(details, session.commands)
     value = {**details.to_dict(), "next": [step._asdict() for step in steps]}
     code = session.output.result(value, *_job_views(details), BLANK)
@@ -186,6 +187,7 @@ def _job_views(details: JobDetails) -> Iterator[View]:
     s3commit pending s3://lake/flights/ --all
     s3commit pending s3://lake/flights/ --json | jq '.uploads[] | select(.job_id == null)'
     """,
+    staging=True,
 )
 @click.option("--all", "everything", is_flag=True, help=f"Show every upload, not the {_SHOWN} oldest.")
 @click.option("--no-bytes", is_flag=True, help="Don't measure uploads, which takes one request per upload.")

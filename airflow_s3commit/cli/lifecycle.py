@@ -238,8 +238,7 @@ def _preview_ending(session: Session, step: Step) -> ExitCode:
     state = session.job().state()
     would = _would(session, state, step)
     pending = sum(
-        upload.job_id == session.job_id
-        for upload in pending_uploads(session.store, session.destination, session.staging_root)
+        upload.job_id == session.job_id for upload in pending_uploads(session.store, session.destination)
     )
     fate = "completed" if would == "go on with the commit" else "discarded"
     return session.output.result(

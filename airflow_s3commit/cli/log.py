@@ -64,7 +64,6 @@ def _since(text: str) -> int | datetime:
     s3commit log s3://lake/flights/ --follow --since 41      all after 41, then new ones as they come
     s3commit log s3://lake/flights/ --json | jq '.commits[0].generation'
     """,
-    staging=False,
 )
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many commits to list."
@@ -237,7 +236,6 @@ def _line(record: Manifest) -> str:
     s3commit manifest s3://lake/flights/ --files --json | jq -r '.files[].key'
     """,
     job="optional",
-    staging=False,
 )
 @click.option("--files", is_flag=True, help="List every file, instead of totals by partition.")
 def manifest(session: Session, *, files: bool) -> ExitCode:

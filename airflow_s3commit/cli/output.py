@@ -68,7 +68,7 @@ EXIT_CODES_HELP: tuple[tuple[str, str], ...] = (
     ),
     (
         "5",
-        "Unknown outcome: it may have happened in part. Run show before you repeat it, or run recover.",
+        "Unknown outcome: it may have happened in part. Run the same command again.",
     ),
     ("70", "A bug in this program."),
     ("130", "Interrupted. Every command may be repeated."),

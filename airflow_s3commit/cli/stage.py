@@ -48,6 +48,7 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     export S3COMMIT_JOB=$(s3commit setup --conflict-mode replace)
     """,
     environment=True,
+    staging=True,
 )
 @click.option(
     "--job-id", "new_id", type=as_job_id, help="The id, a UUID; repeats return that job. Default: random."

@@ -35,6 +35,7 @@ _SHOWN = 40
     """,
     confirms=True,
     registry=True,
+    staging=True,
 )
 @registry_option("Sweep all destinations in the registry at this prefix, instead of one.")
 @click.option(

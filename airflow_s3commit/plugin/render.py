@@ -288,7 +288,7 @@ def _steps(job_view: JobView, endpoint_url: str | None) -> Sequence[NextStep]:
     """Return the next steps, with command lines for the same store."""
     job, place = job_view.summary, job_view.place
     options = ("--endpoint-url", endpoint_url) if endpoint_url is not None else ()
-    commands = CommandLines(place.destination, job.job_id, place.staging_root, store_options=options)
+    commands = CommandLines(place.destination, job.job_id, store_options=options)
     if (successor := job_view.successor) is not None:
         ended = f"the run has ended with another job, {successor.job_id}, which is {successor.state}"
         return [NextStep(f"{ended}: abort this one", commands.line("abort"))]

@@ -24,7 +24,7 @@ from airflow_s3commit.protocol.inspect.history import (
 )
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, latest_endings, list_jobs
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.destination import Destination, is_pattern, matches
+from airflow_s3commit.protocol.model.destination import is_pattern, matches
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.preview import ReplacedFile, replaced_files
@@ -167,10 +167,10 @@ def read_job(store: ObjectStore, place: Place, job_id: str) -> JobView:
         S3CommitError: A request failed.
 
     """
-    root = _staging_root(store, place, job_id)
-    context = JobContext(store, Layout.of(place.destination, job_id, root))
-    details = describe_job(store, place.destination, job_id, root)
+    details = describe_job(store, place.destination, job_id, place.staging_root)
     summary = details.summary
+    layout = Layout.of(place.destination, job_id)
+    context = JobContext(store, layout).in_staging(summary.staging or "")
     partitions, replaced = _partitions_and_replaced(context, summary)
     moments = timeline(context, summary)
     age = summary.age
@@ -199,15 +199,6 @@ def _successor(store: ObjectStore, place: Place, job: JobSummary) -> JobSummary 
         and (order := place_in_order(ended.context, ended.job_id)) > own
     ]
     return max(later, key=lambda pair: pair[0])[1] if later else None
-
-
-def _staging_root(store: ObjectStore, place: Place, job_id: str) -> Destination | None:
-    """Return the configured staging root if the job has records there; None if not."""
-    if place.staging_root is None:
-        return None
-    staging = Layout.of(place.destination, job_id, place.staging_root).staging
-    listed = store.list_objects(staging.bucket, staging.prefix)
-    return place.staging_root if next(iter(listed), None) is not None else None
 
 
 def _partitions_and_replaced(

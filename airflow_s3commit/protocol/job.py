@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.model.job import AbortReport, JobOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import SealReference
-from airflow_s3commit.protocol.steps.abort import abort, undo, with_readable_record
+from airflow_s3commit.protocol.steps.abort import abort, finish_abort, with_readable_record
 from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.preview import Preview, preview
 from airflow_s3commit.protocol.steps.progress import Progress
@@ -248,7 +248,7 @@ class Job(JobOutput):
         context = self._recorded()
         end = look_up_end(context, context.record)
         if end is not None and end.kind == "abandon":
-            return undo(context, end)
+            return finish_abort(context, end)
         if end is None and context.record is None:
             raise NoSuchJob(never_set_up(context))
         if end is None and not is_publishing(context):

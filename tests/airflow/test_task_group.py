@@ -136,7 +136,6 @@ def test_a_program_s_environment_names_its_job_and_its_try() -> None:
     assert load.render_template(load.env, {"ti": ti}) == {
         "S3COMMIT_DESTINATION": "s3://lake/x/",
         "S3COMMIT_JOB": "j",
-        "S3COMMIT_STAGING": "s3://lake/x/__magic_job-j/",
         "S3COMMIT_STAGE": "load",
         "S3COMMIT_ATTEMPT": "3",
     }

@@ -1,4 +1,4 @@
-"""Rollback, repair and baseline are dry runs until they are confirmed, and say what they change."""
+"""Rollback and repair are dry runs until they are confirmed, and say what they change."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def test_a_dry_run_shows_what_would_change(lake: Lake, run: RunProgram) -> None:
     """Generations, partitions and files are shown, and nothing is changed."""
     filled(lake)
     before = lake.everything()
-    result = run("rollback", lake.destination, "--to", "1", "--dry-run")
+    result = run("rollback", lake.destination, "--to", "2", "--dry-run")
     assert result.exit_code == 0
-    for words in ("dry run: nothing was changed", "2, back to 1", "dt=1", "1 file, deleted at once"):
+    for words in ("dry run: nothing was changed", "3, back to 2", "dt=1", "1 file, deleted at once"):
         assert words in result.stdout
     assert lake.everything() == before
 
@@ -28,46 +28,46 @@ def test_a_dry_run_shows_what_would_change(lake: Lake, run: RunProgram) -> None:
 def test_a_rollback_restores_the_table(lake: Lake, run: RunProgram) -> None:
     """The old file is back, the log says how, and what left is kept as long as requested."""
     filled(lake)
-    result = run("rollback", lake.destination, "--to", "1", "--retain", "2d")
+    result = run("rollback", lake.destination, "--to", "2", "--retain", "2d")
     assert result.exit_code == 0
     assert "retained for 2d" in result.stdout
-    assert "rolled back to generation 1; the table is at generation 3 now" in result.stdout
+    assert "rolled back to generation 2; the table is at generation 4 now" in result.stdout
     assert lake.data().keys() == {OLD, NEW}
-    assert "rollback to 1" in run("log", lake.destination).stdout
+    assert "rollback to 2" in run("log", lake.destination).stdout
     told = plain_json(run("log", lake.destination, "--json"))["commits"]
-    assert [commit["rolled_back_to"] for commit in told] == [1, 0, 0]
-    again = run("rollback", lake.destination, "--to", "1")
-    assert "none: generation 3 has the files of generation 1" in again.stdout
+    assert [commit["rolled_back_to"] for commit in told] == [2, 0, 0]
+    again = run("rollback", lake.destination, "--to", "2")
+    assert "none: generation 4 has the files of generation 2" in again.stdout
 
 
 def test_a_permanent_deletion_is_confirmed(lake: Lake, run: RunProgram) -> None:
     """The question says how many files cannot come back, and how to keep them; no changes nothing."""
     filled(lake)
     before = lake.everything()
-    result = run("rollback", lake.destination, "--to", "1", typed="n\n")
+    result = run("rollback", lake.destination, "--to", "2", typed="n\n")
     assert "1 file will be deleted for good (--retain 7d keeps them)." in result.stderr
     assert lake.everything() == before
-    kept = run("rollback", lake.destination, "--to", "1", "--retain", "2d", typed="n\n")
+    kept = run("rollback", lake.destination, "--to", "2", "--retain", "2d", typed="n\n")
     assert "for good" not in kept.stderr
 
 
 def test_json_has_the_report(lake: Lake, run: RunProgram) -> None:
     """It is one object, with what was changed."""
     filled(lake)
-    told = plain_json(run("rollback", lake.destination, "--to", "1", "--json"))
-    assert (told["generation"], told["restored"], told["removed"], told["partitions"]) == (3, 1, 1, ["dt=1"])
+    told = plain_json(run("rollback", lake.destination, "--to", "2", "--json"))
+    assert (told["generation"], told["restored"], told["removed"], told["partitions"]) == (4, 1, 1, ["dt=1"])
     assert lake.data().keys() == {OLD}
 
 
 def test_a_refusal_names_what_is_missing(lake: Lake, run: RunProgram) -> None:
     """A generation that is gone, one that never existed, and a text that is not a duration are named."""
     filled(lake, retain="0s")
-    result = run("rollback", lake.destination, "--to", "1", "--json")
+    result = run("rollback", lake.destination, "--to", "2", "--json")
     assert (result.exit_code != 0, plain_json(result)["error"]["type"]) == (True, "NotReversible")
     assert (
         plain_json(run("rollback", lake.destination, "--to", "7", "--json"))["error"]["type"] == "NoSuchKey"
     )
-    assert run("rollback", lake.destination, "--to", "1", "--retain", "soon").exit_code != 0
+    assert run("rollback", lake.destination, "--to", "2", "--retain", "soon").exit_code != 0
     assert run("rollback", lake.destination).exit_code == 2
 
 
@@ -75,7 +75,7 @@ def test_a_sweep_shows_and_deletes_replaced_files(lake: Lake, run: RunProgram) -
     """It shows what it keeps and why and, after the retention, what it releases."""
     filled(lake)
     kept = run("sweep", lake.destination, "--older-than", "1d").stdout
-    assert "left alone: 1 file (3 B) that generation 2 replaced: retained for 7 d" in kept
+    assert "left alone: 1 file (3 B) that generation 3 replaced: retained for 7 d" in kept
     lake.store_clock.advance(8 * 86_400)
     shown = run("sweep", lake.destination, "--older-than", "9w").stdout
     assert "Replaced files" in shown
@@ -85,9 +85,9 @@ def test_a_sweep_shows_and_deletes_replaced_files(lake: Lake, run: RunProgram) -
 
 
 def test_a_repair_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
-    """It names the damaged manifest; with ``--apply`` it is rebuilt, and then there is nothing to do."""
+    """It names the damaged receipt; with ``--apply`` it is rebuilt, and then there is nothing to do."""
     lake.sealed(FILES).commit()
-    key = f"{HOME}manifests/{OURS}.json"
+    key = lake.receipt_key()
     before = lake.get(key)
     lake.tamper(key, cut=3)
     shown = run("repair", lake.destination)
@@ -104,10 +104,9 @@ def test_a_wrong_prefix_is_not_called_sound(lake: Lake, run: RunProgram) -> None
     lake.sealed(FILES).commit()
     wrong = "s3://lake/flihgts/"
     assert f"there is no log at {wrong}: check the bucket and the prefix" in run("repair", wrong).stdout
-    assert f"there are no files at {wrong}: check the bucket and the prefix" in run("baseline", wrong).stdout
     assert "is s3://lake/flights/ meant?" in run("repair", "s3://lake//flights/").stderr
     refused = run("rollback", lake.destination, "--to", "9")
-    assert f"the newest is 1; list them with: s3commit log {lake.destination}" in refused.stderr
+    assert f"the newest is 2; list them with: s3commit log {lake.destination}" in refused.stderr
 
 
 def test_what_cannot_be_rebuilt_is_a_finding(lake: Lake, run: RunProgram) -> None:
@@ -119,29 +118,17 @@ def test_what_cannot_be_rebuilt_is_a_finding(lake: Lake, run: RunProgram) -> Non
 
 
 def test_a_copy_gets_a_log_of_its_own(lake: Lake, run: RunProgram) -> None:
-    """Commands name the original of a copied table, and then its own log."""
+    """Commands name the original of a copy and what to remove; then its first job lists the files."""
     lake.sealed(FILES).commit()
+    copy = "s3://lake/copy/"
     for info in list(lake.store.list_objects("lake", ROOT)):
         lake.store.put("lake", f"copy/{info.key.removeprefix(ROOT)}", lake.store.get("lake", info.key).body)
-    for command in (("repair",), ("log",), ("rollback", "--to", "1"), ("verify",)):
-        told = run(command[0], "s3://lake/copy/", *command[1:])
+    for command in (("log",), ("rollback", "--to", "1"), ("verify",), ("setup",), ("manifest",)):
+        told = run(command[0], copy, *command[1:])
         assert lake.destination in told.stdout + told.stderr, command
-    assert "generation 2 lists them" in run("baseline", "s3://lake/copy/", "--apply").stdout
-    assert "nothing to repair" in run("repair", "s3://lake/copy/").stdout
-    assert lake.destination not in run("verify", "s3://lake/copy/").stdout
-
-
-def test_a_baseline_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
-    """It counts the files and names unfinished jobs; with ``--apply`` it lists the files, once."""
-    lake.put({"dt=1/a": b"1", "dt=2/b": b"22"})
-    lake.sealed(FILES, job_id=THEIRS).plan()
-    lake.put({named("dt=1/part-0.parquet", THEIRS): b"half"})
-    before = lake.everything()
-    shown = run("baseline", lake.destination)
-    assert (shown.exit_code, "add --apply" in shown.stdout) == (0, True)
-    assert "has 2 files (3 B) in 2 partitions that no commit lists" in shown.stdout
-    assert f"left out: unfinished job: {THEIRS}" in shown.stdout
-    assert lake.everything() == before
-    told = plain_json(run("baseline", lake.destination, "--apply", "--json"))
-    assert (told["generation"], told["files"], told["unfinished"]) == (1, 2, [THEIRS])
-    assert "commits list every file" in run("baseline", lake.destination, "--apply").stdout
+    for info in list(lake.store.list_objects("lake", "copy/_s3commit/")):
+        lake.store.delete("lake", info.key)
+    assert run("setup", copy).exit_code == 0
+    (first,) = plain_json(run("log", copy, "--json"))["commits"]
+    assert (first["generation"], first["conflict_mode"], first["counts"]["files"]) == (1, "older-data", 2)
+    assert lake.destination not in run("verify", copy).stdout

@@ -59,7 +59,7 @@ def test_a_damaged_record_is_shown_with_its_job(lake: Lake, run: RunProgram) -> 
     """The others are still listed."""
     lake.sealed(FILES)
     lake.set_up(THEIRS)
-    lake.tamper(lake.context().layout.job, cut=10)
+    lake.tamper(lake.open_key(), cut=10)
     result = run("jobs", lake.destination)
     assert result.exit_code == 0
     assert THEIRS in result.stdout
@@ -75,7 +75,7 @@ def test_a_table_fits_a_narrow_terminal(lake: Lake, run: RunProgram) -> None:
 
 
 def test_show_says_everything(lake: Lake, run: RunProgram) -> None:
-    """It has state, owner, options, context, stages, uploads, what is replaced, and the next step."""
+    """It has state, options, context, stages, uploads, what is replaced, and the next step."""
     lake.put(OLD)
     lake.sealed(FILES, said={"dag": "nightly", "run": "[red]manual[/]"})
     result = run("show", lake.destination, OURS)
@@ -83,12 +83,11 @@ def test_show_says_everything(lake: Lake, run: RunProgram) -> None:
     for words in (
         OURS,
         "sealed",
-        f"owner of {OURS}",
         "magic, conflict mode replace",
         "nightly",
         "[red]manual[/]",
         "2 pending (10 B in the records)",
-        "1 object, 5 B (as of now)",
+        "1 file, 5 B in 1 partition",
         f"s3commit commit {lake.destination} {OURS}\n",
     ):
         assert words in result.stdout
@@ -102,7 +101,7 @@ def test_show_as_json_has_stages_preview_and_next(lake: Lake, run: RunProgram) -
     assert told["summary"]["state"] == "sealed"
     assert told["stages"][0]["tasks"] == 1
     assert told["uploads"]["pending"] == 2
-    assert (told["preview"]["replaced"], told["preview"]["replaced_bytes"]) == (1, 5)
+    assert (told["preview"]["objects"], told["preview"]["bytes"]) == (1, 5)
     assert told["next"][0]["command"] == f"s3commit commit {lake.destination} {OURS}"
 
 
@@ -111,42 +110,55 @@ def test_show_advises_recovery_of_a_commit_that_was_left(lake: Lake, run: RunPro
     _left_in_commit(lake)
     result = run("show", lake.destination, OURS, "--endpoint-url", "http://127.0.0.1:9")
     assert f"s3commit recover {lake.destination} {OURS} --endpoint-url http://127.0.0.1:9" in result.stdout
-    assert "1 complete" in result.stdout
+    assert "sealed, publishing (1 of 2 files)" in result.stdout
+    assert f"s3commit abort {lake.destination} {OURS}" in result.stdout
 
 
-@pytest.mark.parametrize("state", ["open", "committed", "aborting", "none"])
+@pytest.mark.parametrize("state", ["open", "committed", "aborted", "unfinished", "none"])
 def test_every_state_has_a_next_step(lake: Lake, run: RunProgram, state: str) -> None:
     """Whatever happened to a job, show ends with a next step."""
-    expected = {"open": "commit --seal", "committed": "verify", "aborting": "recover", "none": "abort"}[state]
-    if state == "none":
-        lake.store.die("put", "state.json")
-        with pytest.raises(Crash):
+    expected = {
+        "open": "commit",
+        "committed": "verify",
+        "aborted": "nothing to do",
+        "unfinished": "recover",
+        "none": "abort",
+    }[state]
+    match state:
+        case "none":
+            lake.sealed(FILES)
+            lake.store.delete("lake", lake.open_key())
+            lake.store.delete("lake", lake.open_key("sealed.json"))
+        case "unfinished":
+            lake.sealed(FILES)
+            lake.store.die("abort_upload")
+            with pytest.raises(Crash):
+                lake.job().abort()
+        case "aborted":
+            lake.set_up().abort()
+        case "committed":
+            lake.sealed(FILES).commit()
+        case _:
             lake.set_up()
-    elif state == "aborting":
-        lake.sealed(FILES)
-        lake.store.die("abort_upload")
-        with pytest.raises(Crash):
-            lake.job().abort()
-    else:
-        job = lake.sealed(FILES) if state == "committed" else lake.set_up()
-        if state == "committed":
-            job.commit()
     lake.store.rest()
+    result = run("show", lake.destination, OURS)
     told = plain_json(run("show", lake.destination, OURS, "--json"))
-    commands = [step["command"] for step in told["next"]]
-    assert any(expected.split()[0] in command for command in commands)
-    if state == "open":
-        assert "--seal" in commands[0]
+    first = told["next"][0]
+    assert expected in (first["command"] or first["words"])
+    assert ("aborted, not finished" in result.stdout) == (state == "unfinished")
+    assert ("--seal" in str(first["command"])) == (state == "open")
 
 
 def test_show_finds_a_job_whose_records_are_elsewhere(lake: Lake, run: RunProgram) -> None:
-    """``--staging`` may be the root or the job's own directory, and the advice has it too."""
-    lake.set_up(staging="s3://other/records/")
-    for staging in ("s3://other/records", f"s3://other/records/__magic_job-{OURS}/"):
-        result = run("show", lake.destination, OURS, "--staging", staging)
-        assert result.exit_code == 0
-        assert f"abort {lake.destination} {OURS} --staging s3://other/records/" in result.stdout
-    assert run("show", lake.destination, OURS).exit_code == 3
+    """The job's own record names its staging, so no command about a job has to."""
+    lake.sealed(FILES, staging="s3://other/records/")
+    result = run("show", lake.destination, OURS)
+    assert f"s3://other/records/__magic_job-{OURS}/" in result.stdout
+    assert "2 pending (10 B in the records)" in result.stdout
+    assert f"s3commit commit {lake.destination} {OURS}\n" in result.stdout
+    assert "ready" in run("verify", lake.destination, OURS).stdout
+    assert run("abort", lake.destination, OURS).exit_code == 0
+    assert list(lake.store.list_objects("other", "")) == []
 
 
 def test_text_of_others_cannot_steer_the_terminal(lake: Lake, run: RunProgram) -> None:

@@ -27,12 +27,12 @@ def test_commits_are_listed_newest_first(lake: Lake, run: RunProgram) -> None:
     heading, _, newest, oldest = result.stdout.splitlines()
     for column in ("generation", "committed", "mode", "files", "rows", "partitions", "replaced", "job"):
         assert column in heading
-    assert newest.split()[0] == "2"
+    assert newest.split()[0] == "3"
     for words in ("replace", "4 B", "1 file, 7 B", THEIRS, "dag_id nightly, run_id monday"):
         assert words in newest
-    assert (oldest.split()[0], OURS in oldest) == ("1", True)
+    assert (oldest.split()[0], OURS in oldest) == ("2", True)
     told = plain_json(run("log", lake.destination, "--json"))
-    assert [commit["generation"] for commit in told["commits"]] == [2, 1]
+    assert [commit["generation"] for commit in told["commits"]] == [3, 2]
     last = told["commits"][0]
     assert (last["job_id"], last["context"]["run_id"], last["replaced"]["files"]) == (THEIRS, "monday", 1)
     assert last["partitions"] == {"dt=2": {"files": 1, "bytes": 4, "rows": 4}}
@@ -74,24 +74,33 @@ def test_commits_are_filtered(lake: Lake, run: RunProgram) -> None:
             for one in plain_json(run("log", lake.destination, "--json", *filters))["commits"]
         ]
 
-    assert generations() == [4, 3, 2, 1]
-    assert generations("--job", an_id("2")) == [2]
-    assert generations("--job", an_id("2"), "--since", "2") == []
-    assert generations("--partition", "dt=1/") == [3, 1]
-    assert generations("--partition", "dt=1", "--limit", "1") == [3]
-    assert generations("--partition", "dt=1", "--partition", "dt=0") == [4, 3, 2, 1]
-    assert generations("--since", "2") == [4, 3]
-    assert generations("--since", between) == [4, 3]
+    assert generations() == [5, 4, 3, 2]
+    assert generations("--job", an_id("2")) == [3]
+    assert generations("--job", an_id("2"), "--since", "3") == []
+    assert generations("--partition", "dt=1/") == [4, 2]
+    assert generations("--partition", "dt=1", "--limit", "1") == [4]
+    assert generations("--partition", "dt=1", "--partition", "dt=0") == [5, 4, 3, 2]
+    assert generations("--since", "3") == [5, 4]
+    assert generations("--since", between) == [5, 4]
     assert run("log", lake.destination, "--since", "yesterday").exit_code == 2
     assert "no such commit is in the log" in run("log", lake.destination, "--job", OURS).stdout
 
 
-def test_the_newest_commit_is_found_without_its_manifest(lake: Lake, run: RunProgram) -> None:
-    """The entry decides, even if a dead committer did not write the manifest."""
+def test_the_newest_commit_is_found_without_its_receipt(lake: Lake, run: RunProgram) -> None:
+    """The entry decides, even if a dead committer did not write the receipt."""
     lake.sealed(FILES).commit()
-    lake.store.delete(BUCKET, f"{HOME}manifests/{OURS}.json")
+    lake.store.delete(BUCKET, lake.receipt_key())
     told = plain_json(run("log", lake.destination, "--job", OURS, "--json"))
     assert [one["job_id"] for one in told["commits"]] == [OURS]
+
+
+def test_data_older_than_the_log_is_its_first_commit(lake: Lake, run: RunProgram) -> None:
+    """It belongs to no job; without such data the history begins with the first job."""
+    lake.put({"dt=1/old.parquet": b"old"})
+    lake.sealed(FILES).commit()
+    told = plain_json(run("log", lake.destination, "--json"))["commits"]
+    assert [(one["generation"], one["job_id"]) for one in told] == [(2, OURS), (1, "older-data")]
+    assert "older-data" in run("log", lake.destination).stdout
 
 
 @pytest.fixture
@@ -121,7 +130,7 @@ def test_new_commits_are_followed(lake: Lake, run: RunProgram, waiting: Any) -> 
     slept = waiting(lambda: None, lake.sealed(FILES, job_id=THEIRS).commit)
     result = run("log", lake.destination, "--follow", "--limit", "2", "--interval", "10s")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert [line.split()[0] for line in result.stdout.splitlines()] == ["2", "3", "4"]
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["3", "4", "5"]
     assert THEIRS in result.stdout
     assert len(slept) == 3
     assert all(8 <= seconds <= 12 for seconds in slept)
@@ -136,17 +145,17 @@ def test_commits_are_followed_from_a_generation(lake: Lake, run: RunProgram, wai
         lake.sealed({"dt=2/a": b"a"}, job_id=an_id("4")).commit,
         lake.sealed({"dt=1/a": b"a"}, job_id=THEIRS).commit,
     )
-    follow = ("log", lake.destination, "--follow", "--since", "1", "--limit", "1", "--json")
+    follow = ("log", lake.destination, "--follow", "--since", "2", "--limit", "1", "--json")
     result = run(*follow, "--partition", "dt=1")
     told = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [one["generation"] for one in told] == [2, 3, 6]
+    assert [one["generation"] for one in told] == [3, 4, 7]
     assert told[-1]["job_id"] == THEIRS
 
 
 def test_a_destination_without_a_log_is_followed(lake: Lake, run: RunProgram, waiting: Any) -> None:
     """Its first commit is shown."""
     waiting(lake.sealed(FILES).commit)
-    assert run("log", lake.destination, "--follow").stdout.split()[0] == "1"
+    assert run("log", lake.destination, "--follow").stdout.split()[0] == "2"
     assert run("log", lake.destination, "--follow", "--job", OURS).exit_code == 2
 
 
@@ -201,14 +210,6 @@ def test_nothing_committed_is_a_finding(lake: Lake, run: RunProgram) -> None:
         assert told["manifest"] is None
 
 
-def test_a_foreign_marker_is_refused(lake: Lake, run: RunProgram) -> None:
-    """An empty ``_SUCCESS`` is the classic committer's, with exit code 3."""
-    lake.put({"_SUCCESS": b""})
-    result = run("manifest", lake.destination)
-    assert result.exit_code == 3
-    assert "classic committer" in result.stderr
-
-
 def test_a_list_within_is_shown_on_demand(lake: Lake, run: RunProgram) -> None:
     """The manifest is shown as if its list were an object; ``--files`` shows every file."""
     manifests = []
@@ -221,7 +222,6 @@ def test_a_list_within_is_shown_on_demand(lake: Lake, run: RunProgram) -> None:
         listed = plain_json(run("manifest", lake.destination, "--files", "--json"))
         assert "within" not in {**shown, **listed}
         manifests.append((shown.keys(), listed["files"]))
-        assert listed["list"].endswith(".jsonl" if is_apart else ".json")
     assert manifests[0][0] == manifests[1][0]
     assert [file["key"] for file in manifests[0][1]] == [file["key"] for file in manifests[1][1]]
 
@@ -230,13 +230,14 @@ def test_a_list_that_breaks_off_is_one_error(lake: Lake, run: RunProgram) -> Non
     """An invalid line leaves one JSON object with the error, without the list's beginning."""
     with apart():
         lake.sealed(FILES).commit()
-    key = f"{HOME}manifests/{OURS}.jsonl"
+    (key,) = (one for one in lake.keys(f"{HOME}lists/") if OURS in one)
     body = lake.get(key)
     broken = body + b'{"key": 1}\n'
+    before, after = (hashlib.sha256(text).hexdigest() for text in (body, broken))
+    key = key.replace(before, after)
     lake.store.put(BUCKET, key, broken)
-    digests = [hashlib.sha256(text).hexdigest().encode() for text in (body, broken)]
-    for record in (f"manifests/{OURS}.json", "log/00000000000000000001.json"):
-        lake.tamper(HOME + record, old=digests[0], new=digests[1])
+    for record in (lake.receipt_key(), f"{HOME}log/{2:020d}.json"):
+        lake.tamper(record, old=before.encode(), new=after.encode())
     result = run("manifest", lake.destination, "--files", "--json")
     assert result.exit_code == 3
     assert f"line 3 of s3://{BUCKET}/{key}" in plain_json(result)["error"]["message"]

@@ -69,26 +69,28 @@ def test_everything_can_come_from_the_environment(lake: Lake, run: RunProgram, f
     assert len(lake.data()) == 2
 
 
-def test_a_separate_staging_comes_from_the_environment_too(lake: Lake, run: RunProgram, files: Path) -> None:
-    """The staging that the job's reference names is the one that put writes to."""
+def test_a_separate_staging_is_named_once(lake: Lake, run: RunProgram, files: Path) -> None:
+    """Put, seal and abort find it by the job's record."""
     told = plain_json(
         run("setup", lake.destination, "--job-id", OURS, "--staging", "s3://lake/tmp/", "--json")
     )
-    environment = {"S3COMMIT_STAGING": told["staging"]}
     assert told["staging"].startswith("s3://lake/tmp/")
     for words in (
         ["put", lake.destination, OURS, str(files), *STAGE],
         ["seal", lake.destination, OURS, *STAGE],
     ):
-        assert run(*words, **environment).exit_code == 0
-    assert run("abort", lake.destination, OURS, **environment).exit_code == 0
+        assert run(*words).exit_code == 0
+    assert any("/stages/load-1/" in key for key in lake.keys("tmp/"))
+    assert run("abort", lake.destination, OURS).exit_code == 0
     assert lake.pending() == []
 
 
 def test_a_destination_argument_overrides_the_environment(lake: Lake, run: RunProgram) -> None:
     """A destination on the command line is never replaced by that of the environment."""
-    asked = run("abort", lake.destination, OURS, S3COMMIT_DESTINATION="s3://other/x/", S3COMMIT_JOB="x")
-    assert f"no job {OURS} exists at {lake.destination}" in asked.stdout
+    others = {"S3COMMIT_DESTINATION": "s3://other/x/", "S3COMMIT_JOB": "x"}
+    told = plain_json(run("abort", lake.destination, OURS, "--json", **others))
+    assert (told["job_id"], told["destination"]) == (OURS, lake.destination)
+    assert list(lake.store.list_objects("other", "")) == []
 
 
 def test_a_second_put_replaces_the_first(lake: Lake, run: RunProgram, files: Path) -> None:

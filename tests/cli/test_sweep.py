@@ -9,7 +9,7 @@ from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, RunProgram, plain_json
-from tests.protocol.building import OURS, THEIRS, Crash, Lake
+from tests.protocol.building import OURS, THEIRS, Crash, Lake, an_id
 
 DAY = 86_400.0
 
@@ -29,26 +29,29 @@ def littered(lake: Lake) -> Lake:
 
 
 def test_a_sweep_is_a_dry_run_unless_told_otherwise(littered: Lake, run: RunProgram) -> None:
-    """It names jobs, orphans, bytes and cost, and what it leaves alone, and changes nothing."""
+    """It names jobs, orphans, bytes and cost, and changes nothing."""
     before = littered.everything()
     result = run("sweep", littered.destination, "--older-than", "1d")
     assert result.exit_code == 0
     assert littered.everything() == before
     assert "dry run: nothing was changed" in result.stdout
     assert OURS in result.stdout
+    assert THEIRS in result.stdout
     assert "dt=1/stray.parquet" in result.stdout
-    assert "3 uploads, 15 B" in result.stdout
-    assert f"left alone: job {THEIRS}" in result.stdout
+    assert "4 uploads, 16 B" in result.stdout
 
 
 def test_apply_removes_what_was_named_and_no_more(littered: Lake, run: RunProgram) -> None:
-    """The dead job and the orphan are gone; the unfinished commit is left."""
+    """The dead jobs are aborted, with what one has published, and the orphan is gone; the living is left."""
+    alive = an_id("alive")
+    littered.sealed({"dt=8/x.parquet": b"8"}, job_id=alive)
     result = run("sweep", littered.destination, "--older-than", "1d", "--apply")
     assert result.exit_code == 0
-    assert "1 job ended (2 uploads, 0 objects taken back), 1 orphan discarded (5 B)" in result.stdout
-    assert len(littered.pending()) == 1
-    assert littered.staging(OURS) == []
-    assert littered.staging(THEIRS) != []
+    assert "swept: 2 jobs ended (" in result.stdout
+    assert "1 object taken back), 1 orphan discarded (5 B)" in result.stdout
+    assert f"left alone: job {alive}" in result.stdout
+    assert (len(littered.pending()), littered.data()) == (1, {})
+    assert (littered.staging(OURS), littered.staging(THEIRS)) == ([], [])
     again = run("sweep", littered.destination, "--older-than", "1d", "--apply")
     assert "nothing to sweep" in again.stdout
 
@@ -63,9 +66,9 @@ def test_json_has_the_plan_and_its_outcome(littered: Lake, run: RunProgram) -> N
     """One object has the plan with totals and exact ages, and the report."""
     told = plain_json(run("sweep", littered.destination, "--older-than", "36h", "--apply", "--json"))
     assert told["plan"]["older_than"] == 36 * 3600.0
-    assert (told["plan"]["pending"], told["plan"]["bytes"]) == (3, 15)
+    assert (told["plan"]["pending"], told["plan"]["bytes"]) == (4, 16)
     assert told["plan"]["uploads"][0]["age"] == 2 * DAY
-    assert [job["job_id"] for job in told["jobs"]] == [OURS]
+    assert [job["job_id"] for job in told["jobs"]] == [OURS, THEIRS]
     assert (told["dry_run"], told["uploads"], told["failures"]) == (False, 1, [])
 
 
@@ -75,7 +78,7 @@ def test_a_person_is_asked_first(littered: Lake, run: RunProgram) -> None:
     result = run("sweep", littered.destination, "--older-than", "1d", "--apply", typed="n\n")
     assert result.exit_code == 1
     assert OURS in result.stdout
-    assert "End 1 job and discard 3 uploads?" in result.stderr
+    assert "End 2 jobs and discard 4 uploads?" in result.stderr
     assert littered.everything() == before
     run("sweep", littered.destination, "--older-than", "1d", "--apply", typed="y\n")
     assert littered.staging(OURS) == []
@@ -92,7 +95,7 @@ def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram)
     result = run("sweep", littered.destination, "--older-than", "1d", "--apply")
     assert result.exit_code == 1
     assert "FAILED: upload" in result.stdout
-    assert "1 job ended" in result.stdout
+    assert "2 jobs ended" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_a_registry_is_swept_by_each_destinations_own_records(littered: Lake, ru
     dry = run("sweep", "--registry", registry, "--older-than", "1d")
     assert dry.exit_code == 0
     assert OURS in dry.stdout
-    assert "1 destination of 1 to sweep: 3 uploads" in dry.stdout
+    assert "1 destination of 1 to sweep: 4 uploads" in dry.stdout
     assert "nothing is left of: s3://lake/gone/" in dry.stdout
     assert f"left alone: {foreign} has no records of jobs" in dry.stderr
     assert len(littered.pending()) == pending

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 
 from msgspec import Struct
@@ -223,20 +224,25 @@ def ended_summary(entry: Entry, now: float | None) -> JobSummary:
 
 
 class _Look:
-    """One look at the jobs of a destination, or at one of them: what all summaries need is read once."""
+    """One look at the jobs of a destination, or at one of them: what several summaries need is read once."""
 
     def __init__(self, store: ObjectStore, destination: Destination, job_id: str | None = None) -> None:
         self._store = store
         self._destination = destination
-        # In this order: a job that ends meanwhile is in the log, or still has its record.
+        # Before the log: a job that ends meanwhile is in the log, or still has its record.
         self.open = {job.job_id: job for job in find_open(store, destination, job_id)}
-        self._newest: Read | None = None
-        self._problem: InvalidRecord | None = None
+
+    @cached_property
+    def now(self) -> float | None:
+        """The store's time, in seconds since the epoch; None if unknown."""
+        return read_time(self._store, self._destination)
+
+    @cached_property
+    def _newest(self) -> Read | InvalidRecord | None:
         try:
-            self._newest = newest_entry(store, destination)
+            return newest_entry(self._store, self._destination)
         except InvalidRecord as error:
-            self._problem = error
-        self.now = read_time(store, destination)
+            return error
 
     def summary(self, opened: OpenJob, folder: StagingFolder) -> JobSummary:
         """Return the summary of a job that has records or a staging folder."""
@@ -274,8 +280,8 @@ class _Look:
         return known
 
     def _end_of(self, job_id: str) -> Entry | None:
-        if self._problem is not None:
-            raise self._problem
+        if isinstance(self._newest, InvalidRecord):
+            raise self._newest
         if self._newest is None:
             return None
         # The newest entry alone may lack its receipt.

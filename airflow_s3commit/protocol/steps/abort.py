@@ -10,7 +10,15 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET
 
-from airflow_s3commit.exceptions import AlreadyCommitted, ForeignRecord, InvalidRecord, NoSuchKey
+from airflow_s3commit._causes import described
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    ForeignRecord,
+    InvalidRecord,
+    NoSuchKey,
+    OutcomeUnknown,
+    S3CommitError,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.pending_uploads import untracked_uploads
@@ -52,7 +60,7 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
 
     Raises:
         AlreadyCommitted: The job is committed.
-        OutcomeUnknown: A response was lost; abort again.
+        OutcomeUnknown: A response was lost, or a request failed after the entry; abort again.
         Unavailable: Other jobs' entries came first a hundred times; abort again.
 
     """
@@ -67,7 +75,7 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
             raise AlreadyCommitted(
                 f"{context.name} is committed, as entry {end.number} of the log; it cannot be aborted"
             )
-        return undo(context, end)
+        return finish_abort(context, end)
 
 
 def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> Entry:
@@ -83,6 +91,27 @@ def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> E
     return log.end_job(
         lambda head: ending(context, head, job, why=why), otherwise="It is not aborted: abort it again"
     )
+
+
+def finish_abort(context: JobContext, entry: Entry) -> AbortReport:
+    """Undo what an abandoned job did; of an error say that the job is aborted. Repeatable by any process.
+
+    Args:
+        context: The job.
+        entry: Its ``abandon`` entry.
+
+    Raises:
+        OutcomeUnknown: A request failed.
+
+    """
+    try:
+        return undo(context, entry)
+    except S3CommitError as error:
+        why = f" ({entry.why})" if entry.why else ""
+        raise OutcomeUnknown(
+            f"{context.name} is aborted{why}, as entry {entry.number} of the log, but not all of it is"
+            f" undone, and some of its files may be visible ({described(error)}); abort it again"
+        ) from error
 
 
 def undo(context: JobContext, entry: Entry) -> AbortReport:

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.layout import (
 )
 from airflow_s3commit.protocol.model.table import Left, Table
 from airflow_s3commit.protocol.steps import checkpoint
-from airflow_s3commit.protocol.steps.log import Read, decode_entry, find_head, read_entry
+from airflow_s3commit.protocol.steps.log import Read, decode_entry, find_head, read_entry, refuse_copy
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches
 
@@ -89,7 +89,8 @@ def entries_after(
     """
     digest = position.sha256
     for read in _in_order(store, home, position.number + 1, last, last or listed):
-        if read.entry.destination != home.uri or read.entry.prev != digest:
+        refuse_copy(home, read.entry)
+        if read.entry.prev != digest:
             where = join_uri(home.bucket, entry_key(home, read.entry.number))
             raise InvalidRecord(f"{where} does not follow the entry before it in the log of {home.uri}")
         yield read

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import (
     AccessDenied,
+    ForeignRecord,
     InvalidRecord,
     NoSuchKey,
     PreconditionFailed,
@@ -189,13 +190,9 @@ class Log:
             write_receipt(self._context.store, self._home, self.newest.entry)
 
     def _take(self, read: Read, *, follows: bool = True) -> None:
-        where = join_uri(self._home.bucket, entry_key(self._home, read.entry.number))
-        if read.entry.destination != self._home.uri:
-            raise InvalidRecord(
-                f"{where} is an entry of the log of {read.entry.destination}: this dataset is a copy. Remove"
-                f" {self._home.uri}_s3commit/ from the copy; its next job lists the files and begins a log"
-            )
+        refuse_copy(self._home, read.entry)
         if follows and read.entry.prev != self.head.sha256:
+            where = join_uri(self._home.bucket, entry_key(self._home, read.entry.number))
             raise InvalidRecord(
                 f"{where} does not follow the entry before it: one of them was written over, or the log is"
                 f" mixed of two; nobody commits to {self._home.uri} until that is settled: compare the"
@@ -214,6 +211,21 @@ class Log:
                 f"{where} is not the entry that was there when {self._context.name} was set up: the log was"
                 " written over; see: s3commit verify"
             )
+
+
+def refuse_copy(home: Destination, entry: Entry) -> None:
+    """Raise if an entry is of the log of another destination.
+
+    Raises:
+        ForeignRecord: It is.
+
+    """
+    if entry.destination != home.uri:
+        where = join_uri(home.bucket, entry_key(home, entry.number))
+        raise ForeignRecord(
+            f"{where} is an entry of the log of {entry.destination}: this dataset is a copy. Remove"
+            f" {home.uri}_s3commit/ from the copy; its next job lists the files and begins a log"
+        )
 
 
 def ending(

@@ -11,7 +11,7 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.steps.fold import entries_after
-from airflow_s3commit.protocol.steps.log import Read, decode_entry, find_head, read_entry
+from airflow_s3commit.protocol.steps.log import Read, decode_entry, find_head, read_entry, refuse_copy
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
@@ -33,11 +33,7 @@ def newest_entry(store: ObjectStore, home: Destination) -> Read | None:
     if not number:
         return None
     newest = read_entry(store, home, number)
-    if newest.entry.destination != home.uri:
-        raise InvalidRecord(
-            f"{join_uri(home.bucket, entry_key(home, number))} is an entry of the log of"
-            f" {newest.entry.destination}: this dataset is a copy"
-        )
+    refuse_copy(home, newest.entry)
     # The listing may lag.
     for read in entries_after(store, home, newest.position):
         newest = read

@@ -99,7 +99,10 @@ def plan_rollback(context: JobContext, to: int, seen: int | None = None) -> Chan
     store, home = context.store, context.layout.destination
     now = read_table(store, home)
     if to < 1 or to > now.head.number or (then := read_table(store, home, to)).generation != to:
-        raise NoSuchKey(f"{home.uri} has no generation {to}; the newest is {now.generation}: s3commit log")
+        raise NoSuchKey(
+            f"{home.uri} has no generation {to}; the newest is {now.generation}; list them with:"
+            f" s3commit log {home.uri}"
+        )
     if seen not in (None, now.generation):
         raise DestinationChanged(
             f"{home.uri} has generation {now.generation} by now, which a rollback to {to} would take back"

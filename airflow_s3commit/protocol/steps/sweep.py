@@ -260,9 +260,9 @@ def carry_out(context: JobContext, verdict: Verdict, why: str) -> AbortReport | 
             report = undo(job, end)
         case "abort":
             report = abort(job, why)
-    # What it has in the destination beside its sealed files.
-    late = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in found.objects), "metadata")
-    return AbortReport(uploads=report.uploads, objects=report.objects + late)
+    # What it has in the destination beside its sealed files, which are among these.
+    seen = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in found.objects), "metadata")
+    return AbortReport(uploads=report.uploads, objects=max(report.objects, seen))
 
 
 def _list(context: JobContext, left: Left, roots: Iterable[Destination]) -> None:
