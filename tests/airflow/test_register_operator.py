@@ -21,8 +21,8 @@ def test_it_registers_what_was_committed(store, context) -> None:
         )
         first, second = task.execute(context), task.execute(context)
         assert registered(client) == {DAY.removeprefix("dt="): f"s3://lake/flights/{DAY}"}
-    assert (first["generation"], first["partitions"], first["added"], first["removed"]) == (1, 1, 1, 0)
-    assert (second["generation"], second["added"]) == (1, 0)
+    assert (first["generation"], first["partitions"], first["added"], first["removed"]) == (2, 1, 1, 0)
+    assert (second["generation"], second["added"]) == (2, 0)
     json.dumps(first)
 
 

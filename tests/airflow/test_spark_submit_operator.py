@@ -18,7 +18,7 @@ from airflow_s3commit.spark import py_files
 from airflow_s3commit.spark.session import BATCHES_BY_COUNT
 from tests.airflow.runs import TaskStateStore, new_context, pending, set_up, write_stage
 
-SEALED = {"location": "s3://lake/x", "etag": "e", "tasks": 1, "counts": Counts(files=3), "partitions": {}}
+SEALED = {"location": "s3://lake/x", "sha256": "e", "tasks": 1, "counts": Counts(files=3), "partitions": {}}
 KEYS = {"AWS_ACCESS_KEY_ID": "key-id", "AWS_SECRET_ACCESS_KEY": "very-secret", "AWS_SESSION_TOKEN": None}
 
 
