@@ -1,11 +1,11 @@
-"""The IAM policy and the lifecycle rule that jobs need, as AWS reads them: ready to paste."""
+"""The IAM policies of the two roles, and the lifecycle rule that jobs need, as AWS reads them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX
+from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX, SUCCESS
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 
 #: Default number of days after which pending uploads are removed: longer than any job should take.
@@ -14,66 +14,89 @@ DEFAULT_DAYS = 7
 #: Id of the lifecycle rule.
 RULE_ID = "s3commit-abort-incomplete-uploads"
 
-#: Actions of a job on objects below its destination: data, records, pending uploads.
+#: What both roles do to objects below a destination.
 _DATA_ACTIONS = (
     "s3:AbortMultipartUpload",
-    "s3:DeleteObject",
     "s3:GetObject",
     "s3:ListMultipartUploadParts",
     "s3:PutObject",
 )
 
-#: Actions of a job on its records, where they are not below the destination.
-_RECORD_ACTIONS = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
+#: What both roles do to pendingsets and seals of stages.
+_STAGING_ACTIONS = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
+
+#: What nobody but the committer may do to its records and to markers.
+_WRITES = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:PutObject")
 
 
-def iam_policy(
+def iam_policies(
     destination: Destination,
     staging_root: Destination | None = None,
     *,
     kms_key: str | None = None,
     object_options: ObjectOptions | None = None,
     partition: str = "aws",
-) -> dict[str, Any]:
-    """Return an identity-based policy with the least permissions that a pipeline's role needs.
+) -> dict[str, dict[str, Any]]:
+    """Return identity-based policies with the least permissions that the roles of a pipeline need.
 
-    One policy serves all processes of a job: those that write and the one that commits. Object permissions
-    are limited to the destination and the staging. Those to list are not: S3 grants a HEAD of the bucket,
-    a 404 for a missing object, and the list of pending uploads only for a whole bucket.
+    ``executors`` is for the processes that write: Spark's driver and executors, and tasks in Python. They
+    write data and what is in the stagings of jobs. Of the records of the destination they read which jobs
+    have ended, and how a job is set up. ``committer`` is for those that set up, seal, commit, abort and
+    sweep: Airflow's workers.
+
+    Object permissions are limited to the destination and the staging. Those to list are not: S3 grants a HEAD
+    of the bucket, a 404 for a missing object, and the list of pending uploads only for a whole bucket.
 
     Args:
         destination: The destination of the jobs.
-        staging_root: The directory of their records, if not below the destination.
+        staging_root: The directory of their stagings, if not below the destination.
         kms_key: ARN of the key that encrypts the buckets; by default that of ``object_options``, if any.
         object_options: The object options of the jobs.
         partition: The AWS partition of the buckets: ``aws``, ``aws-cn`` or ``aws-us-gov``.
 
     """
-    buckets = [destination.bucket]
     options = object_options or ObjectOptions()
     if kms_key is None and (options.sse_kms_key_id or "").startswith("arn:"):
         kms_key = options.sse_kms_key_id
-    actions = (*_DATA_ACTIONS, *_actions_of(options))
-    statements = [_statement("S3CommitData", actions, [_objects(partition, destination, destination.prefix)])]
-    if staging_root is not None and not _is_below(staging_root, destination):
-        if staging_root.bucket not in buckets:
-            buckets.append(staging_root.bucket)
-        records = _objects(partition, staging_root, staging_root.key(MAGIC_PREFIX))
-        actions = (
-            (*_RECORD_ACTIONS, "s3:PutObjectAcl") if "x-amz-acl" in options.of_records else _RECORD_ACTIONS
-        )
-        statements.append(_statement("S3CommitRecords", actions, [records]))
-    statements += [
-        _statement("S3CommitList", ("s3:ListBucket",), [_bucket(partition, name) for name in buckets]),
+    is_elsewhere = staging_root is not None and not _is_below(staging_root, destination)
+    staging = staging_root if staging_root is not None and is_elsewhere else destination
+    buckets = [_bucket(partition, name) for name in dict.fromkeys((destination.bucket, staging.bucket))]
+    acl = ("s3:PutObjectAcl",) if is_elsewhere and "x-amz-acl" in options.of_records else ()
+
+    def below(place: Destination, *names: str) -> list[str]:
+        return [_arn(partition, place.bucket, place.key(name), "*") for name in names]
+
+    data = (*_DATA_ACTIONS, *_actions_of(options))
+    shared = [
+        _statement("S3CommitStaging", (*_STAGING_ACTIONS, *acl), below(staging, MAGIC_PREFIX)),
+        _statement("S3CommitList", ("s3:ListBucket",), buckets),
+    ]
+    if kms_key is not None:
+        shared.append(_statement("S3CommitKey", ("kms:Decrypt", "kms:GenerateDataKey"), [kms_key]))
+    markers = [
+        _arn(partition, destination.bucket, destination.prefix, end) for end in (SUCCESS, f"*/{SUCCESS}")
+    ]
+    seals = _arn(partition, destination.bucket, destination.key(f"{HOME}/open/"), "*/sealed.json")
+    hidden = below(destination, f"{HOME}/checkpoints/", f"{HOME}/lists/", f"{HOME}/log/")
+    executors = [
+        _statement("S3CommitData", data, below(destination, "")),
+        *shared,
+        _statement("S3CommitProtected", _WRITES, [*below(destination, f"{HOME}/"), *markers], "Deny"),
+        _statement("S3CommitHidden", ("s3:GetObject",), [*hidden, seals], "Deny"),
+    ]
+    committer = [
+        _statement("S3CommitData", (*data, "s3:DeleteObject"), below(destination, "")),
+        *shared,
         _statement(
             "S3CommitUploads",
             ("s3:GetLifecycleConfiguration", "s3:ListBucketMultipartUploads"),
             [_bucket(partition, destination.bucket)],
         ),
     ]
-    if kms_key is not None:
-        statements.append(_statement("S3CommitKey", ("kms:Decrypt", "kms:GenerateDataKey"), [kms_key]))
-    return {"Version": "2012-10-17", "Statement": statements}
+    return {
+        role: {"Version": "2012-10-17", "Statement": statements}
+        for role, statements in (("executors", executors), ("committer", committer))
+    }
 
 
 def _actions_of(options: ObjectOptions) -> tuple[str, ...]:
@@ -106,18 +129,21 @@ def lifecycle_rule(destination: Destination, days: int = DEFAULT_DAYS) -> dict[s
     return {"Rules": [rule]}
 
 
-def _statement(sid: str, actions: tuple[str, ...], resources: list[str]) -> dict[str, Any]:
-    return {"Sid": sid, "Effect": "Allow", "Action": list(actions), "Resource": resources}
+def _statement(
+    sid: str, actions: tuple[str, ...], resources: list[str], effect: str = "Allow"
+) -> dict[str, Any]:
+    return {"Sid": sid, "Effect": effect, "Action": sorted(actions), "Resource": resources}
 
 
 def _bucket(partition: str, bucket: str) -> str:
     return f"arn:{partition}:s3:::{bucket}"
 
 
-def _objects(partition: str, place: Destination, prefix: str) -> str:
+def _arn(partition: str, bucket: str, prefix: str, end: str) -> str:
+    """Return a pattern of keys: a prefix as it is, and an end with wildcards."""
     # IAM takes its wildcards and variables literally only in this form.
     literal = "".join(f"${{{char}}}" if char in "*?$" else char for char in prefix)
-    return f"{_bucket(partition, place.bucket)}/{literal}*"
+    return f"{_bucket(partition, bucket)}/{literal}{end}"
 
 
 def _is_below(place: Destination, above: Destination) -> bool:

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from typing import Any
 
 import pytest
 
-from airflow_s3commit.protocol.doctor.policy import RULE_ID, iam_policy, lifecycle_rule
+from airflow_s3commit.protocol.doctor.policy import RULE_ID, iam_policies, lifecycle_rule
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.s3.store import abort_days
+from tests.cases import each
+from tests.iam import allows
 
 FLIGHTS = Destination("lake", "flights/")
+HERE = "arn:aws:s3:::lake/flights/"
+
+COMMITTER, EXECUTORS = "committer", "executors"
 
 
-def _allows(policy: dict[str, Any], action: str, resource: str) -> bool:
-    """Judge as IAM does: any statement that names the action and matches the resource."""
-    return any(
-        action in statement["Action"]
-        and any(re.fullmatch(_pattern(named), resource) for named in statement["Resource"])
-        for statement in policy["Statement"]
-    )
-
-
-def _pattern(named: str) -> str:
-    """Return IAM's wildcard pattern as a regular expression; ``${*}`` is a literal star."""
-    pieces = re.split(r"(\$\{[*?$]\})", named)
-    return "".join(
-        re.escape(piece[2]) if piece.startswith("${") else fnmatch.translate(piece)[4:-3] for piece in pieces
-    )
+def policy_of(role: str, *args: Any, **arguments: Any) -> dict[str, Any]:
+    """Return the policy of a role."""
+    return iam_policies(*args, **arguments)[role]
 
 
 @pytest.mark.parametrize(
@@ -43,52 +34,85 @@ def _pattern(named: str) -> str:
         "s3:ListMultipartUploadParts",
     ],
 )
-def test_what_jobs_do_to_objects_is_allowed_below_the_destination_and_nowhere_else(action: str) -> None:
+def test_what_the_committer_does_is_allowed_below_the_destination_and_nowhere_else(action: str) -> None:
     """Objects of the destination may be used in every way that a job uses them; those beside it in none."""
-    policy = iam_policy(FLIGHTS)
-    assert _allows(policy, action, "arn:aws:s3:::lake/flights/dt=1/part-0.parquet")
-    assert _allows(policy, action, "arn:aws:s3:::lake/flights/_s3commit/store.json")
+    policy = policy_of(COMMITTER, FLIGHTS)
+    for key in ("dt=1/part-0.parquet", "_s3commit/log/1.json", "_SUCCESS", "__magic_job-1/x"):
+        assert allows(policy, action, HERE + key)
     for outside in ("lake/flights2/x", "lake/other/x", "lake/x", "elsewhere/flights/x"):
-        assert not _allows(policy, action, f"arn:aws:s3:::{outside}")
+        assert not allows(policy, action, f"arn:aws:s3:::{outside}")
 
 
-def test_listing_is_allowed_for_the_bucket_alone() -> None:
-    """The bucket may be listed, and its pending uploads; no other bucket may."""
-    policy = iam_policy(FLIGHTS)
+@each(
+    ("key", "allowed"),
+    [
+        ("dt=1/part-0.parquet", {"Get", "Put", "Abort"}),
+        ("__magic_job-1/stages/spark-1/tasks/0_1.pendingset", {"Get", "Put", "Abort", "Delete"}),
+        ("_s3commit/jobs/1.json", {"Get"}),
+        ("_s3commit/open/1/job.json", {"Get"}),
+        ("_s3commit/open/1/sealed.json", set()),
+        ("_s3commit/log/00000000000000000001.json", set()),
+        ("_s3commit/lists/1-2.jsonl", set()),
+        ("_s3commit/checkpoints/00000000000000000013.jsonl.gz", set()),
+        ("_SUCCESS", {"Get"}),
+        ("dt=1/_SUCCESS", {"Get"}),
+        ("../flights2/x", set()),
+    ],
+)
+def test_executors_write_data_and_stagings_alone(key: str, allowed: set[str]) -> None:
+    """Of the records of the destination they read receipts and how jobs are set up, and change none."""
+    policy = policy_of(EXECUTORS, FLIGHTS)
+    actions = {
+        "Get": "s3:GetObject",
+        "Put": "s3:PutObject",
+        "Delete": "s3:DeleteObject",
+        "Abort": "s3:AbortMultipartUpload",
+    }
+    resource = HERE + key if not key.startswith("../") else f"arn:aws:s3:::lake/{key[3:]}"
+    assert {name for name, action in actions.items() if allows(policy, action, resource)} == allowed
+
+
+@each("role", [COMMITTER, EXECUTORS])
+def test_listing_is_allowed_for_the_bucket_alone(role: str) -> None:
+    """The bucket may be listed, by the committer its pending uploads too; no other bucket may."""
+    policy = policy_of(role, FLIGHTS)
     for action in ("s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:GetLifecycleConfiguration"):
-        assert _allows(policy, action, "arn:aws:s3:::lake")
-        assert not _allows(policy, action, "arn:aws:s3:::elsewhere")
+        assert allows(policy, action, "arn:aws:s3:::lake") == (role == COMMITTER or action == "s3:ListBucket")
+        assert not allows(policy, action, "arn:aws:s3:::elsewhere")
 
 
-def test_staging_elsewhere_is_for_records_only() -> None:
-    """In another bucket a job may only keep records in staging folders; it uploads nothing there."""
-    policy = iam_policy(FLIGHTS, Destination("records", "jobs/"))
-    staged = "arn:aws:s3:::records/jobs/__magic_job-1/job.json"
+@each("role", [COMMITTER, EXECUTORS])
+def test_staging_elsewhere_is_for_stagings_only(role: str) -> None:
+    """In another bucket a job may only keep staging folders; it uploads nothing there."""
+    policy = policy_of(role, FLIGHTS, Destination("records", "jobs/"))
+    staged = "arn:aws:s3:::records/jobs/__magic_job-1/stages/x"
     for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject"):
-        assert _allows(policy, action, staged)
-        assert not _allows(policy, action, "arn:aws:s3:::records/jobs/other.json")
-    assert not _allows(policy, "s3:AbortMultipartUpload", staged)
-    assert _allows(policy, "s3:ListBucket", "arn:aws:s3:::records")
+        assert allows(policy, action, staged)
+        assert not allows(policy, action, "arn:aws:s3:::records/jobs/other.json")
+    assert not allows(policy, "s3:AbortMultipartUpload", staged)
+    assert allows(policy, "s3:ListBucket", "arn:aws:s3:::records")
 
 
 def test_staging_below_the_destination_needs_nothing_more() -> None:
-    """What the destination's statement allows is not repeated."""
-    assert iam_policy(FLIGHTS, Destination("lake", "flights/x/")) == iam_policy(FLIGHTS)
+    """What the destination's statements allow is not repeated."""
+    assert iam_policies(FLIGHTS, Destination("lake", "flights/x/")) == iam_policies(FLIGHTS)
 
 
-def test_wildcards_in_a_prefix_are_literal() -> None:
-    """A destination with a star in its name opens no other destination."""
-    policy = iam_policy(Destination("lake", "a*b?/"))
-    assert _allows(policy, "s3:PutObject", "arn:aws:s3:::lake/a*b?/x")
-    assert not _allows(policy, "s3:PutObject", "arn:aws:s3:::lake/aXbY/x")
+@each("role", [COMMITTER, EXECUTORS])
+def test_wildcards_in_a_prefix_are_literal(role: str) -> None:
+    """A destination with a star in its name opens, and closes, no other destination."""
+    policy = policy_of(role, Destination("lake", "a*b?/"))
+    assert allows(policy, "s3:PutObject", "arn:aws:s3:::lake/a*b?/x")
+    assert not allows(policy, "s3:PutObject", "arn:aws:s3:::lake/aXbY/x")
 
 
-def test_key_and_partition_are_named_where_they_are_needed() -> None:
+@each("role", [COMMITTER, EXECUTORS])
+def test_key_and_partition_are_named_where_they_are_needed(role: str) -> None:
     """A bucket that is encrypted with a key needs that key; AWS partitions have their own names."""
-    policy = iam_policy(FLIGHTS, kms_key="arn:aws-cn:kms:cn-north-1:1:key/k", partition="aws-cn")
-    assert _allows(policy, "kms:GenerateDataKey", "arn:aws-cn:kms:cn-north-1:1:key/k")
-    assert _allows(policy, "s3:PutObject", "arn:aws-cn:s3:::lake/flights/x")
-    assert not any("kms" in str(statement) for statement in iam_policy(FLIGHTS)["Statement"])
+    policy = policy_of(role, FLIGHTS, kms_key="arn:aws-cn:kms:cn-north-1:1:key/k", partition="aws-cn")
+    assert allows(policy, "kms:GenerateDataKey", "arn:aws-cn:kms:cn-north-1:1:key/k")
+    assert allows(policy, "s3:PutObject", "arn:aws-cn:s3:::lake/flights/x")
+    assert not any("kms" in str(statement) for statement in policy_of(role, FLIGHTS)["Statement"])
 
 
 def test_the_printed_lifecycle_rule_is_recognised() -> None:
@@ -101,17 +125,18 @@ def test_the_printed_lifecycle_rule_is_recognised() -> None:
         lifecycle_rule(FLIGHTS, 0)
 
 
-def test_object_options_need_more() -> None:
+@each("role", [COMMITTER, EXECUTORS])
+def test_object_options_need_more(role: str) -> None:
     """Tags, an ACL and a key each add what AWS requires; without them nothing is added."""
     key = "arn:aws:kms:eu-central-1:111122223333:key/abcd"
     asked = ObjectOptions(
         sse="aws:kms", sse_kms_key_id=key, acl="bucket-owner-full-control", tags={"team": "flights"}
     )
-    policy = iam_policy(FLIGHTS, Destination("records", "x/"), object_options=asked)
-    data, records = "arn:aws:s3:::lake/flights/a", "arn:aws:s3:::records/x/__magic_job-1/job.json"
+    policy = policy_of(role, FLIGHTS, Destination("records", "x/"), object_options=asked)
+    data, records = "arn:aws:s3:::lake/flights/a", "arn:aws:s3:::records/x/__magic_job-1/stages/x"
     for action in ("s3:PutObjectTagging", "s3:PutObjectAcl"):
-        assert _allows(policy, action, data)
-        assert not _allows(iam_policy(FLIGHTS), action, data)
-    assert _allows(policy, "s3:PutObjectAcl", records)
-    assert not _allows(policy, "s3:PutObjectTagging", records)
-    assert _allows(policy, "kms:GenerateDataKey", key)
+        assert allows(policy, action, data)
+        assert not allows(policy_of(role, FLIGHTS), action, data)
+    assert allows(policy, "s3:PutObjectAcl", records)
+    assert not allows(policy, "s3:PutObjectTagging", records)
+    assert allows(policy, "kms:GenerateDataKey", key)
