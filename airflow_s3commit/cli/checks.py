@@ -17,7 +17,7 @@ from airflow_s3commit.cli.report import BLANK, Facts, Line, View, labelled
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import CommandLines, NextStep
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine, object_probes
-from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policy, lifecycle_rule
+from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policies, lifecycle_rule
 from airflow_s3commit.protocol.doctor.probes import DATA_PROBES, RECORD_PROBES
 from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS
 from airflow_s3commit.protocol.inspect.verify_dataset import FileDifferences, VerifyReport, verify_manifest
@@ -42,7 +42,7 @@ _MARKS = {
     summary="Check that a bucket supports jobs; print policies.",
     examples="""
     s3commit doctor s3://lake/flights/
-    s3commit doctor s3://lake/flights/ --policy > policy.json
+    s3commit doctor s3://lake/flights/ --policy | jq .executors > executors.json
     s3commit doctor s3://lake/flights/ --object-option sse=aws:kms --object-option tags.team=flights
     s3commit doctor s3://lake/flights/ --lifecycle --days 14
     s3commit doctor s3://lake/flights/ --json | jq '.checks[] | select(.verdict == "failed")'
@@ -50,7 +50,7 @@ _MARKS = {
     staging=True,
 )
 @click.option(
-    "--policy", is_flag=True, help="Print the IAM policy that a pipeline's role needs; run no checks."
+    "--policy", is_flag=True, help="Print the IAM policies of executors and of the committer; run no checks."
 )
 @click.option(
     "--lifecycle", is_flag=True, help="Print a lifecycle rule for incomplete uploads; run no checks."
@@ -97,7 +97,7 @@ def _print_documents(
 ) -> ExitCode:
     documents = {}
     if policy:
-        documents["policy"] = iam_policy(
+        documents["policy"] = iam_policies(
             session.destination,
             session.staging_root,
             kms_key=kms_key,

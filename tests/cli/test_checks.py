@@ -55,12 +55,13 @@ def test_a_missing_bucket_fails(store: MemoryStore, run: RunProgram) -> None:
     assert "NOT fit for jobs" in result.stdout
 
 
-def test_the_policy_is_printed_ready_to_paste(lake: Lake, run: RunProgram) -> None:
+def test_the_policies_are_printed_ready_to_paste(lake: Lake, run: RunProgram) -> None:
     """The standard output is pure JSON, and the store is not asked."""
     result = run("doctor", DEST, "--policy", "--staging", "s3://records/x/", "--region", "cn-north-1")
-    policy = json.loads(result.stdout)
-    assert policy["Version"] == "2012-10-17"
-    assert policy["Statement"][0]["Resource"] == ["arn:aws-cn:s3:::lake/flights/*"]
+    for role in ("executors", "committer"):
+        policy = json.loads(result.stdout)[role]
+        assert policy["Version"] == "2012-10-17"
+        assert policy["Statement"][0]["Resource"] == ["arn:aws-cn:s3:::lake/flights/*"]
     assert "records" in result.stdout
     assert lake.store.calls == []
     key = "arn:aws:kms:eu-west-1:1:key/k"

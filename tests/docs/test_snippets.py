@@ -24,7 +24,7 @@ import yaml
 
 from airflow_s3commit import Destination, Job, JobOptions, MemoryStore
 from airflow_s3commit.cli.app import program
-from airflow_s3commit.protocol.doctor.policy import iam_policy, lifecycle_rule
+from airflow_s3commit.protocol.doctor.policy import iam_policies, lifecycle_rule
 from tests.cases import each
 from tests.docs.blocks import ROOT, Block, all_blocks
 
@@ -209,7 +209,7 @@ def test_shown_policies_are_the_ones_that_are_printed(block: Block) -> None:
     kind, _, rest = block.mark.partition(" of ")
     uri, *days = rest.split()
     place = Destination.parse(uri)
-    printed = iam_policy(place) if kind == "policy" else lifecycle_rule(place, int(days[0]))
+    printed = lifecycle_rule(place, int(days[0])) if days else iam_policies(place)[kind]
     assert json.loads(block.text) == printed
 
 
@@ -223,6 +223,6 @@ def test_marks_are_known() -> None:
     """A mark that nothing reads would be a snippet that nothing checks."""
     known = re.compile(
         r"run|output|not run, .+|dag|memory (store|job|sealed|committed)|pytest|seaweedfs|"
-        r"(policy|lifecycle) of .+|"
+        r"(executors|committer|lifecycle) of .+|"
     )
     assert [str(b) for b in all_blocks(*LANGUAGES) if not known.fullmatch(b.mark)] == []
