@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.manifests import latest_manifest, manifest_files, read_manifest
     from airflow_s3commit.protocol.metadata.registry import register_destination
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, JobState
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealReference
     from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
+    from airflow_s3commit.protocol.steps.manifests import latest_manifest, manifest_files, read_manifest
     from airflow_s3commit.protocol.steps.preview import Preview
     from airflow_s3commit.protocol.steps.progress import Progress
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
@@ -172,7 +172,9 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.inspect.verify_dataset": ("VerifyReport", "verify_manifest"),
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
-            "airflow_s3commit.protocol.manifests": ("latest_manifest", "manifest_files", "read_manifest"),
+            "airflow_s3commit.protocol.steps.manifests": (
+                "latest_manifest", "manifest_files", "read_manifest",
+            ),
             "airflow_s3commit.protocol.metadata.registry": ("register_destination",),
             "airflow_s3commit.protocol.model.destination": ("Destination",),
             "airflow_s3commit.protocol.model.job": ("AbortReport", "JobOptions", "JobReference", "JobState"),

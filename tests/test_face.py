@@ -96,15 +96,16 @@ def _check_arguments(function: object, text: str) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_every_field_is_explained(face: str) -> None:
-    """A record, report or setting explains each of its fields."""
+    """A record, report or setting explains each of its fields, itself or where it inherits them."""
     module = importlib.import_module(face)
     for name in set(module.__all__) - VALUES:
         kind = getattr(module, name)
         fields = getattr(kind, "__struct_fields__", ())
         if "__dataclass_fields__" in vars(kind) and kind.__module__.startswith("airflow_s3commit."):
             fields = [field.name for field in dataclasses.fields(kind) if field.name[0] != "_"]
+        text = "\n".join(base.__doc__ or "" for base in getattr(kind, "__mro__", (kind,)))
         for field in fields:
-            explained = re.search(rf"^ *(:param )?{field}:", kind.__doc__ or "", re.MULTILINE)
+            explained = re.search(rf"^ *(:param )?{field}:", text, re.MULTILINE)
             assert explained, f"{face}.{name} does not explain {field}"
 
 

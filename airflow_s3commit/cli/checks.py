@@ -24,8 +24,8 @@ from airflow_s3commit.protocol.inspect.verify_dataset import FileDifferences, Ve
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
 from airflow_s3commit.protocol.inspect.verify_table import Beside, TableReport, verify_table
-from airflow_s3commit.protocol.manifests import find_manifest
 from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.steps.manifests import find_manifest
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.forwarding import ForwardingStore
 

@@ -236,7 +236,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         unended = {one.job_id: one for one in self._open_jobs(facts)}
         endings = latest_endings(self.hook.store, self._place, _MOST_ENDINGS)
         ended = {one.job_id: one for one in endings if is_same_task(facts, one.context)}
-        known = {one.job_id: one.context for one in (*unended.values(), *ended.values())}
+        known = {job_id: one.context for job_id, one in unended.items()}
+        known |= {job_id: one.context for job_id, one in ended.items()}
         if not known:
             return None
         job_id = max(known, key=lambda one: place_in_order(known[one], one))

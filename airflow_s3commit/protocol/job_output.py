@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Self
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.protocol.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.model.codec import MIB
@@ -17,6 +16,7 @@ from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
 from airflow_s3commit.protocol.steps.collect import collect_stage
+from airflow_s3commit.protocol.steps.manifests import find_manifest
 from airflow_s3commit.protocol.steps.setup import load_job, recorded
 from airflow_s3commit.protocol.steps.stage import seal_stage
 from airflow_s3commit.protocol.steps.state import find_state

@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
+from airflow_s3commit.protocol.model.log import LogEntry
 
 from airflow_s3commit import FileEntry, ManifestRecord, StateRecord
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord
-from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import (

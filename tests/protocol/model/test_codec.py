@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
-from airflow_s3commit.protocol.manifests import manifest_files, read_manifest
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.fitness import read_time
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
@@ -29,6 +28,7 @@ from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtr
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealedTask
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.protocol.steps import checkpoint
+from airflow_s3commit.protocol.steps.manifests import manifest_files, read_manifest
 from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, apart
 from tests.protocol.model.test_records import of_job
 

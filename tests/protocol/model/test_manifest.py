@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
-from airflow_s3commit.protocol.manifests import latest_manifest, manifest_files, read_manifest, read_success
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.entry import Entry
@@ -20,6 +19,12 @@ from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.file_list import WITHIN_BYTES
+from airflow_s3commit.protocol.steps.manifests import (
+    latest_manifest,
+    manifest_files,
+    read_manifest,
+    read_success,
+)
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, apart, named
 from tests.protocol.model.test_records import golden
 
