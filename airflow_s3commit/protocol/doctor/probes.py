@@ -23,6 +23,7 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
     StoreRejected,
 )
+from airflow_s3commit.protocol.doctor.fencing import missing_conditions
 from airflow_s3commit.protocol.metadata.fitness import (
     BODY,
     LISTED,
@@ -197,9 +198,6 @@ _SKEW_REFUSED = 900.0
 #: Fewest days after which a lifecycle rule may abort pending uploads without danger to jobs.
 _SAFE_DAYS = 2
 
-#: The remedy for a store without conditional writes.
-UNFENCED = "use another store, or a newer version of this one"
-
 
 def _bucket(sandbox: Sandbox) -> Finding:
     try:
@@ -258,43 +256,11 @@ def _clock(sandbox: Sandbox) -> Finding:
     return Finding("ok", says)
 
 
-def _create_only(sandbox: Sandbox) -> Finding:
-    key = sandbox.key("created")
-    sandbox.store.put(sandbox.bucket, key, BODY, if_none_match=True)
-    try:
-        sandbox.store.put(sandbox.bucket, key, b"another", if_none_match=True)
-    except PreconditionFailed:
-        return Finding("ok", "a second If-None-Match: * write is refused")
-    return _ignored("If-None-Match: *")
-
-
-def _compare_and_swap(sandbox: Sandbox) -> Finding:
-    etag = sandbox.put("swapped")
-    key = sandbox.key("swapped")
-    try:
-        sandbox.store.put(sandbox.bucket, key, b"another", if_match=NO_ETAG)
-    except PreconditionFailed:
-        pass
-    else:
-        return _ignored("If-Match")
-    try:
-        sandbox.store.put(sandbox.bucket, key, b"a third", if_match=etag)
-    except PreconditionFailed:
-        return Finding(
-            "failed",
-            "the store refuses a write with If-Match even if the object has the ETag, in quotes and without",
-            UNFENCED,
-        )
-    how = " without quotes" if sandbox.store.profile(sandbox.bucket).bare_etags else ""
-    return Finding("ok", f"If-Match writes succeed with the object's ETag{how}, and are refused with another")
-
-
-def _ignored(condition: str) -> Finding:
-    return Finding(
-        "failed",
-        f"the store ignores {condition}: nothing keeps two concurrent commits apart",
-        UNFENCED,
-    )
+def _fencing(sandbox: Sandbox) -> Finding:
+    missing = missing_conditions(sandbox.store, sandbox.bucket, sandbox.key("fencing"))
+    if missing:
+        return Finding("failed", "; ".join(missing), "use another store, or a newer version of this one")
+    return Finding("ok", "two concurrent commits are kept apart")
 
 
 def _conditional_delete(sandbox: Sandbox) -> Finding:
@@ -442,8 +408,7 @@ RECORD_PROBES = (
     Probe("directory", _directory, ("bucket",)),
     Probe("objects", _objects, ("bucket",)),
     Probe("pages of objects", _pages, ("objects",)),
-    Probe("conditional create", _create_only, ("objects",)),
-    Probe("compare and swap", _compare_and_swap, ("objects",)),
+    Probe("fencing", _fencing, ("objects",)),
     Probe("conditional delete", _conditional_delete, ("objects",)),
 )
 

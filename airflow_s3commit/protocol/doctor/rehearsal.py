@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from airflow_s3commit.protocol.doctor.fencing import missing_conditions
-from airflow_s3commit.protocol.doctor.probes import UNFENCED, Finding, Probe, Sandbox
+from airflow_s3commit.protocol.doctor.probes import Finding, Probe, Sandbox
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.fitness import BODY
 from airflow_s3commit.protocol.metadata.records import exists
@@ -34,14 +33,6 @@ _MISSED = (
 )
 
 
-def _fencing(sandbox: Sandbox) -> Finding:
-    sandbox.rehearsed = True
-    missing = missing_conditions(sandbox.store, sandbox.bucket, sandbox.key("fencing"))
-    if missing:
-        return Finding("failed", "; ".join(missing), UNFENCED)
-    return Finding("ok", "two concurrent commits are kept apart")
-
-
 def _pages(sandbox: Sandbox) -> Finding:
     begun = {sandbox.begin(f"page-{number}", {})[1] for number in range(_UPLOADS)}
     listed = {
@@ -64,6 +55,7 @@ def _pages(sandbox: Sandbox) -> Finding:
 
 
 def _commit(sandbox: Sandbox) -> Finding:
+    sandbox.rehearsed = True
     for _ in range(_COMMITS):
         with _job(sandbox, "append") as writer:
             _write(writer)
@@ -88,16 +80,6 @@ def _replace(sandbox: Sandbox) -> Finding:
             "use another store, or only append: readers by listing would see replaced files",
         )
     return Finding("ok", "a job replaced the files of a partition")
-
-
-def _retain(sandbox: Sandbox) -> Finding:
-    before = _files(sandbox)
-    with _job(sandbox, "replace", retain="1h") as writer:
-        _write(writer)
-    left = _files(sandbox)
-    if not before <= left or len(left) != len(before) + 1:
-        return Finding("failed", "a replace did not retain the replaced files", "use another store")
-    return Finding("ok", "a replace retained the replaced files for a later sweep")
 
 
 def _abort(sandbox: Sandbox) -> Finding:
@@ -132,23 +114,13 @@ def _home(sandbox: Sandbox) -> Destination:
     return sandbox.home.below("rehearsal")
 
 
-def _options(conflict_mode: ConflictMode, retain: str = "0s") -> JobOptions:
-    return JobOptions(
-        committer="magic",
-        conflict_mode=conflict_mode,
-        retain=retain,
-        track_pending="s3",
-    )
+def _options(conflict_mode: ConflictMode) -> JobOptions:
+    return JobOptions(committer="magic", conflict_mode=conflict_mode, track_pending="s3")
 
 
-def _job(
-    sandbox: Sandbox, conflict_mode: ConflictMode, retain: str = "0s"
-) -> AbstractContextManager[JobWriter]:
+def _job(sandbox: Sandbox, conflict_mode: ConflictMode) -> AbstractContextManager[JobWriter]:
     return write_job(
-        _home(sandbox),
-        store=sandbox.store,
-        job_options=_options(conflict_mode, retain),
-        clock=sandbox.clock,
+        _home(sandbox), store=sandbox.store, job_options=_options(conflict_mode), clock=sandbox.clock
     )
 
 
@@ -174,11 +146,9 @@ def _files(sandbox: Sandbox) -> set[str]:
 
 #: Rehearsals, in an order in which each finds what those before it left.
 REHEARSALS = (
-    Probe("fencing", _fencing, ("objects",)),
     Probe("pages of uploads", _pages, ("list uploads",)),
     Probe("commit", _commit, ("objects", "complete uploads", "uploads of several parts", "fencing")),
     Probe("replace", _replace, ("commit",)),
-    Probe("retention", _retain, ("commit",)),
     Probe("abort", _abort, ("commit",)),
     Probe("sweep", _sweep, ("commit",)),
 )
