@@ -63,12 +63,17 @@ class Beside(Struct, frozen=True, kw_only=True):
 class TableReport(FileDifferences, kw_only=True):
     """Differences between a table at a generation and what is in its destination.
 
-    Beside the attributes of `FileDifferences`, about the files of the generation, it has:
-
     Attributes:
         destination: URI of the table.
         generation: The generation; None if the log is too damaged to know the table, whose files are then not
             compared.
+        files: Number of files that its commits list.
+        intact: Number of files that exist unchanged, by their ETag or by the upload id in their metadata.
+        by_size: Number of files that exist with the right size, and cannot be compared further.
+        missing_count: Number of files that do not exist, and that no later commit replaced.
+        missing: Keys of the first `MAX_NAMED` missing files.
+        changed_count: Number of keys with another object: somebody overwrote the file.
+        changed: The first `MAX_NAMED` changed files.
         later: Number of objects of commits after the generation.
         retained: Number of files that the table had, and that are retained.
         removed: Number of files that are gone or changed because a later commit replaced them, and of objects
