@@ -19,6 +19,7 @@ from msgspec import UNSET, Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
 from airflow_s3commit.protocol.inspect.open_jobs import OpenJob, find_open
+from airflow_s3commit.protocol.inspect.staging import is_id
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
@@ -160,10 +161,9 @@ class LogCheck:
                 self._take(read)
                 if read.entry.job_id is not None:
                     self.unfinished[read.entry.job_id] = self.ended[read.entry.job_id]
-                if self.newest is not None:
-                    if self.newest is self.table:
-                        self.newest = copy.deepcopy(self.table)
-                    self._mark(read.entry, self.newest.apply(read.entry, read.sha256).pieces)
+                if self.newest is self.table:
+                    self.newest = copy.deepcopy(self.table)
+                self.newest = self._applied(self.newest, read)
         except InvalidRecord as error:
             self._add(entry_key(self.destination, self.head + 1), str(error), _NO_ENTRY)
 
@@ -208,8 +208,8 @@ class LogCheck:
                     continue
                 good.append(read)
                 self._take(read)
+                fold = self._applied(fold, read)
                 if fold is not None:
-                    self._mark(read.entry, fold.apply(read.entry, read.sha256).pieces)
                     self._compare_checkpoint(fold, checkpoints)
                     if number == self.generation:
                         self.table = copy.deepcopy(fold)
@@ -254,6 +254,9 @@ class LogCheck:
         if (before or number == 1) and entry.prev != before:
             self._add(key, f"does not follow entry {number - 1}", _NO_ENTRY)
             return None
+        if entry.job_id is not None and not is_id(entry.job_id):
+            self._add(key, "is of a job with an impossible id", _NO_ENTRY)
+            return None
         return outcome
 
     def _take(self, read: Read) -> None:
@@ -268,6 +271,17 @@ class LogCheck:
             self._lists[entry.number] = Source(entry.number, entry.job_id, commit.files_sha256, False, {})
         elif sha256(b"".join(bytes(line) + b"\n" for line in commit.within)) != commit.files_sha256:
             self.add_list(entry.number, "has another list of files within than it names")
+
+    def _applied(self, table: Table | None, read: Read) -> Table | None:
+        """Return a table after an entry; None if the entry cannot follow, or there was none before."""
+        if table is None:
+            return None
+        try:
+            self._mark(read.entry, table.apply(read.entry, read.sha256).pieces)
+        except InvalidRecord as error:
+            self._add(entry_key(self.destination, read.entry.number), str(error), _NO_ENTRY)
+            return None
+        return table
 
     def _mark(self, entry: Entry, left: Iterable[str]) -> None:
         """Take into account the markers of partitions that a commit writes or takes away."""

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct
 
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.sealed_job import Counts
@@ -110,7 +111,16 @@ class Table:
             entry: The entry after the head.
             sha256: SHA-256 of its bytes.
 
+        Raises:
+            InvalidRecord: It restores what is not in place. The table is as before.
+
         """
+        for name, numbers in entry.commit.restores.items() if entry.commit is not None else ():
+            if len({*numbers}) < len(numbers) or not all(self.can_restore(name, one) for one in numbers):
+                raise InvalidRecord(
+                    f"entry {entry.number} of the log of {entry.destination} restores files of generations"
+                    f" {numbers[:5]} in {name[:200]!r}, which are not all in place"
+                )
         self.head = Position(entry.number, sha256)
         if entry.frees:
             for deleted in self.freed.values():

@@ -304,6 +304,23 @@ def test_a_list_with_other_totals_than_its_entry_is_named() -> None:
     assert "counts 4" in findings(lake)[LOG[2]][0]
 
 
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"job_id": "../x"}, "impossible id"), ({"restores": {"dt=1": [9]}}, "not all in place")],
+)
+def test_a_forged_entry_that_follows_is_named(changes: dict[str, object], problem: str) -> None:
+    """The chain does not show a forgery of the newest entry; what it says may."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    forged = json.loads(lake.get(HOME + LOG[2]))
+    if "restores" in changes:
+        forged["commit"] |= changes
+    else:
+        forged |= changes
+    lake.store.put(BUCKET, HOME + LOG[2], json.dumps(forged).encode())
+    assert problem in findings(lake)[LOG[2]][0]
+
+
 def test_the_newest_entry_may_lack_its_receipt() -> None:
     """The process that creates the next entry writes it, also one that comes while the log is verified."""
     lake = Lake()

@@ -254,6 +254,18 @@ def test_a_rollback_restores_the_schemas() -> None:
     assert {one: kept.pieces for one, kept in table.retained.items()} == {3: {"dt=1": [2]}}
 
 
+@each("restores", [{"dt=1": [9]}, {"dt=9": [1]}, {"dt=1": [3]}, {"dt=1": [1, 1]}])
+def test_an_entry_that_restores_what_is_not_in_place_is_refused(restores: dict[str, list[int]]) -> None:
+    """A forged rollback is named when it is read, and not by the first reader of its files."""
+    table = Table()
+    table.apply(entry(1, "dt=1"), "a")
+    table.apply(entry(2, "dt=1", takes="partitions", retain=60), "b")
+    live = dict(table.live)
+    with pytest.raises(InvalidRecord, match="restores files of generations"):
+        table.apply(entry(3, restores=restores, rolled_back_to=1), "c")
+    assert (table.live, table.head.number) == (live, 2)
+
+
 def test_a_release_frees_once_and_is_then_forgotten() -> None:
     """What a release frees may be there until the next one; what earlier ones freed is forgotten."""
     table = fold(
