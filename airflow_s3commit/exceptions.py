@@ -201,15 +201,12 @@ class HistoryRewound(Refused):
 class DestinationNotEmpty(Refused):
     """Conflict mode ``fail``: the destination, or a partition the job writes, has data.
 
-    If another job committed first while this one was publishing, this one is rolled back.
+    If another job committed first while this one was publishing, this one is aborted.
     """
 
 
 class DestinationChanged(Refused):
-    """The partitions changed after the commit was planned: plan again.
-
-    If the job was rolled back, because other jobs kept committing to its partitions, write the data again.
-    """
+    """The partitions changed after the commit was previewed, or a file after it was committed."""
 
 
 class DuplicateOutput(Refused):

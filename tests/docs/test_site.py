@@ -49,7 +49,7 @@ def test_references_are_filled_in(site: Path) -> None:
         "reference/exceptions": ("OutcomeUnknown", "may have happened"),
         "reference/job-options": ("track_pending", "pendingset_format"),
         "reference/operators": ("S3CommitSetupOperator", "conflict_mode", "kill_window"),
-        "reference/records": ("ManifestRecord", "files_sha256", "destinationKey"),
+        "reference/records": ("Manifest", "files_sha256", "destinationKey"),
         "reference/spark": ("partitionBy", "spark.s3commit.job.id", "write_pending"),
     }
     for page, words in expected.items():

@@ -84,8 +84,6 @@ def _prepared(what: str) -> dict[str, Any]:
         written = task.commit()
     job.seal_stage("load", "1", [written])
     job.seal()
-    if what == "sealed":
-        job.plan()
     if what == "committed":
         names["manifest"] = job.commit()
     return names | {"reference": job.reference, "job": job}

@@ -203,10 +203,10 @@ def test_a_night_that_fails_leaves_nothing(outcomes, seaweed_store: S3Store, pla
     assert list(seaweed_store.list_objects("lake", f"{place.prefix}flights/dt={NEXT}")) == []
 
 
-def test_mapped_stages_and_mapped_shards_are_one_commit(
+def test_mapped_stages_and_mapped_parts_are_one_commit(
     outcomes, seaweed_store: S3Store, place: Destination
 ) -> None:
-    """Six stage instances of two tables are committed by two shards, after an approval."""
+    """Six stage instances of two tables are committed in two parts, after an approval."""
     approved = outcomes["approved"]
     assert approved["state"] == "success", approved["tasks"]
     assert approved["xcoms"]["refresh.audit"]["decision"]["approved_by"] == "alice"
@@ -214,8 +214,7 @@ def test_mapped_stages_and_mapped_shards_are_one_commit(
     assert [stage["stage"] for stage in stages] == [
         f"refresh.{table}.{number}" for table in TABLES for number in range(3)
     ]
-    assert approved["xcoms"]["refresh.commit_begin"] == [0, 1]
-    assert {approved["tasks"][f"refresh.commit_shards[{number}]"] for number in (0, 1)} == {"success"}
+    assert {approved["tasks"][f"refresh.commit_parts[{number}]"] for number in (0, 1)} == {"success"}
     summary = approved["xcoms"]["refresh.commit"]
     assert (summary["files"], summary["partitions"]) == (6, 6)
     nyc = Destination.parse(f"{place.uri}nyc/")

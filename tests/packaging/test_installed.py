@@ -83,7 +83,7 @@ with job.task_attempt("s", "1", "t", "1", threads=0) as attempt:
     with attempt.open("dt=1/a.csv") as file:
         file.write(b"1,2")
     job.seal_stage("s", "1", [attempt.commit()])
-job.seal(); job.plan()
+job.seal()
 print(airflow_s3commit.__version__, job.commit().counts.files)
 """
     done = run(installed, "python", "-c", program, cwd=tmp_path)
