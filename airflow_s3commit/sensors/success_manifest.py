@@ -169,7 +169,7 @@ class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
 
         try:
             self._view.refresh()
-            look = self._search.look()
+            look = self._search.look(self._view)
         except S3CommitError as error:
             outcome = outcome_of(error)
             if outcome in FINAL:
@@ -261,7 +261,7 @@ class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
     def _search(self) -> ManifestSearch:
         from airflow_s3commit.protocol.watch.search import ManifestSearch  # noqa: PLC0415 - keeps parsing light
 
-        return ManifestSearch(self._view, self._wanted(), depth=self.search_depth)
+        return ManifestSearch(self._wanted(), depth=self.search_depth)
 
     def _wanted(self) -> Criteria:
         from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415 - keeps DAG parsing light

@@ -26,7 +26,7 @@ from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
-    from airflow_s3commit.protocol.watch.search import Outcome, SharedPoller, Waiter
+    from airflow_s3commit.protocol.watch.search import ManifestSearch, Outcome, SharedPoller
     from airflow_s3commit.xcom import JsonObject
 
 #: Seconds for which a search retries its requests; the next search is due soon after.
@@ -165,16 +165,16 @@ class S3SuccessManifestTrigger(ManifestTrigger):
             due = poller.next_due(self.poke_interval)
             await asyncio.sleep(due if left is None else min(due, left))
 
-    def _join(self) -> tuple[SharedPoller, Waiter]:
+    def _join(self) -> tuple[SharedPoller, ManifestSearch]:
         """Join the shared searches at the destination."""
         from airflow_s3commit.protocol.watch.search import (  # noqa: PLC0415
             Criteria,
-            Waiter,
+            ManifestSearch,
             shared_poller,
         )
 
         key = (self.destination, self.aws_conn_id, self.region_name, self.verify)
-        wait = Waiter(Criteria.from_dict(self.wanted), depth=self.search_depth)
+        wait = ManifestSearch(Criteria.from_dict(self.wanted), depth=self.search_depth)
         return shared_poller(key, self._open), wait
 
     def _max_age(self, last: bool) -> float:

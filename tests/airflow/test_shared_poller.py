@@ -12,7 +12,7 @@ from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.protocol.watch.new_manifests import Snapshot
-from airflow_s3commit.protocol.watch.search import Criteria, SharedPoller, Waiter, shared_poller
+from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch, SharedPoller, shared_poller
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.triggers import S3SuccessManifestTrigger
 from tests.airflow.runs import DAY, FLIGHTS, commit
@@ -49,9 +49,9 @@ def requests(counted: CountingStore) -> int:
     return sum(counted.counters.values())
 
 
-def waiting_for(**asked: Any) -> Waiter:
+def waiting_for(**asked: Any) -> ManifestSearch:
     """Return a waiter."""
-    return Waiter(Criteria.of(**asked))
+    return ManifestSearch(Criteria.of(**asked))
 
 
 def test_a_thousand_triggers_at_ten_destinations(counted, store) -> None:

@@ -46,7 +46,7 @@ def test_another_program_s_marker_is_named_and_ignored(store, context, marker, s
     store.put("lake", "flights/_SUCCESS", marker)
     waiting = sensor()
     assert waiting.poke(context) is False
-    assert said in waiting._search.look()[1]
+    assert said in waiting._search.look(waiting._view)[1]
 
 
 def test_it_returns_the_summary_of_the_right_manifest(store, context) -> None:

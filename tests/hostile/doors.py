@@ -112,11 +112,11 @@ def _dataset(lake: GuardedLake) -> None:
 def _sensor(lake: GuardedLake) -> None:
     view = Snapshot(lake.store, _place(lake), depth=3)
     wanted = Criteria.of(context={"dag_id": "x"}, newer_than="2020-01-01", partitions=["dt=1"], min_files=5)
-    searches = [ManifestSearch(view, one) for one in (wanted, Criteria.of(job=lake.job_id))]
+    searches = [ManifestSearch(one) for one in (wanted, Criteria.of(job=lake.job_id))]
     for _ in range(3):
         view.refresh()
         for search in searches:
-            search.look()
+            search.look(view)
 
 
 def _feed(lake: GuardedLake) -> None:

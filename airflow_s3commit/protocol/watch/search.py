@@ -259,7 +259,7 @@ def search_manifest(
     )
     view = Snapshot(store, Destination.of(destination), depth=depth)
     view.refresh()
-    return ManifestSearch(view, criteria, depth=depth).look().manifest
+    return ManifestSearch(criteria, depth=depth).look(view).manifest
 
 
 class ManifestSearch:
@@ -269,21 +269,22 @@ class ManifestSearch:
     changes: each is judged once.
 
     Args:
-        view: Snapshot of the destination; refresh it between two searches.
         criteria: What the manifest must meet.
         depth: Maximum number of commits to look at in one search, newest first.
 
     """
 
-    def __init__(self, view: Snapshot, criteria: Criteria, *, depth: int = 100) -> None:
-        self._view = view
+    def __init__(self, criteria: Criteria, *, depth: int = 100) -> None:
+        self.depth = depth
         self._criteria = criteria
-        self._depth = depth
         #: The conditions that each commit looked at so far does not meet, by its job.
         self._judged: dict[str, list[str]] = {}
 
-    def look(self) -> SearchResult:
-        """Search the snapshot once. Repeatable.
+    def look(self, view: Snapshot) -> SearchResult:
+        """Search a snapshot once. Repeatable.
+
+        Args:
+            view: Snapshot of the destination, always the same one; refresh it between two searches.
 
         Raises:
             NoSuchBucket: The destination's bucket does not exist.
@@ -292,28 +293,28 @@ class ManifestSearch:
         """
         try:
             if self._criteria.job_id is not None:
-                return self._look_up(self._criteria.job_id)
-            newest = list(self._find())
+                return self._look_up(view, self._criteria.job_id)
+            newest = list(self._find(view))
         except InvalidRecord as error:
             return SearchResult(None, str(error), _damage(error))
         if newest and not self._judged[newest[-1].job_id]:
-            return self._found(newest[-1])
+            return _found(newest[-1])
         if newest:
             return self._closest(newest)
-        return self._without_commits()
+        return _without_commits(view)
 
-    def _find(self) -> Iterator[Manifest]:
+    def _find(self, view: Snapshot) -> Iterator[Manifest]:
         """Yield the newest commits up to the one that meets the criteria."""
-        for manifest in self._view.newest(self._depth):
+        for manifest in view.newest(self.depth):
             if manifest.job_id not in self._judged:
                 self._judged[manifest.job_id] = self._criteria.unmet(manifest)
             yield manifest
             if not self._judged[manifest.job_id]:
                 return
 
-    def _look_up(self, job_id: str) -> SearchResult:
-        where = self._view.where(job_id)
-        end = self._view.end_of(job_id)
+    def _look_up(self, view: Snapshot, job_id: str) -> SearchResult:
+        where = view.where(job_id)
+        end = view.end_of(job_id)
         if end is None:
             return SearchResult(None, f"no {where} yet", "absent")
         if end.commit is None:
@@ -322,35 +323,37 @@ class ManifestSearch:
         unmet = self._criteria.unmet(manifest)
         if unmet:
             return SearchResult(None, f"{where} does not meet {'; '.join(unmet)}", "stale")
-        return self._found(manifest)
-
-    def _found(self, manifest: Manifest) -> SearchResult:
-        return SearchResult(manifest, f"manifest {self._view.where(manifest.job_id)}", "found")
+        return _found(manifest)
 
     def _closest(self, newest: list[Manifest]) -> SearchResult:
         """Return the result for the commit with the fewest unmet conditions, the newest of several."""
         closest = min(newest, key=lambda manifest: len(self._judged[manifest.job_id]))
         unmet = self._judged[closest.job_id]
         read = f"1 of {len(newest)} commits, the closest," if len(newest) > 1 else "the commit"
-        seen = f"{read} {self._view.where(closest.job_id)} does not meet {'; '.join(unmet)}"
+        seen = f"{read} {closest.uri} does not meet {'; '.join(unmet)}"
         if len(unmet) == 1 and unmet[0].startswith("newer_than:"):
             seen += "; if that commit is the one you wait for, leave newer_than out"
         return SearchResult(None, seen, "stale")
 
-    def _without_commits(self) -> SearchResult:
-        """Return the result for a place without commits, by what other programs have left there."""
-        where = self._view.where()
-        if self._view.has_log:
-            return SearchResult(None, f"no commit in {where} yet", "absent")
-        try:
-            self._view.success()
-        except NoSuchKey:
-            return SearchResult(None, f"no {where} yet", "absent")
-        except ForeignRecord as error:
-            return SearchResult(None, f"no {where}, and {error}", "empty")
-        except InvalidRecord as error:
-            return SearchResult(None, f"no {where}, and {error}", _damage(error))
-        return SearchResult(None, f"no {where}, and _SUCCESS is of another S3A committer", "foreign")
+
+def _found(manifest: Manifest) -> SearchResult:
+    return SearchResult(manifest, f"manifest {manifest.uri}", "found")
+
+
+def _without_commits(view: Snapshot) -> SearchResult:
+    """Return the result for a place without commits, by what other programs have left there."""
+    where = view.where()
+    if view.has_log:
+        return SearchResult(None, f"no commit in {where} yet", "absent")
+    try:
+        view.success()
+    except NoSuchKey:
+        return SearchResult(None, f"no {where} yet", "absent")
+    except ForeignRecord as error:
+        return SearchResult(None, f"no {where}, and {error}", "empty")
+    except InvalidRecord as error:
+        return SearchResult(None, f"no {where}, and {error}", _damage(error))
+    return SearchResult(None, f"no {where}, and _SUCCESS is of another S3A committer", "foreign")
 
 
 def _damage(error: InvalidRecord) -> Outcome:
@@ -390,49 +393,28 @@ class SharedPoller:
             return 0.0
         return max(0.0, self._polled_at + interval - self._clock())
 
-    async def look(self, waiter: Waiter, max_age: float) -> SearchResult:
-        """Search the snapshot for a waiter, after a poll if it is older than ``max_age`` seconds.
+    async def look(self, search: ManifestSearch, max_age: float) -> SearchResult:
+        """Search the snapshot for one waiter, after a poll if it is older than ``max_age`` seconds.
 
         Raises:
             S3CommitError: As `ManifestSearch.look`.
 
         """
         async with self._turn:
-            return await asyncio.to_thread(self._look, waiter, max_age)
+            return await asyncio.to_thread(self._look, search, max_age)
 
-    def _look(self, waiter: Waiter, max_age: float) -> SearchResult:
+    def _look(self, search: ManifestSearch, max_age: float) -> SearchResult:
         with self._polling:
             is_due = self._polled_at is None or self._clock() - self._polled_at >= max_age
             if is_due:
                 # Set before the request, so that after a failed poll the next one is due an interval later.
                 self._polled_at = self._clock()
             if self._view is None:
-                self._view = self._open_view()
-            self._view.depth = max(self._view.depth, waiter.depth)
+                self._view, is_due = self._open_view(), True
+            self._view.depth = max(self._view.depth, search.depth)
             if is_due:
                 self._view.refresh()
-            return waiter.search_in(self._view).look()
-
-
-class Waiter:
-    """One waiter: its criteria, and the state of its search.
-
-    Args:
-        criteria: What the manifest must meet.
-        depth: Maximum number of commits to look at in one search, newest first.
-
-    """
-
-    def __init__(self, criteria: Criteria, *, depth: int = 100) -> None:
-        self.depth = depth
-        self._criteria = criteria
-        self._search: ManifestSearch | None = None
-
-    def search_in(self, view: Snapshot) -> ManifestSearch:
-        """Return this waiter's search; the first call creates it."""
-        if self._search is None:
-            self._search = ManifestSearch(view, self._criteria, depth=self.depth)
-        return self._search
+            return search.look(self._view)
 
 
 #: The pollers of each event loop. A poller lives as long as one of its waiters.

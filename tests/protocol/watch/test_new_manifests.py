@@ -29,7 +29,7 @@ class Wait:
         self._lake = lake
         self._view = Snapshot(lake.store, Destination.parse(lake.destination), depth=depth)
         wanted = Criteria.of(**(criteria or {"run_id": "monday"}))  # type: ignore[arg-type]
-        self._search = ManifestSearch(self._view, wanted, depth=depth)
+        self._search = ManifestSearch(wanted, depth=depth)
         self.requests: list[tuple[str, str]] = []
 
     def look(self, times: int = 1) -> SearchResult:
@@ -37,7 +37,7 @@ class Wait:
         for _ in range(times):
             self._lake.store.calls.clear()
             self._view.refresh()
-            result = self._search.look()
+            result = self._search.look(self._view)
             self.requests = [(call.verb, call.key.removeprefix(HOME)) for call in self._lake.store.calls]
         return result
 
@@ -199,7 +199,7 @@ def test_a_copied_log_is_not_believed() -> None:
         lake.store.put(BUCKET, key.replace("flights/", "copy/"), lake.get(key))
     copy = Snapshot(lake.store, Destination.parse(f"s3://{BUCKET}/copy/"))
     copy.refresh()
-    found = ManifestSearch(copy, Criteria.of(run_id="monday")).look()
+    found = ManifestSearch(Criteria.of(run_id="monday")).look(copy)
     assert (found.manifest, found.outcome) == (None, "foreign")
     assert "is a copy" in found.seen
 
@@ -210,7 +210,7 @@ def test_an_error_lasts_until_the_next_look(error: Exception) -> None:
     lake = Lake()
     commit(lake)
     view = Snapshot(lake.store, Destination.parse(lake.destination))
-    searches = [ManifestSearch(view, Criteria.of(run_id="monday")) for _ in range(2)]
+    searches = [ManifestSearch(Criteria.of(run_id="monday")) for _ in range(2)]
     view.refresh()
     commit(lake, THEIRS, "monday")
 
@@ -222,9 +222,9 @@ def test_an_error_lasts_until_the_next_look(error: Exception) -> None:
     lake.store.rest()
     for search in searches:
         with pytest.raises(type(error)):
-            search.look()
+            search.look(view)
     view.refresh()
-    assert all(search.look().manifest is not None for search in searches)
+    assert all(search.look(view).manifest is not None for search in searches)
 
 
 @pytest.mark.parametrize(
