@@ -1,13 +1,11 @@
-"""Renders pages as HTML, with a style sheet, a small script, and charts of the jobs' timelines."""
+"""Renders pages as HTML, with a style sheet and a small script."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -28,158 +26,15 @@ from airflow_s3commit.present import (
     replacement,
     state,
 )
-from airflow_s3commit.protocol.inspect.history import EventName, TimelineEvent
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
-from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.forwarding import total_requests
-
-#: Size of a timeline in pixels.
-WIDTH = 960
-MARGIN = 80
-
-_ENDED = ("committed", "aborted")
-
-#: The states of a job that commits, in order.
-_COMMIT: tuple[EventName, ...] = ("open", "sealed", "committed")
 
 logger = logging.getLogger(__name__)
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A state on a timeline.
-
-    Attributes:
-        x: Horizontal position in pixels.
-        name: The state.
-        day: Date of the state; empty if the job has not reached it.
-        clock: Time of day, UTC; empty if the job has not reached it.
-        reached: Whether the job has reached the state.
-        current: Whether the job is in the state.
-        between: Time since the previous mark; empty if unknown.
-        note: Other events since the previous mark.
-
-    """
-
-    x: float
-    name: str
-    day: str
-    clock: str
-    reached: bool
-    current: bool
-    between: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The time that a job spent in a state, as a section of a bar.
-
-    Attributes:
-        x: Horizontal position of the start in pixels.
-        width: Width in pixels.
-        name: The state.
-        words: The state and its duration, as text.
-
-    """
-
-    x: float
-    width: float
-    name: str
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """The picture of a job's timeline, for a template.
-
-    Attributes:
-        marks: The states, from left to right.
-        spans: Their durations, in proportion; empty if fewer than two times are known.
-        words: The timeline as text, for screen readers.
-
-    """
-
-    marks: Sequence[Mark]
-    spans: Sequence[Span]
-    words: str
-
-
-def draw(events: Sequence[TimelineEvent], state: State | None, now: float | None) -> Picture:
-    """Return the picture of a job's timeline.
-
-    Args:
-        events: Events of the job, earliest first.
-        state: State of the job.
-        now: The store's time in seconds since the epoch; None if unknown.
-
-    """
-    reached = [event for event in events if event.name != "stage sealed"]
-    seals = [event for event in events if event.name == "stage sealed"]
-    names = [event.name for event in reached]
-    stages = f"{_format.several(len(seals), 'stage')} sealed" if seals else ""
-    ahead = list(_ahead(names, state))
-    marks = []
-    step = (WIDTH - 2 * MARGIN) / max(len(reached) + len(ahead) - 1, 1)
-    for number, event in enumerate(reached):
-        when = datetime.fromtimestamp(event.at, UTC)
-        marks.append(
-            Mark(
-                x=MARGIN + number * step,
-                name=event.name,
-                day=f"{when:%Y-%m-%d}",
-                clock=f"{when:%H:%M:%S}",
-                reached=True,
-                current=number == len(reached) - 1,
-                between=_duration(event.at - reached[number - 1].at) if number else "",
-                note=stages if event.name == "sealed" else "",
-            )
-        )
-    for number, name in enumerate(ahead, start=len(reached)):
-        marks.append(Mark(MARGIN + number * step, name, "", "", False, False, "", ""))
-    return Picture(marks, list(_spans(reached, state, now)), _as_text(reached, ahead))
-
-
-def _ahead(names: Sequence[EventName], state: State | None) -> Iterator[EventName]:
-    """Yield the states that the job has not reached yet."""
-    if state in _ENDED or state is None:
-        return
-    last = max((_COMMIT.index(name) for name in names if name in _COMMIT), default=-1)
-    yield from _COMMIT[last + 1 :]
-
-
-def _spans(reached: Sequence[TimelineEvent], state: State | None, now: float | None) -> Iterator[Span]:
-    ends = [event.at for event in reached[1:]]
-    if state not in _ENDED and now is not None and reached:
-        ends.append(max(now, reached[-1].at))
-    lengths = [max(end - event.at, 0.0) for event, end in zip(reached, ends, strict=False)]
-    total = sum(lengths)
-    if not total:
-        return
-    room, x = WIDTH - 2 * MARGIN, float(MARGIN)
-    for event, length in zip(reached, lengths, strict=False):
-        width = room * length / total
-        yield Span(x, width, event.name, f"{event.name}: {_duration(length)}")
-        x += width
-
-
-def _duration(seconds: float) -> str:
-    return _format.age(seconds) if seconds >= 1 else "<1 s"
-
-
-def _as_text(reached: Sequence[TimelineEvent], ahead: Sequence[str]) -> str:
-    words = [f"{one.name} at {_format.moment(int(one.at * 1000))}" for one in reached]
-    words += [f"not yet {name}" for name in ahead]
-    return "; ".join(words) or "no times are known"
-
-
-#: The timeline of a job whose times are not valid.
-_NO_TIMELINE = Picture([], [], "")
 
 
 class Pages:
@@ -255,7 +110,6 @@ class Pages:
             "job_view": job_view,
             "job": job,
             "facts": _safely(job, lambda: _facts(job_view), nothing),
-            "picture": _safely(job, lambda: draw(job_view.timeline, job.state, job_view.now), _NO_TIMELINE),
             "replaces": _safely(job, lambda: replacement(preview), "?") if preview else None,
             "steps": _safely(job, lambda: _steps(job_view, endpoint_url), nothing),
         }

@@ -16,12 +16,7 @@ from airflow_s3commit.operators.tries import is_same_task, place_in_order
 from airflow_s3commit.plugin.stores import Place
 from airflow_s3commit.present import published
 from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
-from airflow_s3commit.protocol.inspect.history import (
-    CommitProgress,
-    TimelineEvent,
-    commit_progress,
-    timeline,
-)
+from airflow_s3commit.protocol.inspect.history import CommitProgress, commit_progress
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, latest_endings, list_jobs
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import is_pattern, matches
@@ -131,12 +126,10 @@ class JobView:
     Attributes:
         place: Destination of the job.
         details: The details that ``s3commit show`` prints.
-        timeline: Events of the job, earliest first.
         partitions: Totals of the first partitions, from its manifest or seal.
         partition_count: Number of all partitions.
         replaced: The first files that its commit would replace now.
         progress: Progress of its commit; None unless it has begun and is not in the log.
-        now: The store's time in seconds since the epoch; None if unknown.
         successor: The job with which a later try of the same task has ended, so that this one is left over;
             None if there is none, or if this one has ended or its commit has begun.
 
@@ -144,12 +137,10 @@ class JobView:
 
     place: Place
     details: JobDetails
-    timeline: Sequence[TimelineEvent] = ()
     partitions: Mapping[str, Counts] = field(default_factory=dict)
     partition_count: int = 0
     replaced: Sequence[ReplacedFile] = ()
     progress: CommitProgress | None = None
-    now: float | None = None
     successor: JobSummary | None = None
 
     @property
@@ -172,18 +163,13 @@ def read_job(store: ObjectStore, place: Place, job_id: str) -> JobView:
     layout = Layout.of(place.destination, job_id)
     context = JobContext(store, layout).in_staging(summary.staging or "")
     partitions, replaced = _partitions_and_replaced(context, summary)
-    moments = timeline(context, summary)
-    age = summary.age
-    state_at = next((m.at for m in reversed(moments) if m.name == summary.state), None)
     return JobView(
         place,
         details,
-        timeline=moments,
         partitions=dict(islice(sorted(partitions.items()), MOST_PARTITIONS)),
         partition_count=len(partitions),
         replaced=replaced,
         progress=commit_progress(store, place.destination, [summary]).get(job_id),
-        now=state_at + age if state_at is not None and age is not None else None,
         successor=None if summary.has_ended or published(details) else _successor(store, place, summary),
     )
 

@@ -22,7 +22,6 @@ from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
 from airflow_s3commit.protocol.inspect.details import describe_job, preview_commit
-from airflow_s3commit.protocol.inspect.history import timeline
 from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs, pending_uploads
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
 from airflow_s3commit.protocol.sweep.apply import apply_sweep
@@ -57,7 +56,6 @@ def _list(lake: GuardedLake) -> None:
 def _describe(lake: GuardedLake) -> None:
     details = describe_job(lake.store, _place(lake), lake.job_id)
     json.dumps(details.to_dict())
-    timeline(lake.context(lake.job_id), details.summary)
 
 
 def _endings(lake: GuardedLake) -> None:

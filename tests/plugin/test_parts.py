@@ -16,10 +16,8 @@ import pytest
 from airflow_s3commit import Destination, MemoryStore
 from airflow_s3commit.exceptions import InvalidDestination
 from airflow_s3commit.plugin.auth import FORM_SECONDS, FormTokens
-from airflow_s3commit.plugin.render import draw
 from airflow_s3commit.plugin.service import DestinationService
 from airflow_s3commit.plugin.stores import Place, read_places
-from airflow_s3commit.protocol.inspect.history import TimelineEvent
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.store.forwarding import total_requests
 
@@ -105,48 +103,6 @@ def test_two_steps_of_one_job_are_not_confused(monkeypatch: pytest.MonkeyPatch) 
         return await first, second
 
     assert asyncio.run(both()) == ("recover by one", "abort by another")
-
-
-def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:
-    """Reached states come first, then those ahead; times in a state are drawn in proportion."""
-    moments = [
-        TimelineEvent(name="open", at=0.0),
-        TimelineEvent(name="stage sealed", at=80.0, what="a-1"),
-        TimelineEvent(name="stage sealed", at=90.0, what="b-1"),
-        TimelineEvent(name="sealed", at=100.0),
-    ]
-    picture = draw(moments, "sealed", now=400.0)
-    assert [(mark.name, mark.reached, mark.current) for mark in picture.marks] == [
-        ("open", True, False),
-        ("sealed", True, True),
-        ("committed", False, False),
-    ]
-    assert picture.marks[1].note == "2 stages sealed"
-    assert picture.marks[1].between == "1 min 40 s"
-    assert [mark.x for mark in picture.marks] == sorted({mark.x for mark in picture.marks})
-    assert [(span.name, span.words) for span in picture.spans] == [
-        ("open", "open: 1 min 40 s"),
-        ("sealed", "sealed: 5 min"),
-    ]
-    assert picture.spans[1].width == pytest.approx(3 * picture.spans[0].width)
-    assert "sealed at 1970-01-01 00:01:40 UTC" in picture.words
-
-
-@pytest.mark.parametrize(
-    ("names", "state", "ahead"),
-    [
-        (["open", "sealed"], "sealed", ["committed"]),
-        (["committing", "committed"], "committed", []),
-        (["aborted"], "aborted", []),
-        (["open"], "open", ["sealed", "committed"]),
-        ([], None, []),
-    ],
-)
-def test_what_is_ahead_depends_on_where_a_job_goes(names: list[str], state: str, ahead: list[str]) -> None:
-    """A job that has not ended can commit, and an ended one has no next state."""
-    moments = [TimelineEvent(name=name, at=float(at)) for at, name in enumerate(names)]  # type: ignore[arg-type]
-    picture = draw(moments, state, now=None)  # type: ignore[arg-type]
-    assert [mark.name for mark in picture.marks] == names + ahead
 
 
 def test_airflow_finds_the_plugin_by_its_entry_point() -> None:

@@ -1,1 +1,1 @@
-"""Read-only views of jobs: summaries, details, timelines, previews, verification and audits."""
+"""Read-only views of jobs: summaries, details, history, verification and audits."""

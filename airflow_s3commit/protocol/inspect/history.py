@@ -1,4 +1,4 @@
-"""What happened and when: the commits of a table, newest first, and the timeline of a job."""
+"""The commits of a table, newest first or as they come, and the progress of a job's commit."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from airflow_s3commit._clock import Clock
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
-from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
-from airflow_s3commit.protocol.model.layout import job_key, open_prefix, owner_of, seal_key
+from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.log import read_entry
@@ -95,72 +93,8 @@ def _is_told(entry: Entry) -> bool:
     return entry.commit is not None and (entry.job_id is not None or entry.commit.counts.files > 0)
 
 
-EventName: TypeAlias = Literal["open", "stage sealed", "sealed", "committing", "committed", "aborted"]
-
-#: Order of events within one second, by the protocol.
-_ORDER: tuple[EventName, ...] = ("open", "stage sealed", "sealed", "committing", "committed", "aborted")
-
 #: Maximum number of uploads to list for the progress: twenty requests.
 _MAX_LISTED = 20_000
-
-
-class TimelineEvent(Struct, frozen=True, kw_only=True):
-    """One event of a job.
-
-    Attributes:
-        name: The state that the job entered, or the step it completed.
-        at: Seconds since the epoch, by the store's clock unless ``estimated``.
-        what: For ``stage sealed``, the stage attempt as ``<stage>-<attempt>``; else None.
-        estimated: Whether the time is from the clock of the machine that ended the job.
-
-    """
-
-    name: EventName
-    at: float
-    what: str | None = None
-    estimated: bool = False
-
-
-def timeline(context: JobContext, summary: JobSummary) -> list[TimelineEvent]:
-    """Return the events of a job, earliest first. Reads only.
-
-    Events whose records are gone are missing. Of the end of a job the log tells the time, and of a commit how
-    long it took to complete the uploads.
-
-    Args:
-        context: The job.
-        summary: The job's summary.
-
-    Raises:
-        S3CommitError: A request failed.
-
-    """
-    found = list(_from_records(context)) if summary.staging is not None else []
-    # ``Last-Modified`` has whole seconds.
-    return sorted([*found, *_from_end(summary)], key=lambda event: (int(event.at), _ORDER.index(event.name)))
-
-
-def _from_records(context: JobContext) -> Iterator[TimelineEvent]:
-    home, stages = context.layout.destination, context.layout.stages
-    for info in context.store.list_objects(home.bucket, open_prefix(home, context.job_id)):
-        if info.key == job_key(home, context.job_id):
-            yield TimelineEvent(name="open", at=info.modified)
-        elif info.key == seal_key(home, context.job_id):
-            yield TimelineEvent(name="sealed", at=info.modified)
-    for info in context.store.list_objects(context.staging_bucket, stages):
-        what, _, name = info.key[len(stages) :].partition("/")
-        if name == "sealed.json":
-            yield TimelineEvent(name="stage sealed", at=info.modified, what=what)
-
-
-def _from_end(summary: JobSummary) -> Iterator[TimelineEvent]:
-    if summary.since is None or summary.state not in ("committed", "aborted"):
-        return
-    ended = summary.since / 1000
-    took = summary.manifest.metrics.get("complete_ms") if summary.manifest is not None else None
-    if took is not None:
-        yield TimelineEvent(name="committing", at=ended - took / 1000, estimated=True)
-    yield TimelineEvent(name=summary.state, at=ended, estimated=True)
 
 
 class CommitProgress(Struct, frozen=True, kw_only=True):

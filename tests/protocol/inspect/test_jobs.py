@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import Unavailable
-from airflow_s3commit.protocol.inspect.history import commit_progress, timeline
+from airflow_s3commit.protocol.inspect.history import commit_progress
 from airflow_s3commit.protocol.inspect.jobs import (
     JobSummary,
     UploadSummary,
@@ -14,10 +14,8 @@ from airflow_s3commit.protocol.inspect.jobs import (
     pending_uploads,
 )
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
-from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
@@ -335,22 +333,6 @@ def test_a_store_that_cannot_be_asked_is_an_error(
     )
     with pytest.raises(Unavailable):
         latest_endings(store, LAKE, 10)
-
-
-def test_a_timeline_comes_from_records_while_they_exist(store: MemoryStore) -> None:
-    """Times are in order, and those of the end are the ones in the log."""
-    job = _written(store, mode="replace")
-    context = JobContext(store, Layout.of(LAKE, job.reference.job_id))
-    events = timeline(context, _summary(store, job))
-    assert [event.name for event in events] == ["open", "stage sealed", "sealed"]
-    assert [event.what for event in events] == [None, "a-1", None]
-    assert [event.at for event in events] == sorted(event.at for event in events)
-    job.commit()
-    ended = latest_endings(store, LAKE, 1)[0]
-    assert [(event.name, event.estimated) for event in timeline(context, ended)] == [
-        ("committing", True),
-        ("committed", True),
-    ]
 
 
 def test_the_progress_of_a_commit_is_the_uploads_that_are_gone(store: MemoryStore) -> None:
