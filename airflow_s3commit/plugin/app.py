@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
@@ -29,7 +28,7 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.plugin.auth import Access, FormTokens, Metadata, Origin, is_same_origin
-from airflow_s3commit.plugin.history import HistoryView, charts
+from airflow_s3commit.plugin.history import HistoryView
 from airflow_s3commit.plugin.render import Pages
 from airflow_s3commit.plugin.service import FRESH, MOST_UPLOADS, DestinationService, Offer, Unreadable, offers
 from airflow_s3commit.plugin.stores import Place, StillRunning
@@ -38,9 +37,6 @@ from airflow_s3commit.protocol.inspect.jobs import UploadSummary
 from airflow_s3commit.settings import api_base_url, api_secret_key
 
 logger = logging.getLogger(__name__)
-
-#: Status of a request whose client disconnected, for access logs.
-_CLIENT_DISCONNECTED = 499
 
 #: Jobs on one page of a destination.
 _PAGE = 25
@@ -55,11 +51,8 @@ _ROWS = 50
 _FEW = 8
 
 
-class WatchedRoute(APIRoute):
-    """A route whose GET requests are cancelled when the browser disconnects.
-
-    An unexpected exception is logged and becomes a page with status 503.
-    """
+class CarefulRoute(APIRoute):
+    """A route whose unexpected exceptions are logged and become a page with status 503."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler of requests."""
@@ -67,8 +60,6 @@ class WatchedRoute(APIRoute):
 
         async def careful(request: Request) -> Response:
             try:
-                if request.method == "GET":
-                    return await _while_connected(request, answer(request))
                 return await answer(request)
             except (HTTPException, RequestValidationError):
                 raise
@@ -80,24 +71,6 @@ class WatchedRoute(APIRoute):
                 ) from error
 
         return careful
-
-
-async def _while_connected(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
-    answering = asyncio.ensure_future(answer)
-    watching = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
-        return answering.result() if answering.done() else Response(status_code=_CLIENT_DISCONNECTED)
-    finally:
-        watching.cancel()
-        answering.cancel()
-        # Also cancels the reading that the handler awaits.
-        await asyncio.gather(answering, watching, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _access(request: Request, user: GetUserDep) -> Access:
@@ -123,7 +96,7 @@ def create_app(service: DestinationService | None = None, metadata: Metadata | N
 
     """
     app = FastAPI(title="S3 commits", docs_url=None, redoc_url=None, openapi_url=None)
-    app.router.route_class = WatchedRoute
+    app.router.route_class = CarefulRoute
     app.state.metadata = metadata or Metadata()
     routes = _Routes(service or DestinationService(), app.state.metadata)
     app.add_api_route("/", routes.overview, response_class=HTMLResponse)
@@ -203,13 +176,7 @@ class _Routes:
             return whole.visible_to(access.may_read)
 
         history_view = await run_in_threadpool(visible)
-        return await self._page(
-            request,
-            "history",
-            history_view=history_view,
-            charts=charts(history_view.steps),
-            newest=before is None,
-        )
+        return await self._page(request, "history", history_view=history_view, newest=before is None)
 
     async def uploads(self, request: Request, access: AccessDep, at: At) -> Response:
         """Show the pending uploads of one destination, for jobs that the user may see."""

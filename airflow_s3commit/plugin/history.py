@@ -1,4 +1,4 @@
-"""The generations of a table, for a page: newest first, a page at a time, with charts of the table's size.
+"""The generations of a table, for a page: newest first, a page at a time, with the table's size after each.
 
 A page takes a bounded number of requests, however long the log is: its entries, a checkpoint before them, and
 one entry for each other commit that had files then, to know whose they are.
@@ -29,9 +29,6 @@ MOST_LIVE = 200
 
 #: Partitions of an entry to name.
 _NAMED = 3
-
-#: Edges of a chart in pixels.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 6, 954, 26, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,82 +185,3 @@ def _contexts(
         if outcome.entry.job_id is not None:
             found.append(outcome.entry.context)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A generation in a chart: its position in pixels, and its size as text."""
-
-    x: float
-    y: float
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """The size of a table over its generations, for a template.
-
-    Attributes:
-        name: What is counted: ``bytes`` or ``files``.
-        most: The largest value, as text.
-        line: SVG path of the values.
-        area: SVG path of the area below them.
-        points: The generations, oldest first.
-        first: Number of the oldest generation.
-        last: Number of the newest generation.
-        words: The chart as text.
-
-    """
-
-    name: str
-    most: str
-    line: str
-    area: str
-    points: Sequence[Point]
-    first: int
-    last: int
-    words: str
-
-
-def charts(steps: Sequence[Step]) -> list[Chart]:
-    """Return charts of the table's bytes and files, from a page's steps; none for fewer than two sizes."""
-    sized = [(step.number, step.after) for step in reversed(steps) if step.after is not None and step.added]
-    if len(sized) < 2:  # noqa: PLR2004
-        return []
-    measures: Sequence[tuple[str, Callable[[Counts], int], Callable[[int], str]]] = (
-        ("bytes", lambda counts: counts.bytes, _format.size),
-        ("files", lambda counts: counts.files, _format.number),
-    )
-    return [
-        _chart(name, [(number, value(counts)) for number, counts in sized], text)
-        for name, value, text in measures
-    ]
-
-
-def _chart(name: str, sizes: Sequence[tuple[int, int]], text: Callable[[int], str]) -> Chart:
-    most = max(size for _, size in sizes)
-    step = (_RIGHT - _LEFT) / (len(sizes) - 1)
-    points = [
-        Point(
-            round(_LEFT + index * step, 1),
-            round(_BOTTOM - (_BOTTOM - _TOP) * size / max(most, 1), 1),
-            f"generation {number}: {text(size)}",
-        )
-        for index, (number, size) in enumerate(sizes)
-    ]
-    # Each size holds until the next generation.
-    line = f"M{points[0].x} {points[0].y}" + "".join(f"H{point.x}V{point.y}" for point in points[1:])
-    (first, began), (last, ended) = sizes[0], sizes[-1]
-    least = min(size for _, size in sizes)
-    return Chart(
-        name,
-        text(most),
-        line,
-        f"{line}V{_BOTTOM}H{points[0].x}Z",
-        points,
-        first,
-        last,
-        f"From generation {first} to {last} the table goes from {text(began)} to {text(ended)}; the minimum"
-        " is"
-        f" {text(least)}, the maximum {text(most)}. The table below has every value.",
-    )

@@ -208,7 +208,7 @@ class DestinationService:
         self._open_to_end = open_store or writers.open
         self.endpoint_url = endpoint_url or readers.endpoint_url
         self._reader = Reader(wait)
-        self._ender = Reader(wait, cancels=False)
+        self._ender = Reader(wait)
         self._fleet_reader = Reader(wait, lane=_FLEET_LANE, threads=_FLEET_THREADS)
         self._registry = registry
         self._clock = clock or SystemClock()
@@ -257,7 +257,7 @@ class DestinationService:
     async def fleet(self, places: Sequence[Place]) -> list[DestinationView]:
         """Read the jobs in progress of many destinations, within the time of a page.
 
-        A destination without jobs takes one request. What was read in the last `FRESH` seconds is not read
+        A destination without jobs takes two requests. What was read in the last `FRESH` seconds is not read
         again. A destination that cannot be read now has a ``problem`` and what was read before. Those that
         have not been read for the longest time come first, so that reloading the page completes it.
         """

@@ -1,9 +1,9 @@
 """The stores behind the page: finds the configured destinations, and opens and reads their stores.
 
 The destinations are those in ``[s3commit] destinations`` of Airflow's configuration. A store is read within a
-time limit, and only while an HTTP request waits for the result. Each reading runs on a thread, and HTTP
-requests for the same reading share it. It stops at its next call of the store once its time is up or the last
-waiting request is gone. Each destination gets few threads, so a slow destination does not delay the others.
+time limit. Each reading runs on a thread, and HTTP requests for the same reading share it. It stops at its
+next call of the store once its time is up. Each destination gets few threads, so a slow destination does not
+delay the others.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class StillRunning(Unavailable):
 
 
 class Budget:
-    """The time that a reading may take. A cancelled budget ends at once.
+    """The time that a reading may take.
 
     Args:
         seconds: Length of the budget, from now.
@@ -246,23 +246,15 @@ class Budget:
         self._clock = clock or SystemClock()
         self._seconds = seconds
         self._end = self._clock.monotonic() + seconds
-        self._cancelled = threading.Event()
         self.step: Step = "queued"
-
-    def cancel(self) -> None:
-        """End the budget, because no request waits for the reading."""
-        self._cancelled.set()
 
     def check(self) -> None:
         """Raise an error unless there is time left.
 
         Raises:
-            Unavailable: The budget is cancelled.
             StillRunning: There is no time left.
 
         """
-        if self._cancelled.is_set():
-            raise Unavailable("the reading was cancelled, because no request waits for it")
         if self._clock.monotonic() > self._end:
             raise self.exceeded()
 
@@ -312,14 +304,13 @@ def within(store: ObjectStore, budget: Budget) -> ObjectStore:
 
 @dataclass(eq=False)
 class _Reading(Generic[T]):
-    """A reading, and the number of requests that wait for it."""
+    """A reading."""
 
     lane: Hashable
     key: Hashable
     work: Callable[[Budget], T]
     budget: Budget
     future: Future[T] = field(default_factory=Future)
-    waiting: int = 0
 
 
 class Reader:
@@ -329,7 +320,6 @@ class Reader:
         seconds: Seconds that a request waits, in the queue and for the reading together.
         lane: Maximum number of readings of one lane, such as a destination, at once; the others queue.
         threads: Maximum number of readings at once.
-        cancels: Whether to cancel a reading when the last waiting request is gone.
         clock: The clock of the budgets; None for the system's.
 
     """
@@ -340,12 +330,10 @@ class Reader:
         *,
         lane: int = 2,
         threads: int = 64,
-        cancels: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self.seconds = seconds
         self._most = {"lane": lane, "all": threads}
-        self._cancels = cancels
         self._clock = clock or SystemClock()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit-page")
         self._lock = threading.Lock()
@@ -379,8 +367,6 @@ class Reader:
                 await done.wait()
         except TimeoutError:
             raise reading.budget.exceeded() from None
-        finally:
-            self._leave(reading)
         return reading.future.result()
 
     def _join(self, lane: Hashable, key: Hashable, work: Callable[[Budget], T]) -> _Reading[T]:
@@ -391,18 +377,7 @@ class Reader:
                 self._known[lane, key] = reading
                 self._queue.append(reading)
                 self._begin_some()
-            reading.waiting += 1
         return reading
-
-    def _leave(self, reading: _Reading[Any]) -> None:
-        with self._lock:
-            reading.waiting -= 1
-            if reading.waiting or reading.future.done() or not self._cancels:
-                return
-            reading.budget.cancel()
-            self._forget(reading)
-            if reading in self._queue:
-                self._queue.remove(reading)
 
     def _begin_some(self) -> None:
         """Start queued readings in order while threads are free; the lock is held."""
@@ -422,14 +397,10 @@ class Reader:
         except BaseException as error:
             settle = partial(reading.future.set_exception, error)
         with self._lock:
-            self._forget(reading)
+            del self._known[reading.lane, reading.key]
             self._running[reading.lane] -= 1
             if not self._running[reading.lane]:
                 del self._running[reading.lane]
             self._begin_some()
         # Last, so that a request that has the result and reads again gets a new reading.
         settle()
-
-    def _forget(self, reading: _Reading[Any]) -> None:
-        if self._known.get((reading.lane, reading.key)) is reading:
-            del self._known[reading.lane, reading.key]

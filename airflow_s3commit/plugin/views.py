@@ -88,8 +88,8 @@ def read_destination(store: ObjectStore, place: Place, *, ended: bool = True) ->
     Args:
         store: The store of the destination.
         place: The destination.
-        ended: Whether to read the jobs that ended; without this, a destination without jobs takes one
-            request.
+        ended: Whether to read the jobs that ended; without this, a destination without jobs takes two
+            requests.
 
     Raises:
         S3CommitError: A request failed.

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_s3commit import Counts, Destination, Job, JobOptions, MemoryStore
 from airflow_s3commit.plugin import history
-from airflow_s3commit.plugin.history import charts, read_history
+from airflow_s3commit.plugin.history import read_history
 from airflow_s3commit.plugin.stores import Place
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.layout import Layout
@@ -67,16 +67,6 @@ def test_each_entry_has_its_size_and_what_led_to_it(store: MemoryStore) -> None:
     assert newest.removed is not None
     assert (newest.mode, newest.removed.files, list(newest.partitions)) == ("replace", 4, ["dt=2013-01-01"])
     assert (aborted.note, dict(aborted.context)["dag_id"]) == ("not needed", NIGHTLY["dag_id"])
-    sizes, files = charts(view.steps)
-    assert (sizes.name, files.name, files.most, files.first, files.last) == ("bytes", "files", "6", 1, 5)
-    assert [point.words for point in files.points] == [
-        "generation 1: 0",
-        "generation 2: 4",
-        "generation 3: 6",
-        "generation 5: 3",
-    ]
-    assert [point.y for point in files.points] == [100.0, 50.7, 26.0, 63.0]
-    assert charts(view.steps[:1]) == []
 
 
 def test_a_rollback_shows_the_size_that_it_led_back_to(store: MemoryStore) -> None:

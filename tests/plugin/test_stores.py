@@ -1,4 +1,4 @@
-"""Readings for a page: limited in time, shared, independent, and cancelled when no request waits."""
+"""Readings for a page: limited in time, shared and independent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import pytest
 
 from airflow_s3commit import MemoryStore
-from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.plugin.stores import Budget, Reader, StillRunning, within
 
 pytestmark = pytest.mark.airflow
@@ -85,16 +84,6 @@ def test_a_store_has_limited_time_to_answer() -> None:
             call()
 
 
-def test_a_store_answers_no_further_call_of_a_cancelled_reading() -> None:
-    """This holds however much time is left."""
-    store, budget = MemoryStore(buckets=("lake",)), Budget(LONG)
-    bounded = within(store, budget)
-    bounded.check_bucket("lake")
-    budget.cancel()
-    with pytest.raises(Unavailable, match="no request waits"):
-        bounded.check_bucket("lake")
-
-
 def test_requests_share_a_reading_that_is_under_way() -> None:
     """A store is asked once, however many look at the page; a new reading follows when it has ended."""
     reader, gate = Reader(seconds=LONG), Gate()
@@ -118,37 +107,14 @@ def test_a_reading_that_takes_too_long_is_given_up() -> None:
             await reader.read("lake", "key", gate)
         gate.open.set()
         assert await asyncio.to_thread(gate.ended.acquire, True, LONG)
-        with pytest.raises(Unavailable, match="no request waits"):
+        with pytest.raises(StillRunning):
             gate.budgets[0].check()
-
-    run(scenario)
-
-
-def test_a_reading_is_cancelled_when_the_last_waiter_is_gone() -> None:
-    """It is not cancelled earlier, and a later request has its own reading."""
-    reader, gate = Reader(seconds=LONG), Gate()
-
-    async def scenario() -> None:
-        first = asyncio.create_task(reader.read("lake", "key", gate))
-        second = asyncio.create_task(reader.read("lake", "key", gate))
-        await gate.reached()
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        gate.budgets[0].check()
-        second.cancel()
-        await asyncio.gather(second, return_exceptions=True)
-        with pytest.raises(Unavailable, match="no request waits"):
-            gate.budgets[0].check()
-        third = asyncio.create_task(reader.read("lake", "key", gate))
-        await gate.reached()
-        gate.open.set()
-        assert await third == 2
 
     run(scenario)
 
 
 def test_a_slow_destination_takes_no_thread_from_another() -> None:
-    """This holds however many readings are requested; those that wait for their turn never begin."""
+    """This holds however many readings are requested."""
     reader, slow, quick = Reader(seconds=LONG, lane=2, threads=3), Gate(), Gate()
     quick.open.set()
 
@@ -157,24 +123,20 @@ def test_a_slow_destination_takes_no_thread_from_another() -> None:
         await slow.reached()
         await slow.reached()
         assert [await reader.read("quick", number, quick) for number in range(3)] == [1, 2, 3]
-        for one in crowd:
-            one.cancel()
-        await asyncio.gather(*crowd, return_exceptions=True)
         slow.open.set()
-        assert await reader.read("slow", "later", slow) == 3
+        assert len(await asyncio.gather(*crowd)) == 10
 
     run(scenario)
 
 
-def test_protected_work_continues_without_waiters() -> None:
-    """The ending of a job is not cancelled with the page that asked for it, nor while it is queued."""
-    reader, gate = Reader(seconds=0.05, lane=1, cancels=False), Gate()
+def test_work_continues_without_waiters() -> None:
+    """The ending of a job does not stop with the page that asked for it, nor while it is queued."""
+    reader, gate = Reader(seconds=0.05, lane=1), Gate()
 
     async def scenario() -> None:
         for key in ("begun", "queued"):
             with pytest.raises(StillRunning):
                 await reader.read("lake", key, gate)
-        gate.budgets[0].cancel = lambda: pytest.fail("cancelled")  # type: ignore[method-assign]
         gate.open.set()
         for _ in range(2):
             assert await asyncio.to_thread(gate.ended.acquire, True, LONG)
