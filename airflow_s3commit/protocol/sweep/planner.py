@@ -231,7 +231,13 @@ class _Planner:
         keys = [*(one.key for one in found.uploads), *(one.key for one in found.objects)]
         if found.records:
             job = replace(context, layout=found.layout)
-            recorded = tracked_uploads(job, found.layout.staging.prefix)
+            recorded = list(tracked_uploads(job, found.layout.staging.prefix))
+            if None in recorded:
+                # A job on another directory may have chosen this one for its staging.
+                why = (
+                    "its staging has a record that is damaged, or of another destination: look, and abort it"
+                )
+                return replace(verdict, action="leave", why=why)
             keys += (upload.destinationKey for upload in recorded if upload is not None)
         if not keys and not found.layout.is_below_destination:
             return replace(verdict, action="leave", why=f"no record shows that it is a job on {home.uri}")

@@ -285,6 +285,19 @@ def test_what_outlived_its_record_in_a_staging_elsewhere_is_found_by_the_root() 
     assert lake.pending() == [f"trains/{named('dt=1/a.parquet', an_id('guest'))}"]
 
 
+def test_the_staging_of_a_job_on_another_directory_is_left() -> None:
+    """A job may keep its records in the directory of another dataset, whose log does not know it."""
+    lake = Lake()
+    lake.sealed(FILES, conflict_mode="append").commit()
+    options = JobOptions(committer="magic", staging=lake.destination)
+    guest = Job.setup(lake.store, "s3://lake/trains/", job_id=an_id("guest"), options=options)
+    lake.run_stage(guest, {"dt=1/a.parquet": b"1"})
+    guest.seal()
+    lake.store_clock.advance(9 * DAY)
+    assert lake.sweep().jobs == []
+    assert guest.commit().counts.files == 1
+
+
 def test_names_of_other_programs_are_no_jobs() -> None:
     """Files that Spark wrote by itself, with ids of its own in their names, are no leftovers."""
     lake = Lake()
