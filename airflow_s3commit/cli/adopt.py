@@ -48,7 +48,6 @@ from airflow_s3commit.protocol.model.job import JobOptions
     help="Remove the leftovers of a successful job; its published files stay.",
 )
 @click.option("--apply", "apply", is_flag=True, help="Change the store; without this option it is a dry run.")
-@click.option("--dry-run", is_flag=True, help="Only report the effect; the default.")
 @click.option(
     "--pendingsets",
     type=as_uri,
@@ -87,7 +86,6 @@ def adopt(
     to_abort: bool,
     to_clean: bool,
     apply: bool,
-    dry_run: bool,
     pendingsets: str | None,
     conflict_mode: str,
     expect_tasks: int | None,
@@ -102,10 +100,8 @@ def adopt(
     continues where the last run stopped. A successful job is neither committed nor aborted: --clean-up
     removes its leftovers.
     """
-    if to_commit + to_abort + to_clean > 1 or (apply and dry_run):
-        raise click.UsageError(
-            "use only one of --commit, --abort and --clean-up, and only one of --apply and --dry-run"
-        )
+    if to_commit + to_abort + to_clean > 1:
+        raise click.UsageError("use only one of --commit, --abort and --clean-up")
     if not (to_commit or to_abort or to_clean):
         if apply:
             raise click.UsageError("--apply needs --commit, --abort or --clean-up")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
 import click
 
 from airflow_s3commit._format import number, several, size
-from airflow_s3commit.cli.command import Session, as_job_id, store_command
+from airflow_s3commit.cli.command import Session, store_command
 from airflow_s3commit.cli.log import report_missing
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, Facts, Line, View, labelled
@@ -26,8 +26,6 @@ from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, veri
 from airflow_s3commit.protocol.inspect.verify_table import Beside, TableReport, verify_table
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.steps.manifests import find_manifest
-from airflow_s3commit.store.base import ObjectInfo, ObjectStore
-from airflow_s3commit.store.forwarding import ForwardingStore
 
 _MARKS = {
     "ok": ("ok      ", "green"),
@@ -158,14 +156,11 @@ _JOBS = 3
     examples="""
     s3commit verify s3://lake/flights/                       the whole table, and its log
     s3commit verify s3://lake/flights/ --generation 42       as it was after a commit
-    s3commit verify s3://lake/flights/ --job JOB             one job, committed or pending
-    s3commit verify s3://lake/flights/ --job JOB --deep      every part of every pending upload
+    s3commit verify s3://lake/flights/ JOB                   one job, committed or pending
+    s3commit verify s3://lake/flights/ JOB --deep            every part of every pending upload
     s3commit verify s3://lake/flights/ --json | jq .sound
     """,
     job="optional",
-)
-@click.option(
-    "--job", "only_job", type=as_job_id, metavar="ID", help="Check this job, not the table; same as JOB."
 )
 @click.option(
     "--generation",
@@ -178,7 +173,7 @@ _JOBS = 3
     is_flag=True,
     help="For a pending job: compare the parts of each upload, with one request per upload.",
 )
-def verify(session: Session, *, only_job: str | None, generation: int | None, deep: bool) -> ExitCode:
+def verify(session: Session, *, generation: int | None, deep: bool) -> ExitCode:
     """Compare a table, or one job's records, with the objects and uploads on the store. Reads only.
 
     Table: every file of the generation must exist unchanged, the destination must hold no foreign objects and
@@ -186,11 +181,8 @@ def verify(session: Session, *, only_job: str | None, generation: int | None, de
     are counted. Committed job: every file of its manifest must exist unchanged, unless a later commit has
     replaced it. Pending job: every upload in its records must exist. Otherwise the exit code is 1.
     """
-    if session.job_id not in (None, only_job or session.job_id) or (
-        (only_job or session.job_id) and generation
-    ):
+    if session.job_id is not None and generation is not None:
         raise click.UsageError("verify one job, or the table at a generation")
-    session.job_id = session.job_id or only_job
     if session.job_id is None:
         return _verify_table(session, generation)
     manifest = find_manifest(session.context)
@@ -220,36 +212,10 @@ def _verify_table(session: Session, generation: int | None) -> ExitCode:
 
 
 def _verify_committed(session: Session, manifest: Manifest) -> ExitCode:
-    with session.output.working("comparing files", manifest.counts.files) as step:
-        report = verify_manifest(_ListingProgress(session.store, step), manifest)
+    with session.output.working("comparing files"):
+        report = verify_manifest(session.store, manifest)
     value = {"kind": "committed", "sound": report.complete, **report.to_dict()}
     return session.output.result(value, *_committed_views(report), ok=report.complete)
-
-
-class _ListingProgress(ForwardingStore):
-    """A store that reports the number of objects that its listings have yielded."""
-
-    def __init__(self, inner: ObjectStore, step: Callable[[int], None]) -> None:
-        super().__init__(inner)
-        self._step = step
-        self._listed = 0
-
-    def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        recursive: bool = True,
-        start_after: str | None = None,
-        page: int | None = None,
-    ) -> Iterator[ObjectInfo]:
-        """Yield the listed objects, and report their number."""
-        for info in super().list_objects(
-            bucket, prefix, recursive=recursive, start_after=start_after, page=page
-        ):
-            self._listed += 1
-            self._step(self._listed)
-            yield info
 
 
 def _table_views(report: TableReport) -> Iterator[View]:

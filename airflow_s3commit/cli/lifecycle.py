@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 import click
 
 from airflow_s3commit._format import several, size
 from airflow_s3commit.cli.command import Session, as_stage, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, Facts, Line
-from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob
 from airflow_s3commit.present import amount, replacement
-from airflow_s3commit.protocol.inspect.jobs import pending_uploads
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import AbortReport, JobState
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.steps.sealed import load_seal
-from airflow_s3commit.protocol.steps.setup import never_set_up
-from airflow_s3commit.protocol.steps.state import is_publishing
-
-Step: TypeAlias = Literal["abort", "recover"]
 
 
 @store_command(
@@ -84,7 +76,6 @@ def commit(
     "abort",
     summary="Abort a job and discard its uploads.",
     examples="""
-    s3commit abort s3://lake/flights/ JOB --dry-run
     s3commit abort s3://lake/flights/ JOB --reason "wrong input"
     """,
     job="required",
@@ -92,23 +83,18 @@ def commit(
     environment=True,
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Report the uploads and objects that it would remove; change nothing."
-)
-@click.option(
     "--reason",
     default="aborted by s3commit abort",
     show_default=True,
     help="The reason, for the log.",
 )
-def abort(session: Session, *, dry_run: bool, reason: str) -> ExitCode:
+def abort(session: Session, *, reason: str) -> ExitCode:
     """Abort a job: none of its output is or becomes visible, and none of its uploads stays pending.
 
     Deletes objects that an interrupted commit has published. Does not touch other jobs' uploads. Refuses a
     committed job. Damaged records do not prevent it. The id cannot be used again, even if no job had it. May
     be repeated at any time.
     """
-    if dry_run:
-        return _preview_ending(session, "abort")
     session.output.confirm(f"Abort job {session.job_id} on {session.destination.uri}?", yes=session.yes)
     with session.output.working("aborting"):
         report = session.job().abort(reason=reason)
@@ -119,21 +105,17 @@ def abort(session: Session, *, dry_run: bool, reason: str) -> ExitCode:
     "recover",
     summary="Finish an interrupted commit or abort.",
     examples="""
-    s3commit recover s3://lake/flights/ JOB --dry-run       the next step, and its effect
-    s3commit recover s3://lake/flights/ JOB                 continue the commit, or the abort
+    s3commit show s3://lake/flights/ JOB        what has begun, and what is left
+    s3commit recover s3://lake/flights/ JOB     continue the commit, or the abort
     """,
     job="required",
-    confirms=True,
 )
-@click.option("--dry-run", is_flag=True, help="Report the next step and its effect; change nothing.")
-def recover(session: Session, *, dry_run: bool) -> ExitCode:
+def recover(session: Session) -> ExitCode:
     """Finish an interrupted commit or abort.
 
     Continues the commit or abort, and cleans up. Refuses a job of which neither has begun: commit or abort
     it. To undo a commit that has published files and is not in the log, abort the job.
     """
-    if dry_run:
-        return _preview_ending(session, "recover")
     with session.output.completing("recovering") as progress:
         ended = session.job().recover(progress=progress)
     return report_ending(session, ended)
@@ -226,60 +208,3 @@ def _preview_commit(session: Session, job: Job, state: JobState | None) -> ExitC
             ]
         ),
     )
-
-
-def _preview_ending(session: Session, step: Step) -> ExitCode:
-    """Preview an abort or a recovery.
-
-    Raises:
-        Refused: The step would be refused.
-
-    """
-    state = session.job().state()
-    would = _would(session, state, step)
-    pending = sum(
-        upload.job_id == session.job_id for upload in pending_uploads(session.store, session.destination)
-    )
-    fate = "completed" if would == "go on with the commit" else "discarded"
-    return session.output.result(
-        {
-            "dry_run": True,
-            "job_id": session.job_id,
-            "destination": session.destination.uri,
-            "state": state.state if state is not None else None,
-            "would": would,
-            "pending_uploads": pending,
-        },
-        DRY_RUN,
-        Facts(
-            [
-                ("state", state.state if state is not None else "none"),
-                ("would", would),
-                ("effect", f"{several(pending, 'pending upload')} would be {fate}"),
-            ]
-        ),
-    )
-
-
-def _would(session: Session, state: JobState | None, step: Step) -> str:
-    """Return the effect of a step on a job.
-
-    Raises:
-        Refused: The step would be refused.
-
-    """
-    name = f"job {session.job_id} on {session.destination.uri}"
-    if state is not None and state.state == "committed":
-        if step == "abort":
-            raise AlreadyCommitted(f"{name} is committed; this would be refused")
-        return "look once more for what is left of it" if state.finished else "finish its commit"
-    if state is not None and state.state == "aborted":
-        return "look once more for what is left of it" if state.finished else "go on with the abort"
-    publishing = state is not None and state.state == "sealed" and is_publishing(session.context)
-    if step == "abort":
-        return "take back what is published, and abort" if publishing else "abort"
-    if state is None:
-        raise NoSuchJob(never_set_up(session.context))
-    if not publishing:
-        raise JobClosed(f"{name} has neither begun to commit nor to abort, so this would be refused")
-    return "go on with the commit"

@@ -48,8 +48,7 @@ _SHOWN = 40
 @click.option(
     "--apply", "apply", is_flag=True, help="Remove the leftovers; without this option it is a dry run."
 )
-@click.option("--dry-run", is_flag=True, help="Only report the leftovers; the default.")
-def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) -> ExitCode:
+def sweep(session: Session, *, older_than: float, apply: bool) -> ExitCode:
     """Remove leftovers of dead jobs at a destination: pending uploads, published files and records.
 
     Aborts jobs that have not ended, also one whose commit was interrupted, and finishes what is left to clean
@@ -60,8 +59,6 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
     With --registry each destination is swept by its own records; the registry only says where to look.
     Entries of empty destinations are removed from it.
     """
-    if apply and dry_run:
-        raise click.UsageError("use only one of --apply and --dry-run")
     if session.registry is not None:
         return _sweep_registry(session, older_than=older_than, apply=apply)
     with session.output.working("finding dead jobs and orphans"):

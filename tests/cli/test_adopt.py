@@ -113,7 +113,7 @@ def test_a_missing_job_is_a_finding(dead: DeadJob, run: RunProgram) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [("--apply",), ("--commit",), (UUID, "--commit", "--abort"), (UUID, "--commit", "--apply", "--dry-run")],
+    [("--apply",), ("--commit",), (UUID, "--commit", "--abort")],
 )
 def test_contradictions_are_mistakes(dead: DeadJob, run: RunProgram, args: tuple[str, ...]) -> None:
     """The action and its job must each be named once."""

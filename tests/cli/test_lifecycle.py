@@ -179,15 +179,6 @@ def test_abort_leaves_nothing_pending(lake: Lake, run: RunProgram) -> None:
     assert (plain_json(again)["result"], plain_json(again)["uploads"]) == ("aborted", 0)
 
 
-def test_a_dry_run_of_an_abort_changes_nothing(lake: Lake, run: RunProgram) -> None:
-    """It counts the uploads that would be aborted, and says that published files would be taken back."""
-    _left_in_commit(lake)
-    before = lake.everything()
-    told = plain_json(run("abort", lake.destination, OURS, "--dry-run", "--json"))
-    assert lake.everything() == before
-    assert (told["would"], told["pending_uploads"]) == ("take back what is published, and abort", 1)
-
-
 def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:
     """Answering no changes nothing."""
     lake.sealed(FILES)
@@ -199,34 +190,31 @@ def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_committed_job_cannot_be_aborted(lake: Lake, run: RunProgram) -> None:
-    """Exit code 3 and a link to what it committed refuse an abort; the dry run says the same."""
+    """Exit code 3 and the way to what it committed refuse an abort."""
     lake.sealed(FILES).commit()
-    for more in ((), ("--dry-run",)):
-        result = run("abort", lake.destination, OURS, *more)
-        assert result.exit_code == 3
-        assert f"s3commit manifest {lake.destination} {OURS}" in result.stderr
+    result = run("abort", lake.destination, OURS)
+    assert result.exit_code == 3
+    assert f"s3commit manifest {lake.destination} {OURS}" in result.stderr
 
 
 def test_a_job_whose_commit_died_after_its_entry_counts_as_committed(lake: Lake, run: RunProgram) -> None:
-    """The log has its commit, so an abort and its dry run are refused, and others would only finish it."""
+    """The log has its commit, so an abort is refused, and other commands only finish it."""
     lake.sealed(FILES)
     lake.store.die("put", f"{2:020}.json", after=True)
     with pytest.raises(Crash):
         lake.job().commit()
     lake.store.rest()
-    for more in ((), ("--dry-run",)):
-        assert run("abort", lake.destination, OURS, *more).exit_code == 3
+    assert run("abort", lake.destination, OURS).exit_code == 3
     assert "only finish" in run("commit", lake.destination, OURS, "--dry-run").stdout
-    assert "finish its commit" in run("recover", lake.destination, OURS, "--dry-run").stdout
+    assert "committed, not finished" in run("show", lake.destination, OURS).stdout
     assert len(lake.data()) == 2
+    assert run("recover", lake.destination, OURS).exit_code == 0
+    assert "committed and cleaned up" in run("show", lake.destination, OURS).stdout
 
 
 def test_recover_continues_a_commit(lake: Lake, run: RunProgram) -> None:
     """Afterwards everything is visible, and a second run says the same."""
     _left_in_commit(lake)
-    before = lake.everything()
-    assert "go on with the commit" in run("recover", lake.destination, OURS, "--dry-run").stdout
-    assert lake.everything() == before
     for _ in range(2):
         told = plain_json(run("recover", lake.destination, OURS, "--json"))
         assert (told["result"], told["files"]) == ("committed", 2)
@@ -251,21 +239,19 @@ def test_recover_continues_an_abort(lake: Lake, run: RunProgram) -> None:
     with pytest.raises(Crash):
         lake.job().abort()
     lake.store.rest()
-    assert "go on with the abort" in run("recover", lake.destination, OURS, "--dry-run").stdout
+    assert "aborted, not finished" in run("show", lake.destination, OURS).stdout
     told = plain_json(run("recover", lake.destination, OURS, "--json"))
     assert (told["result"], told["uploads"]) == ("aborted", 2)
     assert (lake.pending(), lake.staging()) == ([], [])
     assert plain_json(run("recover", lake.destination, OURS, "--json"))["uploads"] == 0
 
 
-@pytest.mark.parametrize("more", [(), ("--dry-run",)])
-def test_there_is_nothing_to_recover_before_a_commit(
-    lake: Lake, run: RunProgram, more: tuple[str, ...]
-) -> None:
-    """An open job and an unknown job are refused, in a dry run and otherwise."""
+def test_there_is_nothing_to_recover_before_a_commit(lake: Lake, run: RunProgram) -> None:
+    """An open job, a sealed one and an unknown job are refused."""
     lake.set_up()
-    assert run("recover", lake.destination, OURS, *more).exit_code == 3
-    assert run("recover", lake.destination, "unknown", *more).exit_code == 3
+    lake.sealed(FILES, job_id=THEIRS)
+    for job_id in (OURS, THEIRS, "unknown"):
+        assert run("recover", lake.destination, job_id).exit_code == 3
 
 
 def test_a_lost_answer_has_its_own_outcome(lake: Lake, run: RunProgram) -> None:

@@ -98,11 +98,9 @@ def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram)
     assert "2 jobs ended" in result.stdout
 
 
-@pytest.mark.parametrize(
-    "args", [(), ("--older-than", "soon"), ("--older-than", "1d", "--apply", "--dry-run")]
-)
+@pytest.mark.parametrize("args", [(), ("--older-than", "soon")])
 def test_a_sweep_requires_an_age(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
-    """There is no default age, no guess at a wrong one, and no contradiction."""
+    """There is no default age, and no guess at a wrong one."""
     assert run("sweep", lake.destination, *args).exit_code == 2
 
 

@@ -229,8 +229,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "verify a job": ("verify", "{at}", "{job}"),
     "manifest": ("manifest", "{at}", "--files"),
     "adopt": ("adopt", "{at}"),
-    "recover": ("recover", "{at}", "{job}", "--dry-run"),
-    "abort": ("abort", "{at}", "{job}", "--dry-run"),
+    "log": ("log", "{at}"),
+    "commit": ("commit", "{at}", "{job}", "--dry-run"),
 }
 
 
