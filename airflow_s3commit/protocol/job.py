@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.job_output import JobOutput
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import SealReference
 from airflow_s3commit.protocol.steps.abort import abort, finish_abort, with_readable_record
@@ -95,7 +95,7 @@ class Job(JobOutput):
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
         is_alone = alone and job_id is None
         plain = JobContext(
-            RememberingStore(store) if is_alone else store,
+            RememberingStore(store, changing=SUCCESS) if is_alone else store,
             layout,
             clock=clock or SystemClock(),
             new_id=new_id,

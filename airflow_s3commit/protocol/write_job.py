@@ -104,7 +104,7 @@ def write_job(
 
     Nothing is visible before the end of the block. An exception in the block, or before the commit has begun,
     aborts the job: nothing becomes visible and nothing stays pending. Once the commit has begun the job is
-    never aborted from here: the error says what is known, and ``s3commit recover`` finishes the job.
+    never aborted from here: the error says what is known, and ``s3commit commit`` finishes the job.
 
     Not repeatable: each call is a job of its own. To resume a write after a crash, use `Job` and its id.
 
@@ -126,7 +126,7 @@ def write_job(
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
         DidNotHappen: The store refused a step before the commit had begun, or the commit was rolled back.
             Nothing of the job is visible.
-        OutcomeUnknown: The commit began and did not finish: run ``s3commit recover`` for the job.
+        OutcomeUnknown: The commit may have begun and did not finish: run ``s3commit commit`` for the job.
         Refused: A rule of the protocol forbids the job. Nothing of it is visible.
 
     """
@@ -232,7 +232,7 @@ def _commit(job: Job, progress: Callable[[Progress], None] | None) -> Manifest:
     except BaseException as error:
         left = (
             f"{_named(job)} was not aborted, because its commit may have begun; finish it with: s3commit"
-            f" recover {job.reference.destination} {job.reference.job_id}"
+            f" commit {job.reference.destination} {job.reference.job_id}"
         )
         if not isinstance(error, DidNotHappen):
             error.add_note(left)

@@ -2,7 +2,8 @@
 
 What was written with ``If-None-Match: *`` never changes, so a process that wrote it need not read it again,
 and need not ask whether it is there. Nothing else is remembered: not what is missing, not what others wrote.
-The protocol is the same without this store, with more requests.
+A listing that shows otherwise is believed: somebody may have deleted everything, and begun again. The
+protocol is the same without this store, with more requests.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ class RememberingStore(ForwardingStore):
 
     Args:
         inner: The store to forward to.
+        changing: Ending of the keys of objects that others change: they are not remembered.
 
     """
 
-    def __init__(self, inner: ObjectStore) -> None:
+    def __init__(self, inner: ObjectStore, changing: str = "\0") -> None:
         super().__init__(inner)
+        self._changing = changing
         self._created = _created.setdefault(inner, OrderedDict())
         self._lock = Lock()
 
@@ -79,7 +82,7 @@ class RememberingStore(ForwardingStore):
             content_type=content_type,
             headers=headers,
         )
-        if if_none_match and len(body) <= _BYTES:
+        if if_none_match and len(body) <= _BYTES and not key.endswith(self._changing):
             info = ObjectInfo(key=key, size=len(body), etag=written.etag, modified=written.date)
             with self._lock:
                 self._created[bucket, key] = Fetched(info, body, written.date)
@@ -88,6 +91,29 @@ class RememberingStore(ForwardingStore):
         else:
             self._forget(bucket, [key])
         return written
+
+    def list_objects(
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        recursive: bool = True,
+        start_after: str | None = None,
+        page: int | None = None,
+    ) -> Iterator[ObjectInfo]:
+        """Forward the call; forget what the listing shows to be gone, or to be another object."""
+        shown: set[str] = set()
+        for info in super().list_objects(
+            bucket, prefix, recursive=recursive, start_after=start_after, page=page
+        ):
+            found = self._created.get((bucket, info.key))
+            if found is not None and found.info.etag == info.etag:
+                shown.add(info.key)
+            yield info
+        for where, key in list(self._created):
+            is_listed = where == bucket and key.startswith(prefix) and key > (start_after or "")
+            if is_listed and key not in shown and (recursive or "/" not in key[len(prefix) :]):
+                self._forget(bucket, [key])
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
         """Forget the object, and forward the call."""

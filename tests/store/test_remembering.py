@@ -80,3 +80,37 @@ def test_little_is_remembered(counted: CountingStore) -> None:
     for key in ("0", "large", "64"):
         store.get("lake", key)
     assert counted.counters["action_http_get_request"] == 2
+
+
+def test_what_others_change_is_not_remembered(counted: CountingStore) -> None:
+    """An object that is replaced by compare-and-swap is always asked for."""
+    store = RememberingStore(counted, changing="_SUCCESS")
+    store.put("lake", "t/_SUCCESS", b"1", if_none_match=True)
+    counted.put("lake", "t/_SUCCESS", b"2")
+    assert store.get("lake", "t/_SUCCESS").body == b"2"
+
+
+@pytest.mark.parametrize("now", ["gone", "another", "the same"])
+@pytest.mark.parametrize("recursive", [True, False])
+def test_a_listing_is_believed(counted: CountingStore, now: str, recursive: bool) -> None:
+    """What a listing lacks, or shows as another object, is forgotten, and nothing that it does not cover."""
+    store = RememberingStore(counted)
+    for key in ("log/1", "log/2", "log/2/deeper", "other"):
+        store.put("lake", key, b"1", if_none_match=True)
+    for key in ("log/1", "log/2", "log/2/deeper", "other"):
+        if now == "gone":
+            counted.delete("lake", key)
+        elif now == "another":
+            counted.put("lake", key, b"2")
+    list(store.list_objects("lake", "log/", recursive=recursive, start_after="log/1"))
+    remembered = [key for key in ("log/1", "log/2", "log/2/deeper", "other") if _is_remembered(store, key)]
+    below = ["log/2"] if not recursive else ["log/2", "log/2/deeper"]
+    every = ["log/1", "log/2", "log/2/deeper", "other"]
+    assert remembered == (every if now == "the same" else [key for key in every if key not in below])
+
+
+def _is_remembered(store: RememberingStore, key: str) -> bool:
+    try:
+        return store.get("lake", key).body == b"1"
+    except NoSuchKey:
+        return False

@@ -253,7 +253,7 @@ def _taking_back(run: _Run, first: S3CommitError) -> Iterator[None]:
     except S3CommitError as second:
         raise OutcomeUnknown(
             f"{run.context.name} cannot be committed ({first}), and is not undone ({whole_text(second)}):"
-            f" {_may_be_visible(run)}; end it with: s3commit recover"
+            f" {_may_be_visible(run)}; end it with: s3commit abort"
         ) from first
 
 
