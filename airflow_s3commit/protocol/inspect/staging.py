@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.records import fetch_listed
@@ -116,7 +117,8 @@ def claimants(
     unnamed = [upload for upload in uploads if upload.upload_id not in claimed]
     if not unnamed:
         return claimed
-    roots = dict.fromkeys((destination, staging_root or destination, *_above(destination.bucket, unnamed)))
+    above = directories_above(destination.bucket, (upload.key for upload in unnamed))
+    roots = dict.fromkeys((destination, staging_root or destination, *above))
     found = in_threads(lambda root: folders_below(store, root), roots, threads)
     folders = [folder for folders in found for folder in folders]
     # Ids of Hadoop, which are no UUIDs, may be anywhere in a name.
@@ -127,18 +129,16 @@ def claimants(
             claimed[upload.upload_id] = owner
     wanted = {upload.upload_id for upload in unnamed} - claimed.keys()
     for folder in folders if wanted else ():
-        recorded = _recorded_ids(store, folder) if folder.recorded else ()
-        claimed |= {upload_id: folder.job_id for upload_id in recorded if upload_id in wanted}
+        claimed |= {one: folder.job_id for one in uploads_of_hadoop(store, folder) if one in wanted}
     return claimed
 
 
-def _above(bucket: str, uploads: Iterable[Upload]) -> list[Destination]:
-    """Return every directory above the uploads."""
-    directories = {""}
-    for upload in uploads:
-        elements = upload.key.split("/")[:-1]
-        directories.update("/".join(elements[: n + 1]) + "/" for n in range(len(elements)))
-    return [Destination(bucket, prefix) for prefix in sorted(directories)]
+def directories_above(bucket: str, keys: Iterable[str]) -> list[Destination]:
+    """Return every directory above some keys."""
+    found = {""}
+    for key in keys:
+        found.update(accumulate(f"{element}/" for element in key.split("/")[:-1]))
+    return [Destination(bucket, prefix) for prefix in sorted(found)]
 
 
 def is_id(job_id: str) -> bool:
@@ -150,12 +150,17 @@ def is_id(job_id: str) -> bool:
     return True
 
 
-def _recorded_ids(store: ObjectStore, folder: StagingFolder) -> Iterator[str]:
-    bucket = folder.staging.bucket
+def uploads_of_hadoop(store: ObjectStore, folder: StagingFolder) -> Iterator[str]:
+    """Yield the ids of the uploads that files of Hadoop in a folder name, or copies that an adoption made.
+
+    Files of this package need not be read: the names of their uploads have the job's id.
+    """
+    bucket, prefix = folder.staging.bucket, folder.staging.prefix
     named = (
         info
-        for info in store.list_objects(bucket, folder.staging.prefix)
-        if info.key.endswith((PENDING_SUFFIX, PENDINGSET_SUFFIX))
+        for info in (store.list_objects(bucket, prefix) if folder.recorded else ())
+        if info.key[len(prefix) :].startswith(("job-", "stages/hadoop"))
+        and info.key.endswith((PENDING_SUFFIX, PENDINGSET_SUFFIX))
     )
     for info, outcome in fetch_listed(store, bucket, named, pending_bytes):
         yield from _ids_in(outcome, join_uri(bucket, info.key))

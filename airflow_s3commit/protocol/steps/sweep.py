@@ -7,12 +7,12 @@ without an entry: a job that has none is ended by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import delete_objects
@@ -34,9 +34,9 @@ from airflow_s3commit.protocol.steps.log import Log, find_receipt
 from airflow_s3commit.protocol.steps.release import strays, written_here
 from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete, Upload
 
-#: What to do with what is left of a job: nothing; abort it; do again what follows its ``commit`` entry, or
-#: its ``abandon`` entry.
-Action: TypeAlias = Literal["leave", "abort", "finish", "undo"]
+#: What to do with what is left of a job: do again what follows its ``commit`` entry; abort it, or do again
+#: what follows its ``abandon`` entry.
+Action: TypeAlias = Literal["finish", "abort"]
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Left:
     """What listings show of all jobs at a destination.
 
     Attributes:
-        jobs: What they show of each job.
+        jobs: What they show of each job, by its id.
         unnamed: The pending uploads without a job's id in their names.
         has_log: Whether a job of this package was ever set up there.
 
@@ -121,36 +121,14 @@ class Verdict:
 
     Attributes:
         found: What is left.
-        action: What to do.
+        action: What to do; None leaves it.
         why: The reason.
 
     """
 
     found: Found
-    action: Action
+    action: Action | None
     why: str
-
-
-def plan_sweep(
-    context: JobContext, now: float, older_than: float, roots: Iterable[Destination] = ()
-) -> list[Verdict]:
-    """Decide about every job that has something left at a destination. Changes nothing.
-
-    Args:
-        context: A job of the destination with an id that nobody uses.
-        now: The store's time, in seconds since the epoch.
-        older_than: Seconds without a sign of life after which a job that has not ended is dead.
-        roots: Other directories with stagings of its jobs.
-
-    Raises:
-        InvalidRecord: An entry of the log is damaged.
-
-    """
-    left = find_left(context, roots)
-    if not left.has_log:
-        # Setup begins the log: without one no job of this destination has anything.
-        return []
-    return [judge(left.jobs[job_id], now, older_than) for job_id in sorted(left.jobs)]
 
 
 def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
@@ -186,58 +164,36 @@ def judge(found: Found, now: float, older_than: float) -> Verdict:
         older_than: Seconds without a sign of life after which a job that has not ended is dead.
 
     """
-    silent = found.silent(now)
-    action: Action = "leave"
+    silent, end = f"its last sign of life was {found.silent(now):.0f} s ago", found.end
+    action: Action | None = None
     if found.problem:
         why = f"its records cannot be read, so look and abort it: {found.problem}"
-    elif found.end is not None and found.end.kind == "abandon":
-        action, why = "undo", f"entry {found.end.number} has aborted it"
-    elif found.end is not None and found.is_more_than_objects:
-        action, why = "finish", f"entry {found.end.number} has committed it"
-    elif found.end is not None:
+    elif end is not None and end.kind == "abandon":
+        action, why = "abort", f"entry {end.number} has aborted it"
+    elif end is not None and found.is_more_than_objects:
+        action, why = "finish", f"entry {end.number} has committed it"
+    elif end is not None:
         why = "its files have left the table, and a release deletes them"
     elif not found.is_more_than_objects and not found.objects:
         why = "its files were copied here: no job of this destination wrote them"
-    elif silent < older_than:
-        why = f"its last sign of life was {silent:.0f} s ago"
+    elif found.silent(now) < older_than:
+        why = silent
     else:
-        state = (
-            "nobody knows it" if found.record is None else "it is sealed" if found.is_sealed else "it is open"
-        )
-        action, why = "abort", f"{state}, and its last sign of life was {silent:.0f} s ago"
+        sealed = "it is sealed" if found.is_sealed else "it is open"
+        action, why = "abort", f"{sealed if found.record else 'nobody knows it'}, and {silent}"
     return Verdict(found, action, why)
 
 
-def apply_sweep(context: JobContext, verdicts: Iterable[Verdict], why: str) -> Iterator[Verdict]:
-    """Do what was decided, and yield each decision that was carried out.
-
-    Repeatable.
-
-    Args:
-        context: As for `plan_sweep`.
-        verdicts: What was decided.
-        why: The reason of aborts, for the log.
-
-    Raises:
-        S3CommitError: A request failed. Sweep again.
-
-    """
-    for verdict in verdicts:
-        with suppress(AlreadyCommitted):
-            if carry_out(context, verdict, why) is not None:
-                yield verdict
-
-
-def carry_out(context: JobContext, verdict: Verdict, why: str) -> AbortReport | None:
+def carry_out(context: JobContext, verdict: Verdict, why: str) -> AbortReport:
     """Do what was decided about one job. Repeatable.
 
     Args:
-        context: As for `plan_sweep`.
+        context: As for `find_left`.
         verdict: What was decided.
         why: The reason of an abort, for the log.
 
     Returns:
-        What an abort has removed, nothing for a commit; None if the job is left.
+        What an abort has removed; nothing for a commit, and for a job that is left.
 
     Raises:
         AlreadyCommitted: A commit came in between, and wins: its job is finished the next time.
@@ -248,21 +204,14 @@ def carry_out(context: JobContext, verdict: Verdict, why: str) -> AbortReport | 
     job = replace(context, layout=found.layout)
     if found.record is not None:
         job = job.as_recorded(found.record)
-    match verdict.action:
-        case "leave":
-            return None
-        case "finish":
-            assert end is not None
+    if verdict.action != "abort":
+        if verdict.action == "finish" and end is not None:
             finish(job, end)
-            return AbortReport(uploads=0, objects=0)
-        case "undo":
-            assert end is not None
-            report = undo(job, end)
-        case "abort":
-            report = abort(job, why)
-    # What it has in the destination beside its sealed files, which are among these.
-    seen = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in found.objects), "metadata")
-    return AbortReport(uploads=report.uploads, objects=max(report.objects, seen))
+        return AbortReport(uploads=0, objects=0)
+    report = undo(job, end) if end is not None else abort(job, why)
+    # What it has in the destination beside its sealed files.
+    late = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in found.objects), "metadata")
+    return AbortReport(uploads=report.uploads, objects=report.objects + late)
 
 
 def _list(context: JobContext, left: Left, roots: Iterable[Destination]) -> None:

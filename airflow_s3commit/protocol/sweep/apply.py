@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_s3commit._causes import described
-from airflow_s3commit._clock import Clock
+from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchUpload, S3CommitError
 from airflow_s3commit.protocol.adoption.adopt import adopt, clean_up_hadoop_job
-from airflow_s3commit.protocol.metadata.context import new_uuid
+from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortReport
+from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.steps.release import release
 from airflow_s3commit.protocol.steps.sweep import Verdict, carry_out
 from airflow_s3commit.protocol.sweep.plan import Action, DeadJob, LeftAlone, OrphanUpload, SweepPlan
-from airflow_s3commit.protocol.sweep.planner import Decided, decide
+from airflow_s3commit.protocol.sweep.planner import Planner, decide
 from airflow_s3commit.store.base import Abort, ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -32,32 +34,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class SweptJob(Struct, frozen=True, kw_only=True):
-    """A job that the sweep ended.
-
-    Attributes:
-        job_id: The job.
-        staging: URI of its staging, which has been removed.
-        action: How it was ended.
-        uploads: Number of its pending uploads that were aborted.
-        objects: Number of its published objects that were deleted.
-
-    """
-
-    job_id: str
-    staging: str
-    action: Action
-    uploads: int = 0
-    objects: int = 0
-
-
-class SweepReport(Plain, Struct, frozen=True, kw_only=True):
+class SweepReport(Plain, Struct, kw_only=True):
     """Result of a sweep, or of a dry run.
 
     Attributes:
         plan: The plan.
         dry_run: Whether this was a dry run; then the following fields are empty.
-        jobs: Jobs that were ended.
+        jobs: Jobs that were ended, with how many uploads were aborted and objects deleted.
         uploads: Number of orphaned uploads that were aborted.
         bytes: Size of their parts in bytes, by the plan.
         replaced: Number of retained files that were deleted.
@@ -68,7 +51,7 @@ class SweepReport(Plain, Struct, frozen=True, kw_only=True):
 
     plan: SweepPlan
     dry_run: bool
-    jobs: list[SweptJob] = []
+    jobs: list[DeadJob] = []
     uploads: int = 0
     bytes: int = 0
     replaced: int = 0
@@ -111,18 +94,10 @@ def sweep(
 
     """
     roots = [] if staging_root is None else [Destination.of(staging_root)]
-    decided = decide(
-        store,
-        Destination.of(destination),
-        older_than=older_than,
-        staging_roots=roots,
-        clock=clock,
-        new_id=new_id,
-        threads=threads,
-    )
-    if dry_run:
-        return SweepReport(plan=decided.plan, dry_run=True)
-    return _apply(decided, decided.plan)
+    layout = Layout.of(Destination.of(destination), new_uuid())
+    context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
+    now = decide(context, older_than, roots)
+    return SweepReport(plan=now.plan, dry_run=True) if dry_run else _apply(now, now.plan)
 
 
 def apply_sweep(
@@ -148,127 +123,92 @@ def apply_sweep(
         S3CommitError: The destination could not be read.
 
     """
-    decided = decide(
-        store,
-        Destination.parse(plan.destination),
-        older_than=plan.older_than,
-        staging_roots=[Destination.parse(uri) for uri in plan.staging_roots],
-        clock=clock,
-        new_id=new_id,
-        threads=threads,
-    )
-    return _apply(decided, plan)
+    layout = Layout.of(Destination.parse(plan.destination), new_uuid())
+    context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
+    roots = [Destination.parse(uri) for uri in plan.staging_roots]
+    return _apply(decide(context, plan.older_than, roots), plan)
 
 
-def _apply(decided: Decided, plan: SweepPlan) -> SweepReport:
-    run = _Sweep(decided, plan)
+def _apply(now: Planner, plan: SweepPlan) -> SweepReport:
+    """Remove what a plan lists and what is decided now, too."""
+    run = _Sweep(now, SweepReport(plan=plan, dry_run=False))
     for job in plan.jobs:
         run.guard(_job(job), run.end_job, job)
     run.abort_orphans(plan.uploads)
-    if plan.replaced and decided.plan.now is not None:
-        run.guard("retained files", run.release, decided.plan.now)
-    return SweepReport(
-        plan=plan,
-        dry_run=False,
-        jobs=run.jobs,
-        uploads=run.uploads,
-        bytes=run.bytes,
-        replaced=run.replaced,
-        skipped=run.skipped,
-        failures=run.failures,
-    )
+    if plan.replaced:
+        run.guard("retained files", run.release, None)
+    return run.report
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Sweep:
-    """The application of a plan, with its results so far."""
+    """The application of a plan.
 
-    decided: Decided
-    plan: SweepPlan
-    jobs: list[SweptJob] = field(default_factory=list)
-    uploads: int = 0
-    bytes: int = 0
-    replaced: int = 0
-    skipped: list[LeftAlone] = field(default_factory=list)
-    failures: list[LeftAlone] = field(default_factory=list)
+    Attributes:
+        now: What is decided now.
+        report: The results so far.
+
+    """
+
+    now: Planner
+    report: SweepReport
 
     def guard(self, what: str, remove: Callable[[T], None], item: T) -> None:
-        """Run a removal, and add its error to `failures` instead of raising it."""
+        """Run a removal, and note its error instead of raising it."""
         try:
             remove(item)
+        except AlreadyCommitted as error:
+            self._skip(what, str(error))
         except S3CommitError as error:
             self._fail(what, error)
 
     def end_job(self, planned: DeadJob) -> None:
         """End a job, if it is as the plan says."""
-        what = _job(planned)
-        now = next((one for one in self.decided.plan.jobs if one.job_id == planned.job_id), None)
-        if now is None or now.action != planned.action:
-            left = [one.reason for one in self.decided.plan.left if one.what == what]
-            self._skip(what, now.reason if now is not None else left[0] if left else "it is gone")
+        current = next((one for one in self.now.jobs if one.job_id == planned.job_id), None)
+        if current is None or current.action != planned.action:
+            left = [one.reason for one in self.now.left if one.what == _job(planned)]
+            self._skip(_job(planned), current.reason if current is not None else (left or ["it is gone"])[0])
             return
-        try:
-            report = self._end(self.decided.verdicts[planned.job_id], planned.action, f"swept: {now.reason}")
-        except AlreadyCommitted as error:
-            self._skip(what, str(error))
-            return
-        self.jobs.append(
-            SweptJob(
-                job_id=planned.job_id,
-                staging=planned.staging,
-                action=planned.action,
-                uploads=report.uploads,
-                objects=report.objects,
-            )
-        )
+        ended = self._end(self.now.verdicts[planned.job_id], planned.action, f"swept: {current.reason}")
+        self.report.jobs.append(replace(planned, uploads=ended.uploads, objects=ended.objects))
 
     def _end(self, verdict: Verdict, action: Action, why: str) -> AbortReport:
-        context, found = self.decided.context, verdict.found
-        home = context.layout.destination
+        context, found = self.now.context, verdict.found
+        store, home, job_id = context.store, context.layout.destination, found.job_id
         if action == "discard":
-            return AbortReport(uploads=clean_up_hadoop_job(context.store, home, found.job_id), objects=0)
-        if found.is_hadoops and found.record is None and found.end is None:
+            return AbortReport(uploads=clean_up_hadoop_job(store, home, job_id), objects=0)
+        if found.is_hadoops and not found.is_known:
             # As a job of ours, which nobody else adopts meanwhile.
-            ended = adopt(
-                context.store,
-                home,
-                commit=False,
-                job_id=found.job_id,
-                force=True,
-                clock=context.clock,
-                new_id=context.new_id,
-            )
-            assert isinstance(ended, AbortReport)
-            return ended
-        report = carry_out(context, verdict, why)
-        assert report is not None, "a plan has no job that is left"
-        return report
+            report = adopt(store, home, commit=False, job_id=job_id, force=True, clock=context.clock)
+            assert isinstance(report, AbortReport)
+            return report
+        return carry_out(context, verdict, why)
 
     def abort_orphans(self, planned: Collection[OrphanUpload]) -> None:
         """Abort the orphans that are orphans still."""
-        bucket = self.decided.context.bucket
-        still = {upload.upload_id for upload in self.decided.plan.uploads}
+        bucket, still = self.now.context.bucket, {upload.upload_id for upload in self.now.orphans}
         for upload in planned:
             if upload.upload_id not in still:
                 self._skip(_name(bucket, upload), "it is gone, or a job claims it now")
         calls = [(one, Abort(bucket, one.key, one.upload_id)) for one in planned if one.upload_id in still]
-        for upload, outcome in self.decided.context.store.perform(calls):
+        for upload, outcome in self.now.context.store.perform(calls):
             if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
                 self._fail(_name(bucket, upload), outcome)
             else:
-                self.uploads, self.bytes = self.uploads + 1, self.bytes + upload.bytes
+                self.report.uploads += 1
+                self.report.bytes += upload.bytes
 
-    def release(self, now: float) -> None:
+    def release(self, _: None) -> None:
         """Release the retained files that no rollback has brought back, and delete them."""
-        self.replaced = release(self.decided.context, now)
+        self.report.replaced = release(self.now.context, self.now.time)
 
     def _skip(self, what: str, reason: str) -> None:
-        self.skipped.append(LeftAlone(what=what, reason=reason))
+        self.report.skipped.append(LeftAlone(what=what, reason=reason))
 
     def _fail(self, what: str, error: S3CommitError) -> None:
         reason = described(error)
-        logger.warning("sweep of %s: %s: %s", self.plan.destination, what, reason)
-        self.failures.append(LeftAlone(what=what, reason=reason))
+        logger.warning("sweep of %s: %s: %s", self.report.plan.destination, what, reason)
+        self.report.failures.append(LeftAlone(what=what, reason=reason))
 
 
 def _job(job: DeadJob) -> str:

@@ -31,7 +31,6 @@ class OrphanUpload(Struct, frozen=True, kw_only=True):
     Attributes:
         key: Key of its object.
         upload_id: Its id.
-        initiated: Time of its start, in seconds since the epoch by the store's clock.
         age: Seconds from its start to the plan.
         bytes: Size of its parts.
         reason: Why it is to be aborted.
@@ -40,7 +39,6 @@ class OrphanUpload(Struct, frozen=True, kw_only=True):
 
     key: str
     upload_id: str
-    initiated: float
     age: float
     bytes: int
     reason: str
@@ -57,6 +55,7 @@ class DeadJob(Struct, frozen=True, kw_only=True):
         silent: Seconds since its last activity.
         uploads: Number of its pending uploads.
         bytes: Size of their parts.
+        objects: Number of its published objects; known once it was ended.
         reason: Why it is to be ended.
 
     """
@@ -68,6 +67,7 @@ class DeadJob(Struct, frozen=True, kw_only=True):
     silent: float
     uploads: int = 0
     bytes: int = 0
+    objects: int = 0
     reason: str
 
 
@@ -87,8 +87,8 @@ class ReplacedFiles(Struct, frozen=True, kw_only=True):
     generation: int
     files: int
     bytes: int
-    age: float
-    retain: int
+    age: float = 0.0
+    retain: int = 0
     reason: str
 
 

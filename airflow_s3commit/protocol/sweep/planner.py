@@ -1,12 +1,8 @@
 """Plan a sweep: decide which jobs are dead, and what to remove of them.
 
-A sweep removes:
-
-* what is left of jobs that have ended: it finishes their commit or abort;
-* jobs that have not ended and were inactive for ``older_than``, known or not: it aborts them;
-* jobs of Hadoop as dead, and the leftovers of successful ones;
-* pending uploads that no job claims, started as long ago;
-* files that a commit has replaced and retained for as long as its job's ``retain`` says.
+A sweep removes what is left of jobs that have ended, by finishing their commit or abort; jobs that have not
+ended and were inactive for ``older_than``, by aborting them, Hadoop's too; uploads as old that no job claims;
+and files that commits replaced and retained, once their time has passed.
 
 It leaves everything that a live job may need, and a half-published job of Hadoop, which ``adopt`` ends. A job
 is active when it writes a record or starts an upload. All ages are by the store's clock.
@@ -15,24 +11,26 @@ is active when it writes a record or starts an upload. All ages are by the store
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
 
-from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._format import age, several, size
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.status import classify, find_hadoop_job
+from airflow_s3commit.protocol.inspect.staging import directories_above, folders_below, uploads_of_hadoop
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.fitness import has_true_upload_times, probe_time, read_time
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
+from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.layout import Layout, job_key, receipt_key
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.release import freed_objects, is_over, retained_since
 from airflow_s3commit.protocol.steps.sweep import Found, Left, Verdict, find_left, judge
-from airflow_s3commit.protocol.sweep.claims import hadoops_claims, home_of
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,
@@ -73,82 +71,73 @@ def plan_sweep(
         S3CommitError: The destination could not be read.
 
     """
-    return decide(
-        store, destination, older_than=older_than, staging_roots=staging_roots, threads=threads
-    ).plan
+    context = JobContext(store, Layout.of(destination, new_uuid()), threads=threads)
+    return decide(context, older_than, staging_roots).plan
 
 
-@dataclass(frozen=True)
-class Decided:
-    """A plan, and what is needed to carry it out at once.
+def decide(context: JobContext, older_than: float, roots: Collection[Destination]) -> Planner:
+    """Plan a sweep as `plan_sweep` does, for a job of the destination with an id that nobody uses."""
+    if not older_than >= 0:
+        raise ValueError(f"older_than is {older_than}; give a number of seconds, 0 or more")
+    store, home = context.store, context.layout.destination
+    planner = Planner(context, older_than, roots)
+    now = read_time(store, home)
+    try:
+        left = find_left(context, roots)
+        if now is None and (left.jobs or left.unnamed):
+            now = probe_time(store, home)
+        if now is not None:
+            planner.time = now
+            planner.judge_all(left)
+            planner.judge_replaced()
+    except InvalidRecord as error:
+        planner.leave(home.uri, f"its log cannot be read, so nothing is swept: {error}")
+    return planner
+
+
+@dataclass
+class Planner:
+    """What a sweep removes, and what it leaves.
 
     Attributes:
         context: A job of the destination with an id that nobody uses.
-        plan: The plan.
-        verdicts: What to do with each job of the plan, by its id.
+        older_than: Seconds without activity after which a job is dead.
+        roots: Other directories with stagings of its jobs.
+        time: The store's time, in seconds since the epoch; 0 if there is nothing to date.
+        jobs: Jobs to end.
+        verdicts: What to do with each of them, by its id.
+        orphans: Uploads to abort.
+        replaced: Retained files to release and delete.
+        left: What it leaves, and why.
+        jobs_left: Number of jobs that it leaves.
 
     """
 
     context: JobContext
-    plan: SweepPlan
-    verdicts: dict[str, Verdict]
-
-
-def decide(
-    store: ObjectStore,
-    destination: Destination,
-    *,
-    older_than: float,
-    staging_roots: Collection[Destination] = (),
-    clock: Clock | None = None,
-    new_id: Callable[[], str] = new_uuid,
-    threads: int = 16,
-) -> Decided:
-    """Plan a sweep as `plan_sweep` does."""
-    if not older_than >= 0:
-        raise ValueError(f"older_than is {older_than}; give a number of seconds, 0 or more")
-    layout = Layout.of(destination, new_uuid())
-    context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
-    now, planner = read_time(store, destination), _Planner(context, older_than, staging_roots)
-    try:
-        left = find_left(context, staging_roots)
-        if now is None and (left.jobs or left.unnamed):
-            now = probe_time(store, destination)
-        if now is not None:
-            planner.now = now
-            planner.judge_all(left)
-            planner.judge_replaced()
-    except InvalidRecord as error:
-        planner.leave(destination.uri, f"its log cannot be read, so nothing is swept: {error}")
-    plan = SweepPlan(
-        destination=destination.uri,
-        staging_roots=[root.uri for root in staging_roots],
-        older_than=older_than,
-        now=now,
-        jobs=planner.jobs,
-        uploads=planner.orphans,
-        replaced=planner.replaced,
-        left=planner.left,
-        jobs_left=planner.jobs_left,
-    )
-    return Decided(context, plan, planner.verdicts)
-
-
-@dataclass
-class _Planner:
-    """Collects what to remove and what to leave."""
-
-    context: JobContext
     older_than: float
     roots: Collection[Destination]
-    now: float = 0.0
+    time: float = 0.0
     jobs: list[DeadJob] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     orphans: list[OrphanUpload] = field(default_factory=list)
     replaced: list[ReplacedFiles] = field(default_factory=list)
     left: list[LeftAlone] = field(default_factory=list)
     jobs_left: int = 0
-    _true_times: bool | None = None
+
+    @property
+    def plan(self) -> SweepPlan:
+        """The plan, as plain data."""
+        return SweepPlan(
+            destination=self.context.layout.destination.uri,
+            staging_roots=[root.uri for root in self.roots],
+            older_than=self.older_than,
+            now=self.time or None,
+            jobs=self.jobs,
+            uploads=self.orphans,
+            replaced=self.replaced,
+            left=self.left,
+            jobs_left=self.jobs_left,
+        )
 
     def leave(self, what: str, reason: str) -> None:
         """Note what is left, and why."""
@@ -156,37 +145,46 @@ class _Planner:
 
     def judge_all(self, left: Left) -> None:
         """Decide about every job, then about the uploads that are no job's."""
-        old = [upload for upload in left.unnamed if self._age(upload) >= self.older_than]
+        old = [upload for upload in left.unnamed if self.time - upload.initiated >= self.older_than]
         unknown = [one for one in left.jobs.values() if not (one.is_known or one.is_hadoops)]
-        suspects = [*old, *(upload for one in unknown for upload in one.uploads)]
-        claims = hadoops_claims(self.context.store, self.context.bucket, suspects, self.roots)
+        claims = self._claims([*old, *(upload for one in unknown for upload in one.uploads)])
         orphans = [upload for upload in old if upload.upload_id not in claims]
-        for job_id in sorted(left.jobs):
-            found = left.jobs[job_id]
+        for _, found in sorted(left.jobs.items()):
             if not claims.keys() & {upload.upload_id for upload in found.uploads}:
                 orphans += self._judge_job(found, has_log=left.has_log)
         self._judge_orphans(orphans)
         home = self.context.layout.destination.uri
-        for uri, number in sorted(
-            Counter(one for one in claims.values() if not one.startswith(home)).items()
-        ):
-            self.leave(
-                several(number, "upload"), f"files of Hadoop in {uri} name them: sweep its destination"
-            )
+        elsewhere = Counter(uri for uri in claims.values() if not uri.startswith(home))
+        for uri, number in sorted(elsewhere.items()):
+            why = f"files of Hadoop in {uri} name them: sweep its destination"
+            self.leave(several(number, "upload"), why)
+
+    def _claims(self, uploads: list[Upload]) -> dict[str, str]:
+        """Return the URI of the staging whose files of Hadoop name an upload, by the upload's id.
+
+        Hadoop's committers name files as the application does, so only these files tell whose they are.
+        """
+        store = self.context.store
+        keys = [upload.key for upload in uploads]
+        above = directories_above(self.context.bucket, keys) if keys else []
+        folders = chain.from_iterable(
+            folders_below(store, root) for root in dict.fromkeys((*above, *self.roots))
+        )
+        return {one: folder.staging.uri for folder in folders for one in uploads_of_hadoop(store, folder)}
 
     def _judge_job(self, found: Found, *, has_log: bool) -> list[Upload]:
         """Decide about a job; return its uploads if it is none."""
-        verdict = judge(found, self.now, self.older_than)
         if not (found.is_known or found.is_more_than_objects or found.objects):
             # Files that were copied here, or of other programs.
             return []
-        action: Action = "finish" if verdict.action == "finish" else "abort"
-        uploads = len(found.uploads)
-        if verdict.action == "abort" and found.is_hadoops:
-            action, uploads, verdict = self._judge_hadoops(verdict)
-        elif verdict.action == "abort" and found.record is None:
-            verdict = self._judge_unknown(verdict)
-        if verdict.action == "leave":
+        verdict, uploads = judge(found, self.time, self.older_than), len(found.uploads)
+        action: Action | None = verdict.action
+        stored = sum(self._sizes(found.uploads)) if action else 0
+        if action == "abort" and found.end is None and found.is_hadoops:
+            verdict, action, uploads, stored = self._judge_hadoops(verdict)
+        elif action == "abort" and not found.is_known and (why := self._why_not_ours(found)):
+            verdict, action = replace(verdict, action=None, why=why), None
+        if action is None:
             self.leave(f"job {found.job_id} ({found.layout.staging.uri})", verdict.why)
             self.jobs_left += 1
             return []
@@ -200,129 +198,106 @@ class _Planner:
                 staging=found.layout.staging.uri,
                 action=action,
                 state=_state(found),
-                silent=found.silent(self.now),
+                silent=found.silent(self.time),
                 uploads=uploads,
-                bytes=sum(self._sizes(found.uploads)),
+                bytes=stored,
                 reason=verdict.why,
             )
         )
         return []
 
-    def _judge_hadoops(self, verdict: Verdict) -> tuple[Action, int, Verdict]:
-        """Decide about a silent job of Hadoop that has not ended here, adopted or not."""
+    def _judge_hadoops(self, verdict: Verdict) -> tuple[Verdict, Action | None, int, int]:
+        """Decide about a silent job of Hadoop that has not ended here; return its uploads and bytes too."""
         found, context = verdict.found, self.context
         source = found.record.context.get("adopted_from") if found.record is not None else None
         job = find_hadoop_job(context.store, context.layout.destination, found.job_id, adopted_from=source)
         if job is None:
-            return "abort", len(found.uploads), verdict
+            return verdict, "abort", len(found.uploads), 0
         told = classify(job)
         why = f"the Hadoop job is {told.status}: {told.reason}"
         if told.status == "half-published":
-            left = f"{why}; commit or abort it: s3commit adopt"
-            return "abort", 0, replace(verdict, action="leave", why=left)
+            why += "; commit or abort it: s3commit adopt"
+            return replace(verdict, action=None, why=why), None, 0, 0
         if told.status == "successful":
-            return "discard", job.others, replace(verdict, why=f"{why}; only its leftovers are removed")
-        silent = f"{why}, and its last sign of life was {found.silent(self.now):.0f} s ago"
-        return "abort", job.pending + job.others, replace(verdict, why=silent)
+            why += "; only its leftovers are removed"
+            return replace(verdict, why=why), "discard", job.others, 0
+        why += f", and its last sign of life was {found.silent(self.time):.0f} s ago"
+        return replace(verdict, why=why), "abort", job.pending + job.others, job.bytes
 
-    def _judge_unknown(self, verdict: Verdict) -> Verdict:
-        """Decide about a silent job that has neither a record nor an end here: it may be one beside this."""
-        found, home, context = verdict.found, self.context.layout.destination, self.context
+    def _why_not_ours(self, found: Found) -> str:
+        """Return why a silent job without a record and an end here is left; empty if it is not.
+
+        Destinations nest: a job on a directory above or below has uploads here too, and its records there.
+        """
+        store, home = self.context.store, self.context.layout.destination
         keys = [*(one.key for one in found.uploads), *(one.key for one in found.objects)]
         if found.records:
-            job = replace(context, layout=found.layout)
+            job = replace(self.context, layout=found.layout)
             recorded = list(tracked_uploads(job, found.layout.staging.prefix))
             if None in recorded:
                 # A job on another directory may have chosen this one for its staging.
-                why = (
+                return (
                     "its staging has a record that is damaged, or of another destination: look, and abort it"
                 )
-                return replace(verdict, action="leave", why=why)
             keys += (upload.destinationKey for upload in recorded if upload is not None)
         if not keys and not found.layout.is_below_destination:
-            return replace(verdict, action="leave", why=f"no record shows that it is a job on {home.uri}")
-        place = home_of(context.store, home.bucket, found.job_id, keys)
-        if place is not None:
-            return replace(verdict, action="leave", why=f"it is a job on {place.uri}: sweep that")
-        if not (found.records or found.objects or self._are_times_true()):
-            return replace(verdict, action="leave", why=f"nobody knows it, but {_UNDATED}")
-        return verdict
+            return f"no record shows that it is a job on {home.uri}"
+        for place in directories_above(home.bucket, keys):
+            records = (job_key(place, found.job_id), receipt_key(place, found.job_id))
+            if any(exists(store, place.bucket, key) for key in records):
+                return f"it is a job on {place.uri}: sweep that"
+        if not (found.records or found.objects or self._times_are_true):
+            return f"nobody knows it, but {_UNDATED}"
+        return ""
 
     def _judge_orphans(self, orphans: list[Upload]) -> None:
         """Decide about old uploads that are of no job."""
-        if orphans and not self._are_times_true():
-            for upload in orphans:
-                self.leave(self._name(upload), f"no job claims it, but {_UNDATED}")
-            return
         for upload, stored in zip(orphans, self._sizes(orphans), strict=True):
-            past = self._age(upload)
+            past = self.time - upload.initiated
+            if not self._times_are_true:
+                what = f"upload {upload.upload_id} of {join_uri(self.context.bucket, upload.key)}"
+                self.leave(what, f"no job claims it, but {_UNDATED}")
+                continue
+            why = f"no job claims it, and it began {past:.0f} s ago"
             self.orphans.append(
-                OrphanUpload(
-                    key=upload.key,
-                    upload_id=upload.upload_id,
-                    initiated=upload.initiated,
-                    age=past,
-                    bytes=stored,
-                    reason=f"no job claims it, and it began {past:.0f} s ago",
-                )
+                OrphanUpload(key=upload.key, upload_id=upload.upload_id, age=past, bytes=stored, reason=why)
             )
 
     def judge_replaced(self) -> None:
         """Decide about the files that commits have replaced and retained."""
         table = read_table(self.context.store, self.context.layout.destination)
-        ages = retained_since(self.context, table, self.now)
-        for generation, past in sorted(ages.items()):
-            one = table.retained[generation]
-            counts, reason = (
-                table.counts_of(one.pieces),
-                f"retained for {age(one.seconds)}, and replaced {age(past)} ago",
+        for generation, past in sorted(retained_since(self.context, table, self.time).items()):
+            taken = table.retained[generation]
+            counts = table.counts_of(taken.pieces)
+            one = ReplacedFiles(
+                generation=generation,
+                files=counts.files + len(taken.unowned),
+                bytes=counts.bytes,
+                age=past,
+                retain=taken.seconds,
+                reason=f"retained for {age(taken.seconds)}, and replaced {age(past)} ago",
             )
-            files = counts.files + len(one.unowned)
-            if is_over(one, past):
-                self.replaced.append(
-                    ReplacedFiles(
-                        generation=generation,
-                        files=files,
-                        bytes=counts.bytes,
-                        age=past,
-                        retain=one.seconds,
-                        reason=reason,
-                    )
-                )
+            if is_over(taken, past):
+                self.replaced.append(one)
             else:
-                what = (
-                    f"{several(files, 'file')} ({size(counts.bytes)}) that generation {generation} replaced"
-                )
-                self.leave(what, reason)
-        freed = list(freed_objects(self.context, table)) if table.freed else []
-        if freed:
+                files = f"{several(one.files, 'file')} ({size(one.bytes)})"
+                self.leave(f"{files} that generation {generation} replaced", one.reason)
+        if freed := list(freed_objects(self.context, table)) if table.freed else []:
+            why = "a sweep that died has released them, and not deleted all of them"
+            stored, generation = sum(info.size for info in freed), max(table.freed)
             self.replaced.append(
-                ReplacedFiles(
-                    generation=max(table.freed),
-                    files=len(freed),
-                    bytes=sum(info.size for info in freed),
-                    age=0.0,
-                    retain=0,
-                    reason="a sweep that died has released them, and not deleted all of them",
-                )
+                ReplacedFiles(generation=generation, files=len(freed), bytes=stored, reason=why)
             )
 
-    def _are_times_true(self) -> bool:
-        """Return whether listings show when uploads began; a probe shows it once."""
-        if self._true_times is None:
-            self._true_times = has_true_upload_times(self.context.store, self.context.layout.destination)
-        return self._true_times
-
-    def _age(self, upload: Upload) -> float:
-        return self.now - upload.initiated
+    @cached_property
+    def _times_are_true(self) -> bool:
+        """Whether listings show when uploads began: a probe tells."""
+        return has_true_upload_times(self.context.store, self.context.layout.destination)
 
     def _sizes(self, uploads: Iterable[Upload]) -> list[int]:
         ids = (PendingId(self.context.bucket, upload.key, upload.upload_id) for upload in uploads)
         found = pending_parts(self.context.store, ids, threads=self.context.threads)
         return [sum(part.size for part in parts or ()) for _, parts in found]
-
-    def _name(self, upload: Upload) -> str:
-        return f"upload {upload.upload_id} of {join_uri(self.context.bucket, upload.key)}"
 
 
 def _state(found: Found) -> State | None:

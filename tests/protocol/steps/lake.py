@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from greenlet import getcurrent, greenlet
 
 from airflow_s3commit import Destination, JobOptions, MemoryStore
-from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import is_hidden
@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.steps.seal import seal
 from airflow_s3commit.protocol.steps.setup import load_job, set_up
 from airflow_s3commit.protocol.steps.shard import complete_part
 from airflow_s3commit.protocol.steps.stage import seal_stage
-from airflow_s3commit.protocol.steps.sweep import apply_sweep, plan_sweep
+from airflow_s3commit.protocol.steps.sweep import carry_out, find_left, judge
 from airflow_s3commit.protocol.steps.task import commit_attempt, withdraw_attempt
 from airflow_s3commit.store.base import Call, Outcome
 from airflow_s3commit.store.execute import one_by_one
@@ -170,8 +170,11 @@ class Lake:
         """Return a sweep."""
 
         def act(store: Any) -> None:
-            context = self.context(NOBODY, store)
-            list(apply_sweep(context, plan_sweep(context, self.clock.time(), older_than), "swept"))
+            context, now = self.context(NOBODY, store), self.clock.time()
+            left = find_left(context)
+            for job_id in sorted(left.jobs) if left.has_log else ():
+                with suppress(AlreadyCommitted):
+                    carry_out(context, judge(left.jobs[job_id], now, older_than), "swept")
 
         return act
 

@@ -63,9 +63,7 @@ def test_files_are_released_then_deleted() -> None:
     lake = two_generations()
     lake.store_clock.advance(8 * DAY)
     plan = swept(lake, dry_run=True).plan
-    assert [(one.generation, one.files, one.bytes, one.retain) for one in plan.replaced] == [
-        (3, 1, 1, 7 * 86_400)
-    ]
+    assert [(one.generation, one.files, one.bytes, one.age) for one in plan.replaced] == [(3, 1, 1, 8 * DAY)]
     assert OLD in lake.data()
     assert swept(lake).replaced == 1
     assert lake.data().keys() == {OLD2, NEW}
