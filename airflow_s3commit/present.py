@@ -56,10 +56,7 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
     ((AlreadyCommitted,), (("show what the job committed", "manifest"),)),
     (
         (DestinationChanged,),
-        (
-            ("if the job is sealed, see what its commit would replace now", "commit", "--dry-run"),
-            ("if it is aborted, write its data again as a new job", "show"),
-        ),
+        (("see what its commit would replace now; if it is aborted, write its data again", "show"),),
     ),
     (
         (DuplicateOutput,),
@@ -128,8 +125,8 @@ def replacement(preview: Preview) -> str:
 
 def published(details: JobDetails) -> int:
     """Return how many files of a job that has not ended are objects already: its commit has begun."""
-    is_sealed = details.summary.state == "sealed" and details.uploads is not None
-    return details.uploads.completed if is_sealed and details.uploads is not None else 0
+    uploads = details.uploads
+    return uploads.completed if uploads is not None and details.summary.state == "sealed" else 0
 
 
 def state(summary: JobSummary, published: int = 0) -> Fact:
@@ -175,7 +172,8 @@ def _job_facts(details: JobDetails) -> Iterator[Fact]:
     if details.uploads is not None:
         yield _uploads(details.uploads)
     if details.preview is not None:
-        yield Fact("commit replaces", replacement(details.preview))
+        as_of = f", as of generation {details.preview.generation}"
+        yield Fact("commit replaces", f"{replacement(details.preview)}{as_of}")
     if details.conflict is not None:
         yield Fact("commit refused", details.conflict, "bad")
 

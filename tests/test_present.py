@@ -40,8 +40,8 @@ def test_a_command_line_is_quoted_and_leads_to_the_same_store() -> None:
     store_options = ("--endpoint-url", "http://127.0.0.1:9")
     commands = CommandLines(FLIGHTS, "j1", RECORDS, ("airflow", "s3commit"), store_options)
     program = ("airflow", "s3commit")
-    line = [*program, "commit", FLIGHTS.uri, "j1", "--dry-run", *store_options]
-    assert shlex.split(commands.line("commit", "--dry-run")) == line
+    line = [*program, "commit", FLIGHTS.uri, "j1", "--seal", *store_options]
+    assert shlex.split(commands.line("commit", "--seal")) == line
     line = [*program, "jobs", FLIGHTS.uri, "--staging", RECORDS.uri, *store_options]
     assert shlex.split(commands.line("jobs")) == line
 

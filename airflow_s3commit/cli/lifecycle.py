@@ -1,4 +1,4 @@
-"""Commit, abort and recover: end a job, or preview that in a dry run."""
+"""Commit, abort and recover: end a job."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import click
 from airflow_s3commit._format import several, size
 from airflow_s3commit.cli.command import Session, as_stage, store_command
 from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import DRY_RUN, Facts, Line
+from airflow_s3commit.cli.report import Facts, Line
 from airflow_s3commit.present import amount, replacement
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import AbortReport, JobState
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.steps.sealed import load_seal
 
 
 @store_command(
     "commit",
     summary="Commit a sealed job: make its output visible.",
     examples="""
-    s3commit commit s3://lake/flights/ JOB --dry-run
+    s3commit show s3://lake/flights/ JOB                    what it would replace
     s3commit commit s3://lake/flights/ JOB
     s3commit commit s3://lake/flights/ JOB --seal           if the writers finished and the driver died
     s3commit commit s3://lake/flights/ JOB --generation 41  only if nobody changed the partitions since
@@ -28,7 +27,6 @@ from airflow_s3commit.protocol.steps.sealed import load_seal
     confirms=True,
     environment=True,
 )
-@click.option("--dry-run", is_flag=True, help="Report the files and what they replace; change nothing.")
 @click.option("--seal", is_flag=True, help="Seal the job first, with every sealed stage attempt.")
 @click.option(
     "--stage",
@@ -42,12 +40,11 @@ from airflow_s3commit.protocol.steps.sealed import load_seal
     "--generation",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Refuse if a commit after this generation, which the dry run shows, changed the partitions.",
+    help="Refuse if a commit after this generation, which show names, changed the partitions.",
 )
 def commit(
     session: Session,
     *,
-    dry_run: bool,
     seal: bool,
     stages: tuple[tuple[str, str], ...],
     generation: int | None,
@@ -59,8 +56,6 @@ def commit(
     """
     job = session.job()
     state = job.state()
-    if dry_run:
-        return _preview_commit(session, job, state)
     if state is not None and ((stages and not _has_ended(state)) or (seal and state.state == "open")):
         with session.output.working("sealing"):
             job.seal(stages or None)
@@ -169,42 +164,3 @@ def _confirmed(session: Session, job: Job) -> int | None:
     if preview.objects:
         session.output.confirm(f"The commit replaces {replacement(preview)}. Continue?", yes=session.yes)
     return preview.generation
-
-
-def _preview_commit(session: Session, job: Job, state: JobState | None) -> ExitCode:
-    """Preview a commit.
-
-    Raises:
-        Refused: The commit would be refused.
-
-    """
-    value = {"dry_run": True, "job_id": session.job_id, "state": state.state if state is not None else None}
-    if state is not None and state.state == "committed":
-        return session.output.result(
-            {**value, "would": "finish"},
-            Line("the job is committed; a commit would only finish what is left to clean up"),
-        )
-    with session.output.working("reading the table"):
-        preview = job.preview()
-        seal = load_seal(session.context)
-    partitions = several(len(seal.partitions), "partition")
-    return session.output.result(
-        {
-            **value,
-            "would": "commit",
-            "files": seal.counts.files,
-            "bytes": seal.counts.bytes,
-            "partitions": len(seal.partitions),
-            "generation": preview.generation,
-            "replaced": preview.objects,
-            "replaced_bytes": preview.bytes,
-        },
-        DRY_RUN,
-        Facts(
-            [
-                ("would publish", f"{amount(seal.counts)} in {partitions}"),
-                ("would replace", replacement(preview)),
-                ("as of generation", preview.generation),
-            ]
-        ),
-    )

@@ -87,7 +87,7 @@ def test_show_says_everything(lake: Lake, run: RunProgram) -> None:
         "nightly",
         "[red]manual[/]",
         "2 pending (10 B in the records)",
-        "1 file, 5 B in 1 partition",
+        "1 file, 5 B in 1 partition, as of generation 1",
         f"s3commit commit {lake.destination} {OURS}\n",
     ):
         assert words in result.stdout

@@ -1,4 +1,4 @@
-"""Commit, abort and recover end jobs; dry runs change nothing; replacing data needs confirmation."""
+"""Commit, abort and recover end jobs; replacing data needs confirmation, or is refused."""
 
 from __future__ import annotations
 
@@ -69,27 +69,17 @@ def test_commit_as_json_is_a_short_manifest(lake: Lake, run: RunProgram) -> None
     assert told["manifest"] == f"{lake.destination}_s3commit/jobs/{OURS}.json"
 
 
-def test_a_dry_run_of_a_commit_changes_nothing(lake: Lake, run: RunProgram) -> None:
-    """It says what would appear and what would be removed."""
-    lake.put(OLD)
-    lake.sealed(FILES)
-    before = lake.everything()
-    result = run("commit", lake.destination, OURS, "--dry-run")
-    told = plain_json(run("commit", lake.destination, OURS, "--dry-run", "--json"))
-    assert lake.everything() == before
-    assert result.exit_code == 0
-    assert "1 file, 5 B in 1 partition" in result.stdout
-    assert (told["dry_run"], told["would"], told["replaced"], told["generation"]) == (True, "commit", 1, 1)
-
-
-def test_a_dry_run_finds_that_mode_fail_would_refuse(lake: Lake, run: RunProgram) -> None:
-    """It is refused as the commit would be, and names the file in the way."""
+def test_conflict_mode_fail_is_refused_with_what_is_in_the_way(lake: Lake, run: RunProgram) -> None:
+    """``show`` says it beforehand, and the commit changes nothing."""
     lake.sealed(FILES, conflict_mode="fail")
     lake.put(OLD)
-    result = run("commit", lake.destination, OURS, "--dry-run")
-    assert result.exit_code == 3
-    assert "dt=1/old.parquet" in result.stderr
-    assert run("commit", lake.destination, OURS).exit_code == 3
+    told = plain_json(run("show", lake.destination, OURS, "--json"))
+    assert (told["preview"], "dt=1/old.parquet" in told["conflict"]) == (None, True)
+    assert "commit refused" in run("show", lake.destination, OURS).stdout
+    before = lake.everything()
+    result = run("commit", lake.destination, OURS)
+    assert (result.exit_code, "dt=1/old.parquet" in result.stderr) == (3, True)
+    assert lake.everything() == before
 
 
 def test_an_open_job_can_be_sealed_and_committed(lake: Lake, run: RunProgram) -> None:
@@ -115,17 +105,21 @@ def test_of_two_attempts_of_a_stage_one_is_chosen(lake: Lake, run: RunProgram) -
     assert lake.pending() == []
 
 
-def test_a_reviewed_dry_run_is_followed_or_refused(lake: Lake, run: RunProgram) -> None:
-    """A commit after the generation of a dry run is refused if another one touched its partitions since."""
+def test_a_reviewed_preview_is_followed_or_refused(lake: Lake, run: RunProgram) -> None:
+    """A commit after the generation that ``show`` names is refused if another one touched its partitions."""
+
+    def previewed() -> tuple[int, int]:
+        told = plain_json(run("show", lake.destination, OURS, "--json"))["preview"]
+        return told["generation"], told["objects"]
+
     lake.sealed(FILES)
-    seen = plain_json(run("commit", lake.destination, OURS, "--dry-run", "--json"))["generation"]
+    assert previewed() == (1, 0)
     lake.sealed({"dt=1/late.parquet": b"late"}, job_id=THEIRS).commit()
-    refused = run("commit", lake.destination, OURS, "--generation", str(seen))
+    refused = run("commit", lake.destination, OURS, "--generation", "1")
     assert refused.exit_code == 3
-    assert f"s3commit commit {lake.destination} {OURS} --dry-run" in refused.stderr
+    assert f"s3commit show {lake.destination} {OURS}" in refused.stderr
     assert named("dt=1/late.parquet", THEIRS) in lake.data()
-    again = plain_json(run("commit", lake.destination, OURS, "--dry-run", "--json"))
-    assert (again["generation"], again["replaced"]) == (2, 1)
+    assert previewed() == (2, 1)
     assert run("commit", lake.destination, OURS, "--generation", "2").exit_code == 0
     assert set(lake.data()) == {named(path) for path in FILES}
 
@@ -198,14 +192,13 @@ def test_a_committed_job_cannot_be_aborted(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_job_whose_commit_died_after_its_entry_counts_as_committed(lake: Lake, run: RunProgram) -> None:
-    """The log has its commit, so an abort is refused, and other commands only finish it."""
+    """The log has its commit, so an abort is refused, and a recovery finishes it."""
     lake.sealed(FILES)
     lake.store.die("put", f"{2:020}.json", after=True)
     with pytest.raises(Crash):
         lake.job().commit()
     lake.store.rest()
     assert run("abort", lake.destination, OURS).exit_code == 3
-    assert "only finish" in run("commit", lake.destination, OURS, "--dry-run").stdout
     assert "committed, not finished" in run("show", lake.destination, OURS).stdout
     assert len(lake.data()) == 2
     assert run("recover", lake.destination, OURS).exit_code == 0

@@ -230,7 +230,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "manifest": ("manifest", "{at}", "--files"),
     "adopt": ("adopt", "{at}"),
     "log": ("log", "{at}"),
-    "commit": ("commit", "{at}", "{job}", "--dry-run"),
 }
 
 

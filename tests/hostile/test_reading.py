@@ -56,8 +56,7 @@ def test_the_page_with_hostile_records(name: str, turn: int) -> None:
             views.read_destination(lake.store, place)
         elif name == "history":
             view = history.read_history(lake.store, place, None)
-            drawn = history.charts(view.steps)
-            pages.render("history", "", history_view=view, charts=drawn, newest=True)
+            pages.render("history", "", history_view=view, newest=True)
         else:
             views.read_job(lake.store, place, lake.job_id)
 
