@@ -10,7 +10,7 @@ from functools import cache
 from types import NoneType
 from typing import Any
 
-from airflow_s3commit import Job, JobOptions, rollback, sweep
+from airflow_s3commit import Job, JobOptions, repair, rollback, sweep, verify
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     DestinationChanged,
@@ -149,6 +149,10 @@ class Jobs(World):
 
     # What processes do with the destination.
 
+    def take_repair(self, store: Any) -> None:
+        """Derive again what follows from the log, beside jobs at work."""
+        repair(store, DESTINATION, dry_run=False, clock=self.clock, new_id=self.new_id, threads=0)
+
     def take_sweep(self, store: Any) -> None:
         """Sweep, with no patience: every job seems dead."""
         self.sweep(store, 0.0)
@@ -234,6 +238,9 @@ class Jobs(World):
         if swept:
             self.take_sweep(self.observed)
         self.observed.at_rest(lists=not swept)
+        self.check_repaired()
+        report = verify(self.observed, DESTINATION, threads=0)
+        assert report.sound, report
         history = self.observed.history
         for number, job_id in enumerate(JOBS):
             if history.ended.get(job_id) == "commit":

@@ -28,6 +28,7 @@ HELD = [
     Cast(("commit 0", "commit 1"), ("append", "replace all")),
     Cast(("commit 0", "commit 1"), ("fail", "append")),
     Cast(("commit 0", "commit 1"), TWO, marks=True),
+    Cast(("commit 0", "repair"), TWO, marks=True),
     Cast(("rollback", "patient"), TWO, retain="1s"),
     Cast(("rollback", "commit 0"), TWO, retain="1s"),
     Cast(("commit 0", "patient"), TWO, retain="1s"),
@@ -39,6 +40,7 @@ OTHERS = [
     Cast(("commit 0", "parts 0"), ONE),
     Cast(("commit 0", "sweep"), TWO),
     Cast(("sweep", "sweep"), TWO),
+    Cast(("abort 0", "repair"), TWO),
     Cast(("commit 0", "commit 1"), ("append", "append")),
     Cast(("commit 0", "commit 1"), TWO),
     Cast(("commit 0", "commit 1"), ("replace all", "append")),
@@ -51,7 +53,7 @@ OTHERS = [
 ]  # fmt: skip
 
 CASTS = [
-    *(pytest.param(cast, 0.06, id=f"{cast}, a part") for cast in HELD),
+    *(pytest.param(cast, 0.04, id=f"{cast}, a part") for cast in HELD),
     *(pytest.param(cast, 1.0, id=f"{cast}, all", marks=pytest.mark.all) for cast in HELD + OTHERS),
 ]
 

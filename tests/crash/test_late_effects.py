@@ -33,8 +33,9 @@ CASTS = [
 @cache
 def _writes(cast: Cast) -> int:
     """Return how many calls of the first process write."""
-    late = LateStore(cast.world().observed, ALL, "late")
-    cast.world().actor(cast.steps[0])(late)
+    world = cast.world()
+    late = LateStore(world.observed, ALL, "late")
+    world.actor(cast.steps[0])(late)
     return late.writes
 
 
@@ -42,7 +43,7 @@ def _writes(cast: Cast) -> int:
 @pytest.mark.parametrize(
     ("cast", "count"),
     [
-        *(pytest.param(cast, 25, id=f"{cast}, some") for cast in CASTS),
+        *(pytest.param(cast, 20, id=f"{cast}, some") for cast in CASTS),
         *(pytest.param(cast, 1500, id=f"{cast}, many", marks=pytest.mark.all) for cast in CASTS),
     ],
 )

@@ -165,6 +165,7 @@ class Lives(RuleBasedStateMachine):
         assert self.world.opened() == self.ready.keys()
         if not self.ready:
             self.world.observed.at_rest(others=self.foreign.keys())
+            self.world.check_repaired()
             assert self.world.pending() == []
 
     def _decide(self, job_id: str, options: JobOptions, files: dict[str, bytes]) -> None:

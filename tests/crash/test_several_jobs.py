@@ -27,6 +27,7 @@ CASTS = [
     Cast(("marking 0", "commit 1", "abandoning 2", "whole 2"), ("replace", "append")),
     Cast(("halfway 0", "recover 0", "commit 1", "abort 0")),
     Cast(("commit 0", "commit 1", "sweep")),
+    Cast(("entering 0", "abandoning 1", "commit 2", "repair"), marks=True),
     Cast(("commit 0", "entering 1", "whole 2", "patient"), ("replace", "append")),
     Cast(("commit 0", "expire 0", "commit 1"), ("replace", "append")),
     Cast(("commit 0", "commit 0", "expire 0", "commit 1"), ("replace", "replace")),
@@ -44,7 +45,7 @@ MORE = [
 @pytest.mark.parametrize(
     ("cast", "count"),
     [
-        *(pytest.param(cast, 50, id=f"{cast}, some") for cast in CASTS),
+        *(pytest.param(cast, 35, id=f"{cast}, some") for cast in CASTS),
         *(pytest.param(cast, 1500, id=f"{cast}, many", marks=pytest.mark.all) for cast in CASTS + MORE),
     ],
 )

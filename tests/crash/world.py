@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import CommittedTask, Job, JobOptions, JobReference, MemoryStore
+from airflow_s3commit import (
+    CommittedTask,
+    Job,
+    JobOptions,
+    JobReference,
+    MemoryStore,
+    RepairReport,
+    repair,
+)
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
@@ -293,7 +301,22 @@ class World:
     def check_nothing_left(self) -> None:
         """Check what holds at rest, and that no upload of a job is pending."""
         self.observed.at_rest()
+        self.check_repaired()
         assert self.pending() == []
+
+    def check_repaired(self) -> None:
+        """Check that a repair finds nothing that does harm, and a second one nothing at all."""
+        report = self._repair(dry_run=True)
+        if report.repaired:
+            assert all(finding.harmless for finding in report.repaired), report
+            self._repair(dry_run=False)
+            report = self._repair(dry_run=True)
+        assert not [*report.repaired, *report.left, *report.failures], report
+
+    def _repair(self, *, dry_run: bool) -> RepairReport:
+        return repair(
+            self.observed, DESTINATION, dry_run=dry_run, clock=self.clock, new_id=self.new_id, threads=0
+        )
 
     @property
     def _stages(self) -> tuple[str, ...]:
