@@ -117,12 +117,12 @@ def take(store: Any, do: str, destination: str, job: str | None = None, **argume
             return step(store, destination, **arguments).reference.job_id
         case "refresh":
             return write(store, destination, **arguments).commit().generation
-        case "commit" | "recover" | "finish":
-            return getattr(opened, do)().nonce
+        case "commit" | "recover":
+            return getattr(opened, do)().generation
         case "abort":
-            return opened.abort().state
-        case "begin" | "complete":
-            return getattr(opened, do)(**arguments)
+            return opened.abort().uploads
+        case "part":
+            return opened.complete_part(**arguments)
         case "sweep":
             report = sweep(store, destination, dry_run=False, **arguments)
             assert not report.failures, report.failures
