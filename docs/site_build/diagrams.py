@@ -21,11 +21,10 @@ _FLOORS = {
     "operators": ("Airflow's face: thin", "new"),
     "plugin": ("the page in Airflow", "new"),
     "protocol": ("Job, the facade; removal of orphans", "good"),
-    "protocol.inspect": ("reads only; adoption of Hadoop's jobs", "good"),
-    "protocol.lifecycle": ("the steps of a job, one file each", "good"),
+    "protocol.inspect": ("reads only; task attempts; adoption of Hadoop's jobs", "good"),
+    "protocol.steps": ("the steps of a job, one file each", "good"),
     "protocol.metadata": ("conditional records; rows as files", "good"),
     "protocol.model": ("records and keys as values; S3 itself", "good"),
-    "protocol.writer": ("task attempts; Hadoop's leftovers", "good"),
     "spark": ("DataFrames in, manifests out", "new"),
     "store": ("a dozen verbs on S3; alone imports boto3 and libcurl", "good"),
 }
@@ -150,41 +149,38 @@ def _flow() -> str:
 
 
 def _states() -> str:
-    title = "The states of a job: open, sealed, committing, committed; or aborting, aborted"
-    d = Drawing("states", 760, 230, title)
-    top = (("open", "plain"), ("sealed", "plain"), ("committing", "new"), ("committed", "good"))
-    for number, (state, kind) in enumerate(top):
-        d.box(10 + number * 200, 40, 130, 44, state, kind)
-    for number, verb in enumerate(("seal", "begin", "publish")):
-        x = 140 + number * 200
-        d.arrow((x, 62), (x + 68, 62))
-        d.words(x + 34, 52, verb, "d-soft", "middle")
-    d.line((575, 14), (575, 30), style="d-thin")
-    d.words(575, 12, "point of no return", "d-soft", "middle")
-    d.box(210, 160, 130, 44, "aborting", "bad")
-    d.box(410, 160, 130, 44, "aborted", "plain")
-    d.arrow((75, 84), (75, 182), (208, 182))
-    d.arrow((275, 84), (275, 158))
-    d.arrow((475, 84), (475, 122), (310, 122), (310, 158))
-    d.arrow((340, 182), (408, 182))
+    d = Drawing(
+        "states", 760, 230, "A job is open, then sealed; an entry of the log ends it: commit or abandon"
+    )
+    for number, (state, record) in enumerate((("open", "job.json"), ("sealed", "sealed.json"))):
+        d.box(10 + number * 200, 40, 130, 50, (state, record))
+    d.box(410, 40, 130, 50, ("committed", "entry: commit"), "good")
+    d.arrow((140, 65), (208, 65))
+    d.words(174, 55, "seal", "d-soft", "middle")
+    d.arrow((340, 65), (408, 65))
+    d.words(374, 55, "commit", "d-soft", "middle")
+    d.box(410, 150, 130, 50, ("aborted", "entry: abandon"), "bad")
+    d.arrow((75, 90), (75, 175), (408, 175))
+    d.arrow((275, 90), (275, 165), (408, 165))
     d.words(82, 140, "abort", "d-soft")
-    d.words(390, 115, "abort, with rollback", "d-soft", "middle")
-    d.words(620, 178, "cleaned: the manifest", "d-soft")
-    d.words(620, 195, "or the spent id stays", "d-soft")
-    d.arrow((675, 84), (675, 168), style="d-thin")
-    d.arrow((540, 182), (612, 182), style="d-thin")
+    d.words(282, 140, "abort, or a certain failure", "d-soft")
+    d.box(610, 95, 140, 50, ("cleaned up", "receipt"))
+    d.arrow((540, 65), (680, 65), (680, 93))
+    d.arrow((540, 175), (680, 175), (680, 147))
+    d.words(610, 55, "finish", "d-soft", "middle")
+    d.words(610, 195, "undo", "d-soft", "middle")
     return d.text()
 
 
 def _commit() -> str:
     d = Drawing("commit", 800, 330, "A commit in mode replace over time, and what readers see")
     steps = (
-        ("verify,", "list again", "plain"),
-        ("state:", "committing", "new"),
+        ("read the log", "and the seals", "plain"),
         ("complete", "the uploads", "new"),
+        ("decide what", "it takes", "new"),
         ("entry in", "the log", "good"),
-        ("manifest;", "delete the old", "good"),
-        ("_SUCCESS,", "clean up", "good"),
+        ("delete the old,", "_SUCCESS", "good"),
+        ("receipt,", "clean up", "good"),
     )
     for number, (one, two, kind) in enumerate(steps):
         x = 10 + number * 132
@@ -192,16 +188,18 @@ def _commit() -> str:
         if number:
             d.arrow((x - 14, 61), (x - 2, 61))
     d.line((399, 12), (399, 256), style="d-dash")
-    d.words(392, 14, "a certain failure rolls back", "d-soft", "end")
+    d.words(392, 14, "a certain failure aborts the job", "d-soft", "end")
     d.words(406, 14, "only forward", "d-soft")
     d.words(10, 122, "a reader that lists sees", "d-strong")
-    d.box(10, 134, 258, 34, "the old generation", "old")
-    d.box(274, 134, 382, 34, "old and new files, side by side", "bad")
+    d.box(10, 134, 126, 34, "the old generation", "old")
+    d.box(142, 134, 514, 34, "old and new files, side by side", "bad")
     d.box(662, 134, 128, 34, "the new one", "good")
     d.words(10, 202, "a reader that uses the manifests sees", "d-strong")
-    d.box(10, 214, 528, 34, "the old generation", "old")
-    d.box(544, 214, 246, 34, "the new one", "good")
-    d.words(10, 290, "_SUCCESS is removed before the first upload is completed, and written last.", "d-soft")
+    d.box(10, 214, 386, 34, "the old generation", "old")
+    d.box(402, 214, 388, 34, "the new one", "good")
+    d.words(
+        10, 290, "_SUCCESS is never deleted: it is that of the last commit until it is overwritten.", "d-soft"
+    )
     return d.text()
 
 
