@@ -21,7 +21,7 @@ from airflow_s3commit import (
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
-from airflow_s3commit.protocol.inspect.details import describe_job, preview_commit
+from airflow_s3commit.protocol.inspect.details import describe_job
 from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs, pending_uploads
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
 from airflow_s3commit.protocol.sweep.apply import apply_sweep
@@ -59,7 +59,7 @@ def _describe(lake: GuardedLake) -> None:
 
 
 def _endings(lake: GuardedLake) -> None:
-    for job in latest_endings(lake.store, _place(lake), 10).jobs:
+    for job in latest_endings(lake.store, _place(lake), 10):
         json.dumps(job.to_dict())
 
 
@@ -86,7 +86,7 @@ def _verify_pending(lake: GuardedLake) -> None:
 
 
 def _preview(lake: GuardedLake) -> None:
-    json.dumps(preview_commit(lake.context(lake.job_id)).to_dict())
+    json.dumps(_job(lake).preview().to_dict())
 
 
 def _manifests(lake: GuardedLake) -> None:
@@ -118,7 +118,7 @@ def _sensor(lake: GuardedLake) -> None:
 
 
 def _feed(lake: GuardedLake) -> None:
-    for _ in ManifestFeed(lake.store, _place(lake), Criteria().unmet, {"job_id": None, "met": {}}).look():
+    for _ in ManifestFeed(lake.store, _place(lake), Criteria().unmet, {"number": 1, "sha256": ""}).look():
         pass
 
 
@@ -158,11 +158,11 @@ def _write_more(lake: GuardedLake) -> None:
     job.seal([("spark", "1"), ("more", "1")])
 
 
-def _shards(lake: GuardedLake) -> None:
+def _parts(lake: GuardedLake) -> None:
     job = _job(lake)
-    for shard in job.begin(2):
-        job.complete(shard)
-    job.finish()
+    for part in range(2):
+        job.complete_part(part, 2)
+    job.commit()
 
 
 def _set_up(lake: GuardedLake) -> None:
@@ -171,10 +171,6 @@ def _set_up(lake: GuardedLake) -> None:
 
 def _abort_stage(lake: GuardedLake) -> None:
     _job(lake).abort_stage("spark", "1")
-
-
-def _abort_late(lake: GuardedLake) -> None:
-    _job(lake).abort_late()
 
 
 def _sweep(lake: GuardedLake) -> None:
@@ -194,25 +190,21 @@ def _adopt_to_abort(lake: GuardedLake) -> None:
 
 
 def _settle_the_dead(lake: GuardedLake) -> None:
-    """Have another job commit, which finds a lapsed lock and settles the job it names."""
+    """Have another job commit beside it."""
     job_id = DEAD.replace("3333", "9999")
     lake.sealed({"dt=8/new.csv": b"new"}, job_id=job_id)
     lake.job(job_id).commit()
 
 
 ACTING: dict[str, Door] = {
-    "plan": lambda lake: _job(lake).plan() and None,
     "commit": lambda lake: _job(lake).commit() and None,
     "abort": lambda lake: _job(lake).abort() and None,
-    "abort --force": lambda lake: _job(lake).abort(force=True) and None,
     "recover": lambda lake: _job(lake).recover() and None,
-    "recover --rollback": lambda lake: _job(lake).recover(rollback=True) and None,
     "seal": _seal,
     "write and seal": _write_more,
-    "shards": _shards,
+    "parts": _parts,
     "set up again": _set_up,
     "abort_stage": _abort_stage,
-    "abort_late": _abort_late,
     "sweep": _sweep,
     "adopt": _adopt,
     "adopt --abort": _adopt_to_abort,

@@ -69,7 +69,7 @@ VALUES: dict[str, Any] = {
     "another job's staging": f"s3://{BUCKET}/{ROOT}__magic_job-{THEIRS}/",
     "an innocent key": FOREIGN_KEY,
     "a key of a partition that is not touched": KEPT,
-    "a hidden key": f"{HOME}manifests/{BEFORE}.json",
+    "a hidden key": f"{HOME}jobs/{BEFORE}.json",
     "a way up": "../innocent/dt=1/data.csv",
     "a state": "committed",
     "a state before": "open",

@@ -8,24 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pytest
-from airflow_s3commit.protocol.model.log import LogEntry
 
-from airflow_s3commit import FileEntry, ManifestRecord, StateRecord
+from airflow_s3commit import FileEntry
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import (
-    PlannedObject,
-    PlanRecord,
-    SealRecord,
-    ShardRecord,
-    StageSealRecord,
-)
+from airflow_s3commit.protocol.model.sealed_job import SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.store.base import Fetched
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore, apart
@@ -258,23 +251,19 @@ def _open(lake: Lake) -> None:
     _write(lake, track_pending="s3")
 
 
-def _planned(lake: Lake) -> None:
+def _sealed(lake: Lake) -> None:
     lake.sealed({"dt=5/before.csv": b"1"}, job_id=BEFORE, conflict_mode="append").commit()
     job, tasks = _write(lake)
     job.seal_stage("spark", "1", tasks)
     job.seal()
-    job.plan()
 
 
-def _committing(lake: Lake) -> None:
+def _publishing(lake: Lake) -> None:
     lake.sealed({"dt=5/before.csv": b"1"}, job_id=BEFORE, conflict_mode="append").commit()
     job, tasks = _write(lake)
     job.seal_stage("spark", "1", tasks)
     job.seal()
-    with patch("airflow_s3commit.protocol.lifecycle.plan._WITHIN_OBJECTS", 0):
-        job.plan()
-    job.begin(2)
-    job.complete(0)
+    job.complete_part(0, 2)
 
 
 def _entered(lake: Lake) -> None:
@@ -284,7 +273,7 @@ def _entered(lake: Lake) -> None:
 
 @apart()
 def _finishing(lake: Lake) -> None:
-    _commit_until(lake, f"{OURS}.json")
+    _commit_until(lake, f"jobs/{OURS}.json")
 
 
 def _commit_until(lake: Lake, ending: str, *, after: bool = False) -> None:
@@ -292,7 +281,6 @@ def _commit_until(lake: Lake, ending: str, *, after: bool = False) -> None:
     job, tasks = _write(lake)
     job.seal_stage("spark", "1", tasks)
     job.seal()
-    job.plan()
     assert isinstance(lake.store, WatchedStore)
     lake.store.die("put", ending, after=after)
     with pytest.raises(Crash):
@@ -304,8 +292,7 @@ def _aborting(lake: Lake) -> None:
     job, tasks = _write(lake)
     job.seal_stage("spark", "1", tasks)
     job.seal()
-    job.begin(2)
-    job.complete(0)
+    job.complete_part(0, 2)
     assert isinstance(lake.store, WatchedStore)
     lake.store.die("list_uploads")
     try:
@@ -340,21 +327,16 @@ def _hadoop(lake: Lake) -> None:
 def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
     """Return the records of the job, and of its destination, by key."""
     by_ending: dict[str, type[msgspec.Struct]] = {
-        f"{_STAGING}job.json": JobRecord,
-        f"{_STAGING}state.json": StateRecord,
+        f"_s3commit/open/{OURS}/job.json": JobRecord,
+        f"_s3commit/open/{OURS}/sealed.json": SealRecord,
         "/000000.pending": PendingUpload,
-        f"{_STAGING}sealed.json": SealRecord,
         "spark-1/sealed.json": StageSealRecord,
-        "/summary.json": PlanRecord,
-        "/0.jsonl": PlannedObject,
-        "shards/0.json": ShardRecord,
         "00000_1.pendingset": PendingSet,
         f"{task_id(0)}.pendingset": PendingSet,
         "part-00001.parquet.pending": PendingUpload,
-        **{f"_s3commit/log/{number:020d}.json": LogEntry for number in (1, 2, 3)},
-        f"manifests/{OURS}.json": ManifestRecord,
-        f"manifests/{OURS}.jsonl": FileEntry,
-        f"aborted/{ENDED}.json": AbortedRecord,
+        **{f"_s3commit/log/{number:020d}.json": Entry for number in (1, 2, 3, 4)},
+        **{f"_s3commit/jobs/{one}.json": Entry for one in (OURS, ENDED)},
+        ".jsonl": FileEntry,
         "_SUCCESS": SuccessData,
     }
     return {
@@ -368,8 +350,8 @@ def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
 
 SCENES: dict[str, Callable[[Lake], None]] = {
     "open": _open,
-    "planned": _planned,
-    "committing": _committing,
+    "sealed": _sealed,
+    "publishing": _publishing,
     "entered": _entered,
     "finishing": _finishing,
     "aborting": _aborting,
@@ -406,63 +388,33 @@ def _pin(lake: GuardedLake) -> None:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, S3CommitError):
             return
 
-    def etag(key: str) -> str:
-        return str(objects[key].info.etag)
+    def digest(key: str) -> str:
+        return hashlib.sha256(objects[key].body).hexdigest()
 
     def stage(plain: Any) -> None:
         for task in plain["tasks"]:
-            task["etag"] = etag(f"{_STAGING}stages/spark-1/tasks/{task['task']}_{task['attempt']}.pendingset")
+            name = f"{task['task']}_{task['attempt']}.pendingset"
+            task["sha256"] = digest(f"{_STAGING}stages/spark-1/tasks/{name}")
 
     def seal(plain: Any) -> None:
         for one in plain["stages"]:
-            one["etag"] = etag(f"{_STAGING}stages/{one['stage']}-{one['stage_attempt']}/sealed.json")
-
-    def plan(plain: Any) -> None:
-        plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
-        for part in plain["parts"]:
-            if part["within"] is None:
-                part["etag"] = etag(f"{_STAGING}plan/{plain['plan_id']}/{part['number']}.jsonl")
-                continue
-            for one in part["within"]:
-                planned(one)
-
-    def state(plain: Any) -> None:
-        if plain["seal_etag"] is not None:
-            plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
-        if plain["plan_etag"] is not None:
-            plain["plan_etag"] = etag(f"{_STAGING}plan/{plain['plan_id']}/summary.json")
-
-    def shard(plain: Any) -> None:
-        plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
-
-    def manifest(plain: Any) -> None:
-        listed = (
-            b"".join(_compact(line) + b"\n" for line in plain["within"])
-            if "within" in plain
-            else objects[f"{HOME}manifests/{OURS}.jsonl"].body
-        )
-        plain["files_sha256"] = hashlib.sha256(listed).hexdigest()
+            one["sha256"] = digest(f"{_STAGING}stages/{one['stage']}-{one['stage_attempt']}/sealed.json")
 
     def entry(plain: Any) -> None:
-        if plain["job_id"] == OURS and plain["manifest"] is not None:
-            manifest(plain["manifest"])
-            if plain["plan"] is not None:
-                plain["plan"]["etag"] = etag(f"{_STAGING}plan/{plain['plan']['plan_id']}/summary.json")
+        number = int(plain["number"])
+        if number > 1:
+            plain["prev"] = digest(f"{HOME}log/{number - 1:020d}.json")
+        commit = plain.get("commit")
+        if commit is not None and "within" in commit:
+            listed = b"".join(_compact(line) + b"\n" for line in commit["within"])
+            commit["files_sha256"] = hashlib.sha256(listed).hexdigest()
 
-    def planned(plain: Any) -> None:
-        plain["etag"] = etag(plain["key"])
+    def base(plain: Any) -> None:
+        if plain["base"]["number"]:
+            plain["base"]["sha256"] = digest(f"{HOME}log/{plain['base']['number']:020d}.json")
 
-    for key in [key for key in objects if key.startswith(f"{_STAGING}plan/") and key.endswith(".jsonl")]:
-        if objects[key].body.count(b"\n") <= 1:
-            rewrite(key, planned)
     rewrite(f"{_STAGING}stages/spark-1/sealed.json", stage)
-    rewrite(f"{_STAGING}sealed.json", seal)
-    for key in [
-        key for key in objects if key.startswith(f"{_STAGING}plan/") and key.endswith("/summary.json")
-    ]:
-        rewrite(key, plan)
-    rewrite(f"{_STAGING}state.json", state)
-    rewrite(f"{_STAGING}shards/0.json", shard)
-    rewrite(f"{HOME}manifests/{OURS}.json", manifest)
-    for key in [key for key in objects if key.startswith(f"{HOME}log/")]:
+    rewrite(f"{HOME}open/{OURS}/sealed.json", seal)
+    for key in sorted(key for key in objects if key.startswith(f"{HOME}log/")):
         rewrite(key, entry)
+    rewrite(f"{HOME}open/{OURS}/job.json", base)

@@ -12,13 +12,14 @@ from tests.hostile.rotation import in_turn
 from tests.hostile.scene import BEFORE, INNOCENT, KEPT, GuardedLake, TooMuch
 from tests.protocol.building import BUCKET, HOME, ROOT, THEIRS
 
-_STATE = f"{ROOT}__magic_job-{THEIRS}/state.json"
+_RECORD = f"{HOME}open/{THEIRS}/job.json"
 
 _OF_OTHERS = (
     INNOCENT,
     "private/",
     f"{ROOT}__magic_job-{THEIRS}/",
-    f"{HOME}manifests/{BEFORE}",
+    f"{HOME}jobs/{BEFORE}",
+    f"{HOME}open/{THEIRS}/",
     f"{HOME}log/",
     f"{ROOT}dt=5/",
     KEPT,
@@ -29,8 +30,6 @@ def of_others(lake: GuardedLake) -> dict[str, Any]:
     """Return everything that does not belong to the job: objects with their ETags, and pending uploads."""
     objects = lake.store.inner._buckets[BUCKET].objects
     guarded = {key: stored.info.etag for key, stored in objects.items() if key.startswith(_OF_OTHERS)}
-    # A process that finds a job's lock lapsed may fence that job off, which rewrites its state.
-    guarded.pop(_STATE)
     uploads = {
         upload_id: pending.key
         for upload_id, pending in lake.store.inner._buckets[BUCKET].uploads.items()
@@ -51,8 +50,8 @@ def test_acting_on_hostile_records(name: str) -> None:
             where = traceback.extract_tb(error.__traceback__)[-1]
             broken.append(f"{mutation}\n    {type(error).__name__}: {str(error)[:200]} ({where.name})")
         lake.store.rest()
-        if _STATE not in lake.keys(ROOT):
-            broken.append(f"{mutation}\n    the state of another job is gone")
+        if _RECORD not in lake.keys(ROOT):
+            broken.append(f"{mutation}\n    the record of another job is gone")
             continue
         now = of_others(lake)
         lost = [
