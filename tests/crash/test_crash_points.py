@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count, product
+from itertools import count, islice, product
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,19 @@ CASES = [
     Case("partitioned", "replace", "gone", apart=True, stages=True),
 ]  # fmt: skip
 
-HELD = [CASES[5], CASES[7], CASES[9]]
+STREAMED, MARKED, STAGED = CASES[5], CASES[7], CASES[9]
 
-POINTS = held_by(product(STEPS, CASES), list(product(STEPS, HELD)))
+POINTS = held_by(
+    product(STEPS, CASES), [*((step, STREAMED) for step in STEPS), ("commit", MARKED), ("commit", STAGED)]
+)
+
+
+def some(cases: list[Case], held: list[Case], every: int) -> list[Any]:
+    """Return cases with how many of their stops to pass over: `make test` takes some, `make test-all` all."""
+    return [
+        *(pytest.param(case, every, id=f"{case}, some") for case in held),
+        *(pytest.param(case, 1, id=f"{case}, all", marks=pytest.mark.all) for case in cases),
+    ]
 
 
 def _points(case: Case, step: str) -> int:
@@ -71,15 +82,15 @@ def test_an_abort_after_any_stop_leaves_no_trace(case: Case, step: str, record_p
     record_property("stops", stops)
 
 
-@pytest.mark.parametrize("case", held_by(CASES, [CASES[1], CASES[6]]), ids=str)
-def test_a_stopped_abort_is_taken_up_again(case: Case, record_property: Record) -> None:
+@pytest.mark.parametrize(("case", "every"), some(CASES, [CASES[1], CASES[6]], 3))
+def test_a_stopped_abort_is_taken_up_again(case: Case, every: int, record_property: Record) -> None:
     """An abort of a half-published job, stopped anywhere and run again, restores everything."""
     stops = 0
     for at in range(1, _points(case, "commit") + 1):
         published = _stopped(case, "commit", at)
         if published.ended() or published.visible() == published.before:
             continue
-        for stop, fault in ((stop, fault) for stop in count(1) for fault in FAULTS):
+        for stop, fault in islice(product(count(1), FAULTS), at % every, None, every):
             world = _stopped(case, "commit", at)
             if not run_with_fault(world, world.abort, stop, fault).hit:
                 break
@@ -91,16 +102,17 @@ def test_a_stopped_abort_is_taken_up_again(case: Case, record_property: Record) 
 
 
 @pytest.mark.parametrize("again", ["commit", "abort", "recover", "commit_in_parts"])
-@pytest.mark.parametrize("case", held_by(CASES, [CASES[5]]), ids=str)
-def test_a_commit_that_stops_twice_ends_either_way(case: Case, again: str, record_property: Record) -> None:
+@pytest.mark.parametrize(("case", "every"), some(CASES, [STREAMED], 5))
+def test_a_commit_that_stops_twice_ends_either_way(
+    case: Case, every: int, again: str, record_property: Record
+) -> None:
     """After a commit and what went on from it have both stopped, a third process ends the job."""
     stops = 0
     for first in range(1, _points(case, "commit") + 1):
-        for second in count(1):
+        for second in count(1 + first % every, every):
             world = _stopped(case, "commit", first)
-            with suppress(AlreadyCommitted):
-                if not run_with_fault(world, getattr(world, again), second, "crash-after").hit:
-                    break
+            if not run_with_fault(world, getattr(world, again), second, "crash-after").hit:
+                break
             if again == "abort":
                 world.abort_or_commit()
             else:
@@ -110,14 +122,14 @@ def test_a_commit_that_stops_twice_ends_either_way(case: Case, again: str, recor
     record_property("stops", stops)
 
 
-@pytest.mark.parametrize("case", held_by(CASES, [CASES[3], CASES[5]]), ids=str)
+@pytest.mark.parametrize(("case", "every"), some(CASES, [CASES[3], STREAMED], 2))
 @pytest.mark.parametrize("going_on", ["commit_in_parts", "commit", "abort_or_commit"])
 def test_a_commit_in_parts_that_stops_can_be_resumed_or_undone(
-    case: Case, going_on: str, record_property: Record
+    case: Case, every: int, going_on: str, record_property: Record
 ) -> None:
     """Wherever parts stop, parts again or a plain commit finish the job, and an abort undoes it."""
     stops = 0
-    for at, fault in product(range(1, _points(case, "commit_in_parts") + 1), FAULTS):
+    for at, fault in product(range(1, _points(case, "commit_in_parts") + 1, every), FAULTS):
         world = _stopped(case, "commit_in_parts", at, fault)
         if going_on == "abort_or_commit":
             world.abort_or_commit()
