@@ -7,6 +7,7 @@ methods of the processes that write are inherited from `JobOutput`; those here s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
@@ -75,8 +76,7 @@ class Job(JobOutput):
             clock: Source of time.
             new_id: Source of ids.
             alone: This process starts all writers of the job, and ends it itself: so it need not ask after
-                each step whether others have ended it, nor read what it wrote. Saves requests. Only for a
-                random id.
+                each step whether others have ended it, nor read what it wrote. Saves requests.
 
         Raises:
             InvalidDestination: The destination is no S3 URI, or is an object.
@@ -93,16 +93,16 @@ class Job(JobOutput):
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
-        is_alone = alone and job_id is None
         plain = JobContext(
-            RememberingStore(store, changing=SUCCESS) if is_alone else store,
+            RememberingStore(store, changing=SUCCESS) if alone else store,
             layout,
             clock=clock or SystemClock(),
             new_id=new_id,
-            alone=is_alone,
+            # Nobody can have ended a job whose id this call has made.
+            alone=alone and job_id is None,
         )
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
-        return cls(plain.as_recorded(open_job(plain, options, facts)))
+        return cls(replace(plain.as_recorded(open_job(plain, options, facts)), alone=alone))
 
     def seal(
         self,

@@ -327,7 +327,12 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
         reference = batch.reference(attempt)
         with suppress(AlreadyCommitted, JobClosed, JobMismatch):
             job = Job.setup(
-                store, reference.destination, options=options, job_id=reference.job_id, context=context
+                store,
+                reference.destination,
+                options=options,
+                job_id=reference.job_id,
+                context=context,
+                alone=True,
             )
             # Another driver may set up the same attempt at the same time.
             if job.record().context.get("driver") == token:

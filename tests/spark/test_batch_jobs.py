@@ -218,7 +218,7 @@ def test_a_later_batch_sends_an_exact_number_of_requests(mode: Any) -> None:
         job.seal_stage(STAGE, token, [task])
         commit_batch(job, token, 1)
         totals.append(sum(driver.counters.values()))
-    assert totals[3] - totals[2] == {"append": 26, "replace": 32}[mode]
+    assert totals[3] - totals[2] == {"append": 18, "replace": 20}[mode]
 
 
 def test_options_may_change_while_an_attempt_is_partly_set_up() -> None:
