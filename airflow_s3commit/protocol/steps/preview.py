@@ -8,11 +8,13 @@ from msgspec import Struct
 
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.conflicts import Taken, decide
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.log import find_head
 from airflow_s3commit.protocol.steps.sealed import bare_keys, load_seal
 from airflow_s3commit.protocol.steps.setup import load_job, refusing_ended
 
@@ -83,6 +85,11 @@ def _decided(context: JobContext) -> tuple[Table, Taken]:
     with refusing_ended(context):
         job, seal = load_job(context), load_seal(context)
         bare = bare_keys(context, seal)
-    table = read_table(context.store, context.layout.destination)
-    options = job.options.as_sealed(seal.removes)
+    store, home, options = context.store, context.layout.destination, job.options.as_sealed(seal.removes)
+    if options.only_adds:
+        # It takes nothing, whatever the table has.
+        table = Table()
+        table.head = Position(find_head(store, home))
+    else:
+        table = read_table(store, home)
     return table, decide(context, options, seal.partitions.keys(), table, bare)
