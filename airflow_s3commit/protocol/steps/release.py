@@ -46,10 +46,37 @@ def release(context: JobContext, now: float) -> int:
         OutcomeUnknown: A response was lost: run it again.
 
     """
+    store, home, log, deleted = context.store, context.layout.destination, Log(context), 0
     with naming(context, "release of retained files"):
-        # A release is created by a process that has deleted all that the one before freed.
-        deleted = _delete_freed(context)
-        return deleted + (_delete_freed(context) if _enter(context, now) else 0)
+        for _ in range(TRIES):
+            log.read()
+            if not log.head.number:
+                return 0
+            # What may go is worked out anew at each try: a rollback may have brought some of it back.
+            table = read_table(store, home, log.head.number)
+            # A release makes the table forget what the one before freed; so that is deleted first.
+            deleted += _delete_freed(context, table)
+            if not (frees := due(context, table, now)):
+                return deleted
+
+            def freeing(head: Position, frees: list[int] = frees) -> Entry:
+                return Entry(
+                    destination=home.uri,
+                    number=head.number + 1,
+                    kind="release",
+                    prev=head.sha256,
+                    since=context.now_ms(),
+                    frees=frees,
+                    nonce=context.new_id(),
+                )
+
+            if (entry := log.append(freeing)) is not None:
+                logger.info("%s: released what generations %s took", home.uri, frees)
+                write_checkpoint(store, home, entry)
+                return deleted + _delete_freed(context, read_table(store, home, entry.number))
+        raise Unavailable(
+            f"{home.uri}: entries of jobs came first {TRIES} times; nothing is released, run it again"
+        )
 
 
 def due(context: JobContext, table: Table, now: float) -> list[int]:
@@ -78,39 +105,7 @@ def is_over(retained: Retained, age: float) -> bool:
     return age > retained.seconds + STORE_CLOCK_SECONDS
 
 
-def _enter(context: JobContext, now: float) -> bool:
-    """Create a release of what is due; return whether there is something."""
-    store, home = context.store, context.layout.destination
-    log = Log(context)
-    for _ in range(TRIES):
-        log.read()
-        # What may go is worked out anew at each try: a rollback may have brought some of it back.
-        frees = due(context, read_table(store, home, log.head.number), now) if log.head.number else []
-        if not frees:
-            return False
-
-        def freeing(head: Position, frees: list[int] = frees) -> Entry:
-            return Entry(
-                destination=home.uri,
-                number=head.number + 1,
-                kind="release",
-                prev=head.sha256,
-                since=context.now_ms(),
-                frees=frees,
-                nonce=context.new_id(),
-            )
-
-        if (entry := log.append(freeing)) is not None:
-            logger.info("%s: released what generations %s took", home.uri, frees)
-            write_checkpoint(store, home, entry)
-            return True
-    raise Unavailable(
-        f"{home.uri}: entries of jobs came first {TRIES} times; nothing is released, run it again"
-    )
-
-
-def _delete_freed(context: JobContext) -> int:
-    table = read_table(context.store, context.layout.destination)
+def _delete_freed(context: JobContext, table: Table) -> int:
     if not table.freed:
         return 0
     doomed = (ObjectToDelete(info.key, info.etag) for info in freed_objects(context, table))

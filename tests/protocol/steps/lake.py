@@ -162,9 +162,9 @@ class Lake:
         """Return the only part of a commit's uploads."""
         return lambda store: complete_part(self.context(job_id, store), 0, 1)
 
-    def release(self) -> Actor:
-        """Return a release of what is due."""
-        return lambda store: release(self.context(NOBODY, store), self.clock.time())
+    def release(self, after: float = 0.0) -> Actor:
+        """Return a release of what will be due after some seconds."""
+        return lambda store: release(self.context(NOBODY, store), self.clock.time() + after)
 
     def sweep(self, older_than: float = 0.0) -> Actor:
         """Return a sweep."""

@@ -84,6 +84,23 @@ def test_a_release_first_deletes_what_an_earlier_one_freed() -> None:
     assert watched.data() == watched.table()
 
 
+def test_a_release_that_slept_loses_no_object() -> None:
+    """Of two releases neither makes the table forget objects that the other one is still to delete."""
+
+    def world() -> tuple[Lake, list[Actor]]:
+        lake, watched = generations(due=True)
+        lake.prepare(C, "replace", retain="1d")
+        lake.commit(C)(watched)
+        return lake, [lake.release(), lake.release(after=DAY + STORE_CLOCK_SECONDS + 1)]
+
+    lake, actors = world()
+    calls = [calls_of(world()[0], actor) for actor in actors]
+    for begun, entered in product(range(calls[1] + 1), range(calls[0] + 1)):
+        lake, actors = world()
+        watched, _ = play(lake, actors, [(1, begun), (0, entered), (1, 1_000_000)])
+        assert watched.data() == watched.table()
+
+
 @pytest.mark.parametrize("retain", ["0s", "1d"])
 def test_a_rollback_makes_the_table_what_it_was(retain: str) -> None:
     """A rollback brings back the files of its generation, and takes those of later ones."""
