@@ -1,0 +1,48 @@
+"""A ``_SUCCESS`` in each partition: it follows from the log, whoever derives it and when."""
+
+from __future__ import annotations
+
+from airflow_s3commit import JobOptions
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.marker import find_marker
+from airflow_s3commit.protocol.steps.setup import set_up
+from tests.protocol.steps.lake import A, Actor, B, C, Lake, Watched, calls_of, play
+
+JOBS: list[tuple[str, ConflictMode, Committer]] = [
+    (A, "append", "partitioned"),
+    (C, "replace", "directory"),
+    (B, "append", "partitioned"),
+]
+
+
+def test_a_commit_that_empties_a_partition_leaves_the_marker_of_a_later_one() -> None:
+    """The marker of a partition is that of the newest commit there, if another one has emptied it slowly."""
+
+    def world() -> tuple[Lake, list[Actor]]:
+        lake = Lake()
+        for job_id, mode, committer in JOBS:
+            options = JobOptions(conflict_mode=mode, committer=committer, partition_success=True)
+            set_up(lake.context(job_id), options, {})
+            lake.write(job_id)(lake.store)
+        lake.commit(A)(lake.store)
+        return lake, [lake.commit(C), lake.commit(B)]
+
+    for first in (0, 1):
+        lake, actors = world()
+        for own in range(calls_of(lake, actors[first]) + 1):
+            lake, actors = world()
+            watched, _ = play(lake, actors, [(first, own), (1 - first, 1_000_000)])
+            assert _marked(lake, "dt=1") == _newest(lake, watched, "dt=1")
+
+
+def _marked(lake: Lake, partition: str) -> int | None:
+    context = lake.context(A)
+    found = find_marker(context, context.layout.partition_success(partition))
+    return found.generation if found is not None else None
+
+
+def _newest(lake: Lake, watched: Watched, partition: str) -> int | None:
+    ends = {entry["job_id"]: entry["number"] for entry in watched.entries() if "job_id" in entry}
+    table = read_table(lake.store, lake.context(A).layout.destination)
+    return max(ends[B], ends[C]) if table.live.get(partition) else None
