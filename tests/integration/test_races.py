@@ -249,7 +249,7 @@ def test_two_processes_commit_one_job(mode: str, number: int, table: Table, work
 
 
 @pytest.mark.parametrize(
-    "at", [("complete_upload", "*"), BEFORE_ENTRY, ("delete", "*/sealed.json")], ids=lambda at: at[0]
+    "at", [("complete_upload", "*"), BEFORE_ENTRY, ("delete", "*/job.json")], ids=lambda at: at[0]
 )
 def test_a_process_finishes_what_its_sleeping_twin_began(
     at: tuple[str, str], table: Table, workers: list[Worker]
