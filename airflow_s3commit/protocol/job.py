@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.job_output import JobOutput
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions
-from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
+from airflow_s3commit.protocol.model.layout import RECORD, SUCCESS, Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import SealReference
 from airflow_s3commit.protocol.steps.abort import abort, finish_abort, with_readable_record
@@ -94,7 +94,8 @@ class Job(JobOutput):
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
         plain = JobContext(
-            RememberingStore(store, changing=SUCCESS) if alone else store,
+            # The looks at the store are at the job's record, and need the store's own answers.
+            RememberingStore(store, but=(SUCCESS, RECORD)) if alone else store,
             layout,
             clock=clock or SystemClock(),
             new_id=new_id,

@@ -44,13 +44,13 @@ class RememberingStore(ForwardingStore):
 
     Args:
         inner: The store to forward to.
-        changing: Ending of the keys of objects that others change: they are not remembered.
+        but: Endings of the keys of objects that are not remembered, as others change them.
 
     """
 
-    def __init__(self, inner: ObjectStore, changing: str = "\0") -> None:
+    def __init__(self, inner: ObjectStore, but: tuple[str, ...] = ()) -> None:
         super().__init__(inner)
-        self._changing = changing
+        self._but = but
         self._created = _created.setdefault(inner, OrderedDict())
         self._lock = Lock()
 
@@ -82,7 +82,7 @@ class RememberingStore(ForwardingStore):
             content_type=content_type,
             headers=headers,
         )
-        if if_none_match and len(body) <= _BYTES and not key.endswith(self._changing):
+        if if_none_match and len(body) <= _BYTES and not key.endswith(self._but):
             info = ObjectInfo(key=key, size=len(body), etag=written.etag, modified=written.date)
             with self._lock:
                 self._created[bucket, key] = Fetched(info, body, written.date)

@@ -124,6 +124,6 @@ def test_an_undo_that_fails_says_what_is_left(case: Case, by: Effect) -> None:
             if isinstance(error, OutcomeUnknown):
                 seen += 1
                 assert isinstance(error.__cause__, JobFailed)
-                assert "s3commit recover" in str(error)
+                assert "s3commit abort" in str(error)
                 assert "up to 3 files" in str(error)
     assert seen

@@ -84,7 +84,7 @@ def test_little_is_remembered(counted: CountingStore) -> None:
 
 def test_what_others_change_is_not_remembered(counted: CountingStore) -> None:
     """An object that is replaced by compare-and-swap is always asked for."""
-    store = RememberingStore(counted, changing="_SUCCESS")
+    store = RememberingStore(counted, but=("_SUCCESS",))
     store.put("lake", "t/_SUCCESS", b"1", if_none_match=True)
     counted.put("lake", "t/_SUCCESS", b"2")
     assert store.get("lake", "t/_SUCCESS").body == b"2"

@@ -26,6 +26,10 @@ PENDINGSET_SUFFIX = ".pendingset"
 PENDING_SUFFIX = ".pending"
 
 
+#: The name of a job's record.
+RECORD = "job.json"
+
+
 #: The marker that readers and sensors wait for.
 SUCCESS = "_SUCCESS"
 
@@ -171,7 +175,7 @@ def open_prefix(destination: Destination, job_id: str) -> str:
 
 def job_key(destination: Destination, job_id: str) -> str:
     """Return the key of a job's `JobRecord`, the last of its records to be deleted."""
-    return f"{open_prefix(destination, job_id)}job.json"
+    return f"{open_prefix(destination, job_id)}{RECORD}"
 
 
 def seal_key(destination: Destination, job_id: str) -> str:
