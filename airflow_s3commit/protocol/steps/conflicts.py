@@ -63,12 +63,22 @@ def decide(
     unowned = unowned_objects(context, table, None if whole else partitions, own)
     if options.conflict_mode == "fail":
         if pieces or unowned:
-            where = min(pieces) if pieces else unowned[0].key
-            raise DestinationNotEmpty(
-                f"{context.name}: conflict mode is fail, and there is data: {where!r}; use replace or append,"
-                " or another destination"
-            )
+            raise not_empty(context, min(pieces) if pieces else unowned[0].key)
         return Taken("nothing", {}, [], Counts())
     others = Counts(files=len(unowned), bytes=sum(one.size for one in unowned), rows=None)
     replaced = replace(table.counts_of(pieces).plus(others).without_columns(), rows=None)
     return Taken(takes, pieces, unowned, replaced)
+
+
+def not_empty(context: JobContext, where: str) -> DestinationNotEmpty:
+    """Return the error of a job with conflict mode ``fail`` where there is data.
+
+    Args:
+        context: The job.
+        where: A partition or a key with data.
+
+    """
+    return DestinationNotEmpty(
+        f"{context.name}: conflict mode is fail, and there is data: {where!r}; use replace or append, or"
+        " another destination"
+    )

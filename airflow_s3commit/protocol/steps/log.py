@@ -99,6 +99,11 @@ class Log:
         """Whether each partition has a ``_SUCCESS`` of its own. Before: the newest entry is read."""
         return self.newest is not None and self.newest.entry.marks
 
+    def older_partitions(self) -> list[str]:
+        """Return the partitions with files older than the log. Before: its first entry is created."""
+        commit = self.newest.entry.commit if self.newest is not None else None
+        return [name for name, counts in commit.partitions.items() if counts.files] if commit else []
+
     def read_listed(self) -> None:
         """Read the newest entry that a listing shows, unless the log was read before. It may lag.
 

@@ -35,7 +35,7 @@ from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job_key
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.conflicts import decide
+from airflow_s3commit.protocol.steps.conflicts import decide, not_empty
 from airflow_s3commit.protocol.steps.files import list_older_data, write_list
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, find_receipt
@@ -124,15 +124,18 @@ def set_up(
     if adopting is None:
         check_new_id(context.job_id)
     log = Log(context)
-    if not begin_log(context, log, adopting or ()):
+    store, home = context.store, context.layout.destination
+    is_first = begin_log(context, log, adopting or ())
+    if not is_first:
         # The newest entry first: it alone may lack its receipt. So the job ends after its base, if at all.
         refuse_ended(context, log.end or find_end(context))
     if options.conflict_mode == "fail" and options.whole_destination:
         # A job that could only fail is refused before it writes anything; the commit looks again.
-        decide(context, options, (), read_table(context.store, context.layout.destination))
-    refuse_markers_beside_retained(
-        context, options, log.marks, lambda: read_table(context.store, context.layout.destination)
-    )
+        if not is_first:
+            decide(context, options, (), read_table(store, home, log.head.number))
+        elif older := log.older_partitions():
+            raise not_empty(context, min(older))
+    refuse_markers_beside_retained(context, options, log.marks, lambda: read_table(store, home))
     record = JobRecord(
         **context.layout.place,
         options=options,
