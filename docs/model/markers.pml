@@ -1,147 +1,126 @@
-/* `_SUCCESS` in a partition: derived from the log after a commit's entry. One partition, and jobs that add files to it, replace
-   its files, empty it, or commit elsewhere. */
+/* `_SUCCESS` in a partition: derived from the log after an entry. One partition, and jobs that add files to it, empty it, commit
+   elsewhere, or roll it back. These markers are deleted, so an older one may come back for a moment: only rest is judged. */
 #include "common.pml"
 
-#ifndef COMMIT_A
-#define COMMIT_A 1         /* processes that commit job 0 */
-#endif
-
 #define JOBS   3
-#define LENGTH 4
+#define LENGTH (JOBS + 1)
 
-#define ADD     0
-#define REPLACE 1
-#define EMPTY   2
-#define OTHER   3
+#define ADD   0            /* to it, or in place of its files */
+#define EMPTY 1
+#define OTHER 2
+#define BACK  3            /* to the generation before the newest, or to that before the log */
 
 byte mode[JOBS];
-#define ADDS(j)    (mode[j] == ADD || mode[j] == REPLACE)
-#define REMOVES(j) (mode[j] == REPLACE || mode[j] == EMPTY)
-#define FILE(j)    (ADDS(j) -> 1 << (j) : 0)
-
-byte size = 1;
-byte who[LENGTH];
-byte removed[LENGTH];
-byte snap[LENGTH];
+byte size;                 /* number of the newest entry */
+bit has[LENGTH];           /* the partition has files */
+bit touches[LENGTH];       /* the entry says something of it */
 byte end[JOBS];
-bit published[JOBS];
-bit finished[JOBS];
+bit derived[JOBS];
 
-byte objects;
-byte marked;               /* generation that the marker names, which stands for its ETag too; 0 where there is none */
+byte marked;               /* generation that the marker names; 0 without one */
+byte etag;                 /* no ETag comes twice */
+byte written;
 
-bit snapshot_file_missing, partition_marker_not_newest, job_not_ended, objects_are_not_the_snapshot;
+bit partition_marker_wrong, partition_marker_not_newest;
 
-inline check() {
-  RULE(snapshot_file_missing, (snap[size - 1] & ~objects) == 0)
-}
+inline write(was, n) { if :: etag == was -> written++; marked = n; etag = written; ok = 1 :: else -> ok = 0 fi }
+inline remove(was) { if :: etag == was -> marked = 0; etag = 0 :: else fi }
+hidden byte ok;
 
-inline remove_marker(was) {
-  if :: marked == was -> marked = 0 :: else fi
-}
+inline dies() { if :: true :: mortal -> goto dead fi }
 
-proctype committer(byte j) {
-  byte n, m;
-  bit emptied;
+/* derive_markers, after the job's entry. */
+proctype commit(byte j) {
+  byte head, was;
 
-  atomic {
-    if :: published[j] || end[j] != 0 :: else -> published[j] = 1; objects = objects | FILE(j) fi;
-    if :: true :: mortal -> goto dead fi
-  }
   atomic {
     if
     :: end[j] != 0
     :: else ->
-      who[size] = j; end[j] = size;
-      removed[size] = (REMOVES(j) -> snap[size - 1] : 0);
-      snap[size] = (snap[size - 1] & ~removed[size]) | FILE(j);
-      size++;
-      check()
+      size++; end[j] = size; touches[size] = 1; has[size] = has[size - 1];
+      if
+      :: mode[j] == ADD -> has[size] = 1
+      :: mode[j] == EMPTY -> has[size] = 0
+      :: mode[j] == OTHER -> touches[size] = 0
+      :: mode[j] == BACK ->
+        if :: size > 1 -> has[size] = has[size - 2] :: has[size] = 0 fi;
+        touches[size] = has[size] != has[size - 1]
+      fi
     fi;
-    if :: true :: mortal -> goto dead fi
+    dies()
   }
-  n = end[j];
-  /* Older markers go before files do. */
-#ifndef FAULT_MARKERS_KEPT
-#ifdef FAULT_MARKERS_ANY_REMOVED
-  atomic { if :: removed[n] != 0 -> m = marked :: else fi }
-#else
-  atomic { if :: removed[n] != 0 && marked < n -> m = marked :: else fi }
-#endif
-  atomic { remove_marker(m); m = 0; if :: true :: mortal -> goto dead fi }
-#endif
-  atomic { objects = objects & ~removed[n]; check(); if :: true :: mortal -> goto dead fi }
-  if :: ADDS(j) :: else -> goto written fi;
-write:
+  if :: touches[end[j]] :: else -> goto finished fi;
+read_table:
+  head = size;
+derive:
   atomic {
-    m = marked;
-#ifndef FAULT_MARKERS_OLDER_OVER_NEWER
-    if :: m >= n -> goto look :: else fi
-#endif
-  }
-  atomic {
+    was = etag;
     if
-    :: marked == m -> marked = n; if :: true :: mortal -> goto dead fi
-    :: else -> goto write
+#ifdef FAULT_OWN_ENTRY_DECIDES
+    :: has[end[j]] ->
+#else
+    :: has[head] ->
+#endif
+#ifndef FAULT_OLDER_OVER_NEWER
+      if :: marked >= end[j] -> goto look :: else fi
+#else
+      skip
+#endif
+    :: else ->
+      /* One of a later entry than those that were read stays: that entry is found by the look. */
+#ifdef FAULT_DELETES_LATER_ONE
+      if :: was == 0 -> goto look :: else -> goto delete fi
+#else
+      if :: was == 0 || marked > head -> goto look :: else -> goto delete fi
+#endif
     fi
   }
+  atomic { write(was, end[j]); dies(); if :: ok :: else -> goto derive fi }
+  goto look;
+delete:
+#ifdef FAULT_DELETES_ANY
+  was = etag;
+#endif
+  atomic { remove(was); dies() }
 look:
-  /* A later commit may have emptied the partition before the marker came. */
-#ifndef FAULT_MARKERS_UNLOOKED
+  /* Write, then look. */
+#ifndef FAULT_DOES_NOT_LOOK
   atomic {
-    m = n + 1;
+    was = 0;
     do
-#ifdef FAULT_MARKERS_TRUST_LISTING
-    :: m < size && m > n + 1 && lag > 0 -> lag--; break    /* the next entry is found by its key, the others by a listing */
-#endif
-    :: m < size -> if :: REMOVES(who[m]) -> emptied = 1 :: else fi; m++
-    :: m >= size -> break
+    :: head < size -> head++; was = was || touches[head]
+    :: else -> break
     od;
-    m = 0
+    if :: was -> was = 0; goto derive :: else fi
   }
-#ifdef FAULT_MARKERS_OWN_LEFT
-  atomic { if :: emptied && marked < n -> m = marked :: else fi }
-#else
-  atomic { if :: emptied && marked <= n -> m = marked :: else fi }
 #endif
-  atomic { remove_marker(m); if :: true :: mortal -> goto dead fi }
-#endif
-written:
-  atomic { finished[j] = 1; goto done }
+finished:
+  atomic { derived[j] = 1; goto done }
 dead:
   crashed = 1;
 done:
-  atomic { running--; n = 0; m = 0; emptied = 0 }
-}
-
-/* Any mode from that of a job before on: where jobs differ in nothing else, which one has which makes no difference. */
-inline any_mode(j, least) {
-  mode[j] = least;
-  do :: mode[j] < OTHER -> mode[j]++ :: break od
+  atomic { running--; head = 0; was = 0 }
 }
 
 init {
   byte i;
   atomic {
-    any_mode(0, ADD); any_mode(1, (COMMIT_A > 1 -> ADD : mode[0])); any_mode(2, mode[1]);
-    do :: i < COMMIT_A -> running++; run committer(0); i++ :: else -> break od;
-    running++; run committer(1);
-    running++; run committer(2);
+    do
+    :: i < JOBS -> if :: mode[i] = ADD :: mode[i] = EMPTY :: mode[i] = OTHER :: mode[i] = BACK fi; running++; run commit(i); i++
+    :: else -> break
+    od;
     i = 0
   }
   running == 0;
-  mortal = 0; lag = 0;
+  mortal = 0;
   do
-  :: i < JOBS ->
-    if :: !finished[i] -> atomic { running++; run committer(i) } running == 0 :: else fi;
-    i++
+  :: i < JOBS -> if :: !derived[i] -> atomic { running++; run commit(i) } running == 0 :: else fi; i++
   :: else -> break
   od;
   atomic {
-    RULE(job_not_ended, finished[0] && finished[1] && finished[2]);
-    RULE(objects_are_not_the_snapshot, objects == snap[size - 1]);
-    i = size - 1;
-    do :: i > 0 && mode[who[i]] == OTHER -> i-- :: else -> break od;
-    RULE(partition_marker_not_newest, (i > 0 && ADDS(who[i]) -> marked == i : marked == 0))
+    i = size;
+    do :: i > 0 && !touches[i] -> i-- :: else -> break od;
+    RULE(partition_marker_wrong, (marked != 0) == has[size]);
+    RULE(partition_marker_not_newest, !has[size] || marked == i)
   }
 }

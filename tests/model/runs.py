@@ -33,6 +33,25 @@ class Run:
     errors: int = 1
 
 
+#: Both jobs replace.
+_REPLACES = "MODE_A=REPLACE MODE_B=REPLACE"
+
+#: An id that is spent, beside another job.
+_SPENT = "JOBS=2 LATE=0 MORTAL=0 MODE=0 OPEN_A=1 UNSEALED ABORT_A=1 ABORT_B=1"
+
+#: A commit and an abort of one job, beside what its tasks and sealers do.
+_TASKS = "JOBS=1 LATE=0 MORTAL=0 MODE=0 COMMIT_A=1 ABORT_A=1"
+
+#: A sweep beside the setup of a job.
+_SWEEP = "JOBS=1 LATE=0 SETUP_A=1 TASKS=1 SWEEP_A=1 MORTAL=0 MODE=0"
+
+#: An append, a replace and a rollback, read from one generation to the next.
+_FOLLOWED = "JOBS=2 MODE_A=APPEND MODE_B=REPLACE LATE=0 MORTAL=0 ROLLBACKS=1 FOLLOWERS=1"
+
+#: Three tries of a run.
+_RUN = "JOBS=3 LATE=0 RUN SETUP_A=1 SETUP_B=1 SETUP_C=1 MORTAL=0 MODE=0"
+
+
 def _holds(name: str, model: str, switches: str) -> Run:
     return Run(name, model, tuple(switches.split()))
 
@@ -46,157 +65,212 @@ def _breaks(name: str, model: str, switches: str, *rules: str, errors: int = 1) 
 
 
 HOLDS = (
-    _holds("two-jobs", "log", "PARTS=2 LATE=1"),
-    _holds("two-committers-lagging-log", "log", "PARTS=1 LATE=0 LAG=1 COMMIT_A=2"),
-    _holds("abort-beside-commit", "log", "PARTS=1 LATE=1 ABORT_A=1 COMMIT_B=0"),
-    _holds("abort-beside-two-jobs", "log", "PARTS=1 LATE=0 ABORT_A=1 STRANGERS"),
-    _holds("success-marker", "log", "PARTS=1 LATE=1 MARKER"),
-    _holds("success-marker-lagging-log", "log", "PARTS=1 LATE=0 LAG=1 MARKER"),
-    _holds("deleted-marker", "log", "PARTS=1 LATE=0 DELETED_MARKER"),
-    _holds("deleted-marker-beside-abort", "log", "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1"),
-    _holds("plans-and-lists", "log", "PARTS=1 LATE=0 LISTS COMMIT_A=2"),
-    _holds("late-plans", "log", "PARTS=1 LATE=1 LISTS"),
-    _holds("three-jobs", "log", "PARTS=1 LATE=0 JOBS=3 MORTAL=0"),
-    _holds("sweep-beside-rollback", "retain", "LATE=0 READERS=0"),
-    _holds("late-release", "retain", "LATE=1 REPLACES=1 READERS=0"),
-    _holds("reader", "retain", "LATE=0 SWEEPS=0 LAG=1"),
-    _holds("reader-beside-sweep", "retain", "LATE=0 REPLACES=1 LAG=1"),
-    _holds("partition-marker", "markers", "LATE=0 MORTAL=0"),
-    _holds("setup-twice", "setup", "LATE=0"),
-    _holds("late-setup", "setup", "LATE=1 SETUPS=1"),
-    _holds("shards", "shards", "LATE=0"),
-    _holds("late-shards", "shards", "LATE=1 TWINS=0 ABORTS=0"),
+    _holds("two-jobs", "race", "LATE=1 STRANGERS"),
+    _holds("two-partitions", "race", "PARTS=2 LATE=0"),
+    _holds("two-committers-of-a-job", "race", "LATE=0 COMMIT_A=2 MORTAL=0"),
+    _holds("abort-beside-commit", "race", "JOBS=1 LATE=2 ABORT_A=1 FILES_A=3"),
+    _holds("abort-beside-two-jobs", "race", "LATE=0 ABORT_A=1 MORTAL=0"),
+    _holds("expired-upload", "race", "LATE=0 EXPIRY MORTAL=0"),
+    _holds("three-jobs", "race", "LATE=0 JOBS=3 MORTAL=0"),
+    _holds("versions", "race", "LATE=0 VERSIONS"),
+    _holds("setup-to-commit", "jobs", "JOBS=1 LATE=0 SETUP_A=1 TASKS=1 SEAL_1=1 COMMIT_A=1 MODE=1"),
+    _holds("setup-beside-abort", "jobs", "JOBS=2 LATE=0 SETUP_A=2 ABORT_A=1 ABORT_B=1 MODE=0 LAG=1"),
+    _holds("late-tasks", "jobs", "JOBS=1 LATE=0 OPEN_A=1 TASKS=6 COMMIT_A=1 ABORT_A=1 MORTAL=0 MODE=0"),
+    _holds(
+        "two-sealers", "jobs", "JOBS=1 LATE=0 UNSEALED TASKS=5 SEAL_1=1 SEAL_2=4 COMMIT_A=1 MORTAL=0 MODE=0"
+    ),
+    _holds("shards", "jobs", "JOBS=1 LATE=0 OPEN_A=3 SHARDS=3 COMMIT_A=1 ABORT_A=1 MODE=0"),
+    _holds("sweep-beside-commit", "jobs", "JOBS=1 LATE=1 OPEN_A=1 TASKS=4 COMMIT_A=1 SWEEP_A=1 MODE=1"),
+    _holds("sweep-beside-setup", "jobs", "JOBS=1 LATE=0 SETUP_A=1 TASKS=1 SWEEP_A=1 COMMIT_A=1 MODE=0"),
+    _holds("tries-of-a-run", "jobs", "JOBS=3 LATE=0 RUN SETUP_A=1 SETUP_B=1 MORTAL=0 MODE=0"),
+    _holds(
+        "older-data", "jobs", "JOBS=2 LATE=0 FRESH SETUP_A=1 TASKS=1 SEAL_1=1 COMMIT_A=1 ABORT_B=1 MORTAL=0"
+    ),
+    _holds("copied-data", "jobs", "JOBS=1 LATE=1 FRESH COPIES=16 ABORT_A=1 SWEEP_A=1 SETUP_A=1 MODE=0"),
+    _holds("releases", "history", f"JOBS=2 {_REPLACES} LATE=0 MORTAL=0 RELEASES=2"),
+    _holds("late-release", "history", "JOBS=1 MODE_A=REPLACE LATE=1 ROLLBACKS=1 RELEASES=1 STRANGERS"),
+    _holds("rollback-beside-commits", "history", f"JOBS=2 {_REPLACES} LATE=0 ROLLBACKS=1"),
+    _holds("rollback-beside-sweep", "history", "JOBS=1 MODE_A=REPLACE LATE=0 ROLLBACKS=1 RELEASES=1 SWEEP=1"),
+    _holds("removed-at-once", "history", f"JOBS=2 {_REPLACES} LATE=0 ROLLBACKS=1 RETAIN=0"),
+    _holds("readers", "history", f"JOBS=2 {_REPLACES} LATE=0 MORTAL=0 RELEASES=1 READERS=1 LAG=1"),
+    _holds("followers", "history", _FOLLOWED),
+    _holds("partition-markers", "markers", "LATE=0 MORTAL=0"),
 )
 
 LIVENESS = (
-    _ends("log-ends", "log", "PARTS=1 LATE=1"),
-    _ends("retention-ends", "retain", "LATE=0 REPLACES=1"),
+    _ends("race-ends", "race", "LATE=1"),
+    _ends("history-ends", "history", "JOBS=1 MODE_A=REPLACE LATE=0 ROLLBACKS=1 RELEASES=1"),
 )
 
 FAULTS = (
     _breaks(
-        "no-conflict-check", "log", "PARTS=1 LATE=0 FAULT_NO_CONFLICT_CHECK", "replace_leaves_older_data"
+        "undo-before-abandon",
+        "race",
+        "JOBS=1 LATE=0 ABORT_A=1 FAULT_UNDO_BEFORE_ABANDON",
+        "living_upload_aborted",
     ),
     _breaks(
-        "conflict-by-first-partition",
-        "log",
-        "PARTS=2 LATE=0 FAULT_CONFLICT_BY_FIRST_PARTITION",
+        "objects-before-uploads",
+        "race",
+        "JOBS=1 LATE=1 ABORT_A=1 FAULT_OBJECTS_BEFORE_UPLOADS",
+        "objects_are_not_the_table",
+    ),
+    _breaks("taken-once", "race", "LATE=0 FAULT_TAKEN_ONCE", "replace_leaves_older_data"),
+    _breaks(
+        "taken-in-first-partition",
+        "race",
+        "PARTS=2 LATE=0 FAULT_TAKES_FIRST_PARTITION",
         "replace_leaves_older_data",
     ),
+    _breaks("taken-by-listing", "race", "LATE=0 FAULT_TAKES_BY_LISTING", "released_file_referenced"),
+    _breaks("fail-judged-once", "race", "LATE=0 FAULT_FAIL_JUDGED_ONCE", "fail_beside_data"),
+    _breaks("deleted-before-entry", "race", "LATE=0 FAULT_DELETE_BEFORE_ENTRY", "deleted_unreleased"),
+    _breaks("marker-over-newer", "race", "LATE=0 FAULT_MARKER_OVER_NEWER", "marker_goes_back"),
+    _breaks("marker-deleted", "race", "LATE=0 JOBS=3 MORTAL=0 FAULT_MARKER_DELETED", "marker_goes_back"),
     _breaks(
-        "undo-before-abandon",
-        "log",
-        "PARTS=1 LATE=0 ABORT_A=1 FAULT_UNDO_BEFORE_ABANDON",
-        "snapshot_file_missing",
+        "version-after-deletions",
+        "race",
+        "LATE=0 VERSIONS FAULT_VERSION_AFTER_DELETIONS",
+        "version_names_missing_file",
     ),
-    _breaks("plan-by-listing", "log", "PARTS=1 LATE=0 FAULT_PLAN_BY_LISTING", "snapshot_file_missing"),
+    _breaks("next-without-version", "race", "LATE=0 VERSIONS FAULT_NEXT_WITHOUT_VERSION", "version_missing"),
     _breaks(
-        "plans-overwritten", "log", "PARTS=1 LATE=0 LISTS COMMIT_A=2 FAULT_PLANS_OVERWRITTEN", "list_missing"
-    ),
-    _breaks("one-plan-id-a-process", "log", "PARTS=1 LATE=1 LISTS FAULT_ONE_PLAN_ID", "list_missing"),
-    _breaks(
-        "success-restored",
-        "log",
-        "PARTS=1 LATE=0 MARKER ABORT_A=1 FAULT_SUCCESS_RESTORED",
-        "marker_not_newest",
+        "store-revives", "race", "JOBS=1 LATE=1 ABORT_A=1 FAULT_STORE_REVIVES", "objects_are_not_the_table"
     ),
     _breaks(
-        "success-after-removal",
-        "log",
-        "PARTS=1 LATE=0 MARKER FAULT_MARKER_AFTER_REMOVAL",
-        "marker_names_removed_data",
+        "setup-looks-once",
+        "jobs",
+        f"{_SPENT} SETUP_A=1 SEAL_1=1 COMMIT_A=1 FAULT_SETUP_LOOKS_ONCE",
+        "job_ended_twice",
     ),
     _breaks(
-        "success-trusts-listing",
-        "log",
-        "PARTS=1 LATE=0 LAG=1 MARKER FAULT_MARKER_TRUSTS_LISTING",
-        "marker_goes_back",
+        "setup-does-not-look",
+        "jobs",
+        "JOBS=1 LATE=0 SETUP_A=1 ABORT_A=1 MORTAL=0 MODE=0 FAULT_SETUP_DOES_NOT_LOOK",
+        "record_left",
     ),
     _breaks(
-        "success-after-own-removals",
-        "log",
-        "PARTS=1 LATE=0 MARKER FAULT_MARKER_AFTER_OWN_REMOVALS",
-        "marker_before_removal",
+        "task-does-not-look", "jobs", f"{_TASKS} UNSEALED TASKS=4 FAULT_TASK_DOES_NOT_LOOK", "upload_left"
     ),
     _breaks(
-        "marker-by-generation",
-        "log",
-        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1 FAULT_MARKER_BY_GENERATION",
-        "marker_not_newest",
+        "sealer-does-not-look",
+        "jobs",
+        f"{_TASKS} SEAL_1=1 UNSEALED TASKS=1 FAULT_SEALER_DOES_NOT_LOOK",
+        "record_left",
     ),
     _breaks(
-        "marker-not-renewed",
-        "log",
-        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1 FAULT_MARKER_NOT_RENEWED",
-        "marker_not_newest",
+        "sealer-deletes-its-seal",
+        "jobs",
+        f"{_TASKS} SEAL_1=1 UNSEALED TASKS=1 FAULT_SEALER_DELETES_ITS_SEAL",
+        "objects_are_not_the_table",
     ),
     _breaks(
-        "marker-not-given-back",
-        "log",
-        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1 FAULT_MARKER_NOT_GIVEN_BACK",
-        "marker_not_newest",
+        "flag-is-the-record", "jobs", f"{_TASKS} SETUP_A=1 TASKS=4 FAULT_FLAG_IS_THE_RECORD", "upload_left"
     ),
     _breaks(
-        "marker-only-if-none",
-        "log",
-        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER JOBS=3 MODE_A=FAIL MODE_B=APPEND MODE_C=REPLACE"
-        " FAULT_MARKER_ONLY_IF_NONE",
-        "marker_not_newest",
+        "next-without-receipt",
+        "jobs",
+        f"{_SPENT} SETUP_A=1 SEAL_1=1 COMMIT_A=1 FAULT_NEXT_WITHOUT_RECEIPT",
+        "job_ended_twice",
     ),
     _breaks(
-        "store-revives", "log", "PARTS=1 LATE=1 ABORT_A=1 FAULT_STORE_REVIVES", "objects_are_not_the_snapshot"
+        "receipt-before-head",
+        "jobs",
+        f"{_SPENT} SETUP_A=1 SEAL_1=1 COMMIT_A=1 FAULT_RECEIPT_BEFORE_HEAD",
+        "job_ended_twice",
     ),
-    _breaks("delete-unreleased", "retain", "LATE=0 REPLACES=1 FAULT_DELETE_UNRELEASED", "deleted_unreleased"),
     _breaks(
-        "release-unchecked", "retain", "LATE=0 READERS=0 FAULT_RELEASE_UNCHECKED", "released_file_referenced"
+        "shard-without-seal",
+        "jobs",
+        "JOBS=1 LATE=0 OPEN_A=1 TASKS=4 SHARDS=4 COMMIT_A=1 MORTAL=0 MODE=0 FAULT_SHARD_WITHOUT_SEAL",
+        "objects_are_not_the_table",
     ),
     _breaks(
-        "rollback-unchecked",
-        "retain",
-        "LATE=0 REPLACES=1 FAULT_ROLLBACK_UNCHECKED",
+        "sweep-lists-records-first",
+        "jobs",
+        f"{_SWEEP} FAULT_SWEEP_LISTS_RECORDS_FIRST",
+        "living_job_ended_by_sweep",
+    ),
+    _breaks(
+        "sweep-without-entry",
+        "jobs",
+        f"{_SWEEP} FAULT_SWEEP_LISTS_RECORDS_FIRST FAULT_SWEEP_WITHOUT_ENTRY",
+        "living_upload_aborted",
+    ),
+    _breaks("setups-end-each-other", "jobs", f"{_RUN} FAULT_SETUPS_END_EACH_OTHER", "no_open_job_of_a_run"),
+    _breaks(
+        "tries-listed-first",
+        "jobs",
+        f"{_RUN} FAULT_TRIES_LISTED_BEFORE_OWN_RECORD",
+        "two_open_jobs_of_one_run",
+    ),
+    _breaks(
+        "undo-by-name",
+        "jobs",
+        "JOBS=1 LATE=0 FRESH COPIES=16 UNSEALED SEAL_1=1 TASKS=1 ABORT_A=1 MORTAL=0 MODE=0"
+        " FAULT_UNDO_BY_NAME",
+        "table_file_missing",
+    ),
+    _breaks(
+        "deletes-retained",
+        "history",
+        "JOBS=1 MODE_A=REPLACE LATE=0 RELEASES=1 FAULT_DELETES_RETAINED",
+        "deleted_unreleased",
+    ),
+    _breaks(
+        "freed-is-forgotten",
+        "history",
+        f"JOBS=2 {_REPLACES} LATE=0 MORTAL=0 RELEASES=2 FAULT_FREED_IS_FORGOTTEN",
+        "objects_are_not_the_table",
+    ),
+    _breaks(
+        "release-deletes-what-was-due",
+        "history",
+        "JOBS=1 MODE_A=REPLACE LATE=0 MORTAL=0 ROLLBACKS=1 RELEASES=1 FAULT_RELEASE_DELETES_WHAT_WAS_DUE",
+        "deleted_unreleased",
+    ),
+    _breaks(
+        "retained-is-unowned",
+        "history",
+        f"JOBS=2 {_REPLACES} LATE=0 MORTAL=0 ROLLBACKS=1 RETAIN=1 FAULT_RETAINED_IS_UNOWNED",
         "released_file_referenced",
     ),
     _breaks(
-        "reader-trusts-listing",
-        "retain",
-        "LATE=0 SWEEPS=0 LAG=1 FAULT_READER_TRUSTS_LISTING",
+        "rollback-looks-at-objects",
+        "history",
+        "JOBS=1 MODE_A=REPLACE LATE=0 MORTAL=0 ROLLBACKS=1 RELEASES=1 FAULT_ROLLBACK_LOOKS_AT_OBJECTS",
+        "released_file_referenced",
+    ),
+    _breaks(
+        "rollback-ignores-commit",
+        "history",
+        f"JOBS=2 {_REPLACES} LATE=0 MORTAL=0 ROLLBACKS=1 FAULT_ROLLBACK_IGNORES_COMMIT",
+        "commit_taken_back",
+    ),
+    _breaks(
+        "reader-believes-listing",
+        "history",
+        "JOBS=1 MODE_A=REPLACE LATE=0 MORTAL=0 RELEASES=1 READERS=1 LAG=2 FAULT_READER_BELIEVES_LISTING",
         "reader_reports_damage",
     ),
+    _breaks(
+        "follower-passes-rollback",
+        "history",
+        f"{_FOLLOWED} FAULT_FOLLOWER_PASSES_ROLLBACK",
+        "follower_misses_file",
+    ),
+    _breaks(
+        "own-entry-decides", "markers", "LATE=0 MORTAL=0 FAULT_OWN_ENTRY_DECIDES", "partition_marker_wrong"
+    ),
+    _breaks("marker-unlooked", "markers", "LATE=0 MORTAL=0 FAULT_DOES_NOT_LOOK", "partition_marker_wrong"),
     *(
-        _breaks(fault, "markers", f"LATE=0 MORTAL=0 LAG=1 {switch}", "partition_marker_not_newest")
-        for fault, switch in (
-            ("marker-kept", "FAULT_MARKERS_KEPT"),
-            ("any-marker-removed", "FAULT_MARKERS_ANY_REMOVED"),
-            ("older-marker-over-newer", "FAULT_MARKERS_OLDER_OVER_NEWER"),
-            ("marker-unlooked", "FAULT_MARKERS_UNLOOKED"),
-            ("own-marker-left", "FAULT_MARKERS_OWN_LEFT"),
-            ("marker-trusts-listing", "FAULT_MARKERS_TRUST_LISTING"),
+        _breaks(name, "markers", f"LATE=0 MORTAL=0 {switch}", "partition_marker_not_newest")
+        for name, switch in (
+            ("older-marker-over-newer", "FAULT_OLDER_OVER_NEWER"),
+            ("marker-deleted-without-etag", "FAULT_DELETES_ANY"),
+            ("later-marker-deleted", "FAULT_DELETES_LATER_ONE"),
         )
     ),
-    _breaks("setup-looks-before", "setup", "LATE=0 FAULT_SETUP_LOOKS_BEFORE", "record_left"),
-    _breaks("worker-looks-before", "setup", "LATE=0 FAULT_WORKER_LOOKS_BEFORE", "upload_left"),
-    _breaks(
-        "finish-needs-record", "setup", "LATE=0 FAULT_FINISH_NEEDS_RECORD", "record_of_living_job_removed"
-    ),
-    _breaks("finish-unchecked", "shards", "LATE=0 FAULT_FINISH_UNCHECKED", "snapshot_file_missing"),
-    _breaks("notes-without-seal", "shards", "LATE=0 FAULT_NOTES_WITHOUT_SEAL", "snapshot_file_missing"),
 )
 
-LARGE = (
-    _holds("large-four-processes", "log", "PARTS=1 LATE=0 ABORT_A=1 ABORT_B=1"),
-    _holds("large-two-committers-each", "log", "PARTS=1 LATE=0 COMMIT_A=2 COMMIT_B=2"),
-    _holds("large-two-late-writes", "log", "PARTS=2 LATE=2 LAG=1"),
-    _holds("large-three-jobs", "log", "PARTS=1 LATE=0 JOBS=3"),
-    _holds("large-success-marker", "log", "PARTS=2 LATE=1 LAG=1 MARKER"),
-    _holds("large-deleted-marker", "log", "PARTS=1 LATE=1 DELETED_MARKER"),
-    _holds("large-deleted-marker-beside-abort", "log", "PARTS=1 LATE=0 DELETED_MARKER ABORT_A=1"),
-    _holds(
-        "large-deleted-marker-three-jobs",
-        "log",
-        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER JOBS=3 MODE_A=FAIL MODE_B=APPEND MODE_C=REPLACE",
-    ),
-    _holds("large-partition-marker", "markers", "LATE=0"),
-    _holds("large-setup-twice", "setup", "LATE=1"),
-    _holds("large-retention", "retain", "LATE=0"),
-    _holds("large-shards", "shards", "LATE=1"),
-)
+LARGE = (_holds("large-two-partitions", "race", "PARTS=2 LATE=1"),)

@@ -73,7 +73,7 @@ def _exists(name: str) -> bool:
     """Return whether a name below one of the packages of the page is in the code."""
     parts = name.split(".")
     count = 2 if parts[0] == "model" else 1
-    for package in ("lifecycle.", "metadata.", ""):
+    for package in ("steps.", "metadata.", "model.", ""):
         with suppress(ModuleNotFoundError, AttributeError):
             found = import_module(f"airflow_s3commit.protocol.{package}{'.'.join(parts[:count])}")
             for part in parts[count:]:

@@ -1,5 +1,5 @@
 /* The race of sealed jobs on one log: committers, aborters and recoverers of one to three jobs, in all modes. */
-#include "log_only_steps.pml"
+#include "steps.pml"
 
 #ifndef COMMIT_A
 #define COMMIT_A 1
@@ -15,33 +15,6 @@
 #endif
 #ifndef FILES_A
 #define FILES_A (PARTS > 1 -> 3 : 1)   /* which of its files the first job has */
-#endif
-
-#if LATE > 0
-proctype wire() {
-  byte i;
-end_wire:
-  do
-  :: atomic {
-      flying > 0 ->
-      any(i);
-      if
-      :: net[i].op == CREATE -> create(net[i].a, net[i].b, net[i].d, net[i].c, net[i].e)
-      :: net[i].op == COMPLETE -> complete(net[i].c)
-      :: net[i].op == STOP -> abort_upload(net[i].c)
-      :: net[i].op == DELETE -> delete(net[i].c)
-      :: net[i].op == MARK -> mark(net[i].a, net[i].b)
-      :: net[i].op == RECEIPT -> write_receipt(net[i].a)
-#ifdef VERSIONS
-      :: net[i].op == PUBLISH -> publish(net[i].a)
-#endif
-      :: net[i].op == UNSTAGE -> unstage(net[i].c)
-      :: net[i].op == DROP -> drop(net[i].a, net[i].b)
-      fi;
-      landed(i)
-    }
-  od
-}
 #endif
 
 /* A lifecycle rule of the store aborts an upload. */
@@ -85,9 +58,7 @@ init {
 #ifdef STRANGERS
     if :: objects = objects | STRANGER :: true fi;
 #endif
-#if LATE > 0
-    run wire();
-#endif
+    START_WIRE;
     cast(COMMIT_A, COMMITTER, 0);
     cast(ABORT_A, ABORTER, 0);
     cast(COMMIT_B, COMMITTER, 1);

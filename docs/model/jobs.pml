@@ -1,7 +1,7 @@
 /* A job from its setup on: setups, task attempts, sealers, shards and sweeps beside those that end it.
    A cast is chosen by numbers: how many setups, tasks and so on of the jobs A and B. */
 #define SWEEPS
-#include "log_only_steps.pml"
+#include "steps.pml"
 
 #ifndef SETUP_A
 #define SETUP_A 0
@@ -46,48 +46,9 @@
 #define OPEN_B 0
 #endif
 
-short uploaded;            /* keys that an upload was created for */
+short counted;             /* attempts that found no receipt after their write: only these are reported, and sealed */
 
 bit two_open_jobs_of_one_run, no_open_job_of_a_run;
-
-inline upload(f) {
-  if
-  :: uploaded & (f) -> second = second | (f)
-  :: else -> uploaded = uploaded | (f); pending = pending | (f)
-  fi
-}
-inline set_up(j, head) { if :: record[j] == 0 -> record[j] = (head) + 1; ok = 1 :: else -> ok = 0 fi }
-inline stage(f) { staged = staged | (f) }
-inline seal(j, files) { if :: sealed[j] == 0 -> sealed[j] = files; ok = 1 :: else -> ok = 0 fi }
-
-#if LATE > 0
-proctype wire() {
-  byte i;
-end_wire:
-  do
-  :: atomic {
-      flying > 0 ->
-      any(i);
-      if
-      :: net[i].op == CREATE -> create(net[i].a, net[i].b, net[i].d, net[i].c, net[i].e)
-      :: net[i].op == COMPLETE -> complete(net[i].c)
-      :: net[i].op == STOP -> abort_upload(net[i].c)
-      :: net[i].op == DELETE -> delete(net[i].c)
-      :: net[i].op == MARK -> mark(net[i].a, net[i].b)
-      :: net[i].op == RECEIPT -> write_receipt(net[i].a)
-      :: net[i].op == UNSTAGE -> unstage(net[i].c)
-      :: net[i].op == DROP -> drop(net[i].a, net[i].b)
-      :: net[i].op == BEGIN -> begin_log(net[i].c)
-      :: net[i].op == SET_UP -> set_up(net[i].a, net[i].b)
-      :: net[i].op == UPLOAD -> upload(net[i].c)
-      :: net[i].op == STAGE -> stage(net[i].c)
-      :: net[i].op == SEAL -> seal(net[i].a, net[i].b)
-      fi;
-      landed(i)
-    }
-  od
-}
-#endif
 
 /* Tries of one run, if RUN is defined: a later try has a higher number. */
 #define LIVES(k) ((k) < JOBS && record[k] != 0 && !HAS_RECEIPT(k))
@@ -99,6 +60,10 @@ inline end_earlier_tries(j) {
   fi;
   if
   :: j != 1 && LIVES(1) -> running++; run ender(ABORTER, 1)
+  :: else
+  fi;
+  if
+  :: j != 2 && LIVES(2) -> running++; run ender(ABORTER, 2)
   :: else
   fi
 #else
@@ -117,15 +82,20 @@ proctype setup(byte j) {
   short older;
 
 #ifdef FRESH
-  atomic { if :: size == 0 -> older = objects :: else -> goto read_log fi }
+  atomic { if :: size == 0 -> older = objects :: else -> goto read_listed fi }
   atomic { BEGIN_LOG(older) }
 #endif
+read_listed:
+  /* The newest entry that a listing shows, then the receipt: so the base comes before the job's end. */
 #ifdef FAULT_RECEIPT_BEFORE_HEAD
   atomic { if :: HAS_RECEIPT(j) -> goto done :: else fi }
 #endif
-read_log:
-  atomic { head = size; if :: end[j] != 0 && end[j] == head -> goto done :: else fi }
-#ifndef FAULT_RECEIPT_BEFORE_HEAD
+  atomic {
+    head = size;
+    if :: true :: lag > 0 && size > 1 -> lag--; head = size - 1 fi;
+    if :: end[j] != 0 && end[j] == head -> goto done :: else fi
+  }
+#if !defined(FAULT_RECEIPT_BEFORE_HEAD) && !defined(FAULT_SETUP_LOOKS_ONCE)
   atomic { if :: HAS_RECEIPT(j) -> goto done :: else fi }
 #endif
 #ifdef FAULT_TRIES_LISTED_BEFORE_OWN_RECORD
@@ -157,15 +127,14 @@ done:
 #endif
 
 proctype task(byte j; short f) {
-  atomic {
-    if :: record[j] == 0 -> goto done :: else fi;
-    SEND(upload(f), UPLOAD, 0, 0, f, 0, 0)
-  }
+  if :: atomic { record[j] == 0 -> goto done } :: record[j] != 0 fi;
+  atomic { SEND(upload(f), UPLOAD, 0, 0, f, 0, 0) }
   atomic { SEND(stage(f), STAGE, 0, 0, f, 0, 0) }
 #ifdef FAULT_TASK_DOES_NOT_LOOK
+  counted = counted | f;
   goto done;
 #endif
-  atomic { if :: LOOKS_ENDED(j) :: else -> goto done fi }
+  atomic { if :: LOOKS_ENDED(j) :: else -> counted = counted | f; goto done fi }
   atomic { SEND(abort_upload(f), STOP, 0, 0, f, 0, 0) }
   atomic { SEND(unstage(f), UNSTAGE, 0, 0, f, 0, 0) }
   goto done;
@@ -178,12 +147,8 @@ done:
 /* Seal the stage attempts with these files. */
 proctype sealer(byte j; byte files) {
   bit own;
-  atomic {
-    if
-    :: record[j] == 0 || HAS_RECEIPT(j) || (staged & SHIFT(j, files)) != SHIFT(j, files) -> goto done
-    :: else
-    fi
-  }
+  if :: atomic { record[j] == 0 -> goto done } :: record[j] != 0 fi;
+  if :: atomic { (staged & counted & SHIFT(j, files)) != SHIFT(j, files) -> goto done } :: else fi;
   atomic { SEND(seal(j, files), SEAL, j, files, 0, 0, 0); own = ok }
 #ifdef FAULT_SEALER_DOES_NOT_LOOK
   goto done;
@@ -227,8 +192,9 @@ inline setups(n, j) {
   do :: i < n -> running++; run setup(j); i++ :: else -> break od
 }
 inline open_job(j, files) {
-  record[j] = 2; sealed[j] = files;
-  pending = pending | SHIFT(j, files); staged = staged | SHIFT(j, files); uploaded = uploaded | SHIFT(j, files)
+  record[j] = size + 1; sealed[j] = files;
+  pending = pending | SHIFT(j, files); staged = staged | SHIFT(j, files); uploaded = uploaded | SHIFT(j, files);
+  counted = counted | SHIFT(j, files)
 }
 
 #define NEVER_SET_UP(j) (record[j] == 0 && !ENDED(j) && !(MINE(j) & (uploaded | staged)) && sealed[j] == 0)
@@ -262,15 +228,14 @@ init {
 #endif
 #if OPEN_A
     open_job(0, OPEN_A);
-#elif defined(UNSEALED)
-    record[0] = 2;
+#endif
+#ifdef UNSEALED
+    record[0] = size + 1; sealed[0] = 0;
 #endif
 #if OPEN_B
     open_job(1, OPEN_B);
 #endif
-#if LATE > 0
-    run wire();
-#endif
+    START_WIRE;
     setups(SETUP_A, 0);
     setups(SETUP_B, 1);
     setups(SETUP_C, 2);
