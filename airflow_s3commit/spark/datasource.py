@@ -26,6 +26,7 @@ from airflow_s3commit.spark.driver import (
 )
 from airflow_s3commit.spark.options import OTHER_WRITER, parse_options
 from airflow_s3commit.spark.plan import plan_again, plan_table
+from airflow_s3commit.spark.pyspark_private import register_source
 from airflow_s3commit.spark.session import count_rows, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
 from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
@@ -319,7 +320,7 @@ def register(spark: SparkSession) -> None:
         "split_sizes": SplitSizes.of_conf(conf, _parallelism(spark)),
     }
     source = type("S3CommitDataSource", (S3CommitDataSource,), defaults)
-    spark.dataSource.register(source)
+    register_source(spark, source)
     count_rows(spark)
 
 

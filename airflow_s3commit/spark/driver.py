@@ -128,7 +128,7 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
     reference = JobReference(job_id=job_id, destination=layout.destination.uri, staging=layout.staging.uri)
     return Target(
         reference,
-        options.stage or DEFAULT_STAGE,
+        DEFAULT_STAGE,
         DEFAULT_STAGE_ATTEMPT,
         True,
         options.store,
@@ -174,7 +174,7 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
     session = s3a_settings(conf, split_uri(destination)[0])
     return Target(
         found.reference,
-        options.stage or found.stage,
+        found.stage,
         found.stage_attempt,
         False,
         store,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
-from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
@@ -74,10 +73,6 @@ def _path(value: str) -> str:
             f"{pattern[0]!r} is for templates and patterns, and Spark reads no such path: name one place"
         )
     return Destination.parse(value).uri
-
-
-def _stage(value: str) -> str:
-    return check_id(value, "stage")
 
 
 #: The store's address; reads have these options too.
@@ -198,10 +193,6 @@ class WriteOptions:
         ),
         default=None,
     )  # fmt: skip
-    stage: str | None = set_by(
-        Option("stage", _stage, "Name of this write's stage in its job.", default="the conf's, or spark"),
-        default=None,
-    )
     # Half of the default of `Job.task_attempt`: an executor has a Python worker for each core, and all of
     # them share the memory that Spark leaves beside the JVM.
     part_bytes: int = set_by(

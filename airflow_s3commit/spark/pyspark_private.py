@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.pandas import types
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import DataType, StructType
 
 
@@ -22,6 +25,27 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     # PySpark 4.2 requires a time zone for timestamps; earlier releases take UTC and no argument.
     wants_zone = "timezone" in inspect.signature(types.to_arrow_schema).parameters
     return types.to_arrow_schema(schema, timezone="UTC") if wants_zone else types.to_arrow_schema(schema)
+
+
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a data source with a session, in place of one of its name that Spark found by itself.
+
+    Raises:
+        AnalysisException: PySpark 4.0 found one by itself on a server of Spark Connect.
+
+    """
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        session = getattr(spark, "_jsparkSession", None)
+        if error.getErrorClass() != "DATA_SOURCE_ALREADY_EXISTS" or session is None:
+            raise
+        # PySpark 4.0 alone lets no registration override what it found, and has no way to forget that.
+        manager = session.sessionState().dataSourceManager()
+        found = manager.getClass().getDeclaredField("staticDataSourceBuilders")
+        found.setAccessible(True)
+        found.set(manager, found.get(manager).removed(source.name()))
+        spark.dataSource.register(source)
 
 
 def spark_type(kind: pa.DataType) -> DataType:

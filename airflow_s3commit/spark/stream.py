@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from uuid import UUID, uuid4, uuid5
@@ -27,7 +27,10 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
 )
 from airflow_s3commit.protocol.job import Assumption, Job
+from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log_end import own_entry
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.state import find_aborted, read_state
 from airflow_s3commit.protocol.metadata.store_check import has_looked
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
@@ -58,12 +61,17 @@ BatchMode: TypeAlias = Literal["append", "overwrite"]
 
 #: Options that are arguments of `foreach_batch`.
 _ARGUMENTS = {
-    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "stage": "name",
-    "format": "format",
+    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "format": "format",
 }  # fmt: skip
 
 #: The local property with the query's id, which its checkpoint keeps; set in the thread of its batches.
 _QUERY_ID = "sql.streaming.queryId"
+
+#: The local property that Spark sets to the id of the query's run.
+_JOB_GROUP = "spark.jobGroup.id"
+
+#: The run and the number of the last batch that this process has written, for each write.
+_WRITTEN: dict[tuple[str, str, str], tuple[str, int]] = {}
 
 
 def foreach_batch(
@@ -86,10 +94,10 @@ def foreach_batch(
             option ``partitionOverwriteMode=static`` the whole table. A batch without rows replaces nothing,
             or with that option everything.
         name: Distinguishes this write from other writes of the same query to the same destination. Without
-            it, the second write of a batch is taken for the first and skipped.
+            it, the second write of a batch is refused.
         stream: The stream's identity, required in Spark Connect, which does not reveal the query's id. Change
-            it with the query's checkpoint: under the old identity, batches of a new checkpoint are taken for
-            those of the old one and skipped.
+            it with the query's checkpoint: under the old identity, batches of a new checkpoint look like
+            those of the old one, and are refused.
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file.
         format: ``parquet``, ``orc``, ``csv`` or ``json``.
         options: Further options of the data source ``s3commit``, by the same names.
@@ -140,9 +148,11 @@ class BatchWriter:
             batch_id: Spark's number of the batch.
 
         Raises:
-            InvalidOption: The query's id is unknown, or the conf names a job; or an overwrite would replace
-                other data than it seems to, as in `write_pending`.
-            JobClosed: Another driver of the same query has begun this batch meanwhile.
+            InvalidOption: The query's id is unknown, or the conf names a job; or this run of the query has
+                written the batch under this name before; or an overwrite would replace other data than it
+                seems to, as in `write_pending`.
+            JobClosed: Another driver of the same query has begun this batch meanwhile; or the batch is
+                committed and so is a later one, because the checkpoint is not the one that they are from.
             S3CommitError: The batch could not be written or committed; see `write_pending` and `Job.commit`.
 
         """
@@ -152,6 +162,8 @@ class BatchWriter:
         settings = parsed.store.or_else(store_from_conf(conf))
         stream = self.stream or _query_id(frame.sparkSession)
         batch = Batch(stream, self.name, str(parsed.destination), int(batch_id))
+        run = _run_id(frame.sparkSession)
+        _refuse_second(batch, run)
         token = uuid4().hex
         s3a = s3a_settings(conf, split_uri(batch.destination)[0])
         object_options = s3a.fill(parsed.object_options)
@@ -164,8 +176,11 @@ class BatchWriter:
             store = with_headers(store_of_process(settings), object_options.of_records)
             self._check_table(store, batch.destination, conf)
             job = begin_batch(store, batch, options, token)
+            if job is None:
+                refuse_passed(store, batch)
         if job is None:
             logger.info("batch %d of stream %s is committed already", batch.number, stream)
+            _note_written(batch, run)
             return
         try:
             with renewing_store(settings):
@@ -177,6 +192,7 @@ class BatchWriter:
             failed = Target(job.reference, STAGE, token, True, settings, object_options=object_options)
             abort_failed_write(failed, instead="the batch's next attempt aborts it", cause=error)
             raise
+        _note_written(batch, run)
         logger.info(
             "batch %d of stream %s: committed %d files as job %s",
             batch.number,
@@ -219,6 +235,35 @@ def _query_id(session: SparkSession) -> str:
     return str(found)
 
 
+def _run_id(session: SparkSession) -> str | None:
+    """Return the id of this run of the query; None if the caller has replaced Spark's job group with its own.
+
+    Under Spark Connect a process calls the function, and serves one run.
+    """
+    if is_remote():
+        return ""
+    group = session.sparkContext.getLocalProperty(_JOB_GROUP) or ""
+    try:
+        return str(UUID(group))
+    except ValueError:
+        return None
+
+
+def _refuse_second(batch: Batch, run: str | None) -> None:
+    # A run begins each batch once. After a failure another run begins it again, in this process or another.
+    if run is not None and _WRITTEN.get(batch.write) == (run, batch.number):
+        raise InvalidOption(
+            f"this run of the streaming query has written batch {batch.number} to {batch.destination} before:"
+            f" give each write of a batch another name, foreach_batch(…, name=…); the name of both is"
+            f" {batch.name!r}"
+        )
+
+
+def _note_written(batch: Batch, run: str | None) -> None:
+    if run is not None:
+        _WRITTEN[batch.write] = (run, batch.number)
+
+
 #: The one stage of a batch's job.
 STAGE = "batch"
 
@@ -247,6 +292,11 @@ class Batch:
     name: str
     destination: str
     number: int
+
+    @property
+    def write(self) -> tuple[str, str, str]:
+        """What the batches of one write have in common."""
+        return self.stream, self.name, self.destination
 
     def job_id(self, attempt: int) -> str:
         """Return the id of the job of an attempt at the batch; attempts are numbered from 0."""
@@ -308,6 +358,27 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
         else:
             return job
     raise AssertionError("unreachable: attempts are counted without end")
+
+
+def refuse_passed(store: ObjectStore, batch: Batch) -> None:
+    """Refuse a committed batch that is begun again although the next one was begun too.
+
+    Spark begins a batch again only if it is the last of its checkpoint.
+
+    Raises:
+        JobClosed: A job of the next batch exists or has ended.
+
+    """
+    following = replace(batch, number=batch.number + 1)
+    layout = Layout.of(Destination.parse(batch.destination), following.job_id(0))
+    context = JobContext(store, layout)
+    if any(find(context) is not None for find in (read_state, find_manifest, find_aborted)):
+        raise JobClosed(
+            f"batch {batch.number} of stream {batch.stream} is committed to {batch.destination}, and a later"
+            " one has begun, but the query begins it again: its checkpoint was restored to an earlier state,"
+            " or another query had the same identity. Its rows would be lost: start a new checkpoint, with a"
+            " new foreach_batch(stream=…) if the query has one"
+        )
 
 
 def commit_batch(job: Job, token: str, rows: int | None) -> ManifestRecord:

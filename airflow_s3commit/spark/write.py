@@ -80,8 +80,7 @@ _DEFAULT_MODE: SaveMode = "errorifexists"
 
 #: Options that are arguments of `write_pending`.
 _ARGUMENTS = {
-    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "stage": "stage",
-    "format": "format",
+    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "format": "format",
 }  # fmt: skip
 
 
@@ -160,7 +159,8 @@ def write_pending(
             any, and other modes must not contradict it.
         job: The job to write for; by default the one in the Spark conf. The records that a `Job` knows are
             not read again.
-        stage: Name of the write's stage in the job; by default the conf's, or ``spark``.
+        stage: Name of the write's stage in the argument ``job``, by default ``spark``. The job in the conf
+            has its stage there too.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
             not one from each task with rows of it. If the frame is sorted by columns, so are the rows of each
@@ -188,12 +188,17 @@ def write_pending(
     """
     destination = as_uri(destination)
     columns = json.dumps(list(partition_by))
-    arguments = {"path": destination, "partitionBy": columns, "stage": stage, "format": format}
+    arguments = {"path": destination, "partitionBy": columns, "format": format}
     given = {name: text for name, text in arguments.items() if text is not None}
     conf = conf_of(frame.sparkSession)
     parsed = with_file_settings(_write_options(given, mode, options or {}), conf)
     write_id = str(uuid4())
     given_job = None
+    if stage is not None and job is None:
+        raise InvalidOption(
+            f"stage={stage!r} names a stage of the argument job, and there is none: the owner of a job in the"
+            " Spark conf commits the stage that the conf names (spark.s3commit.stage)"
+        )
     if job is not None:
         reference = job.reference if isinstance(job, Job) else job
         given_job = JobInConf(reference, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)

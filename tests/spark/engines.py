@@ -25,7 +25,10 @@ __all__ = ["ENGINES", "Engine", "python_with_pyspark"]
 #: The last release of Spark before 4.
 RELEASE = "3.5.6"
 
-_NEEDED = (f"pyspark=={RELEASE}", "pyarrow", "pandas", "setuptools", "boto3", "msgspec", "click", "rich")
+#: One release of each minor version that is not this environment's.
+RELEASES = (RELEASE, "4.0.1", "4.1.4", "4.2.1")
+
+_NEEDED = ("pyarrow", "pandas", "setuptools", "boto3", "msgspec", "click", "rich")
 
 
 @dataclass(frozen=True)
@@ -92,17 +95,17 @@ def scala_213(cache: pytest.Cache) -> Engine:
 ENGINES = {"installed": installed, "3.5-scala-2.12": scala_212, "3.5-scala-2.13": scala_213}
 
 
-def python_with_pyspark(cache: pytest.Cache) -> Path:
-    """Return the Python of a cached environment with PySpark 3.5; skip if there can be none."""
+def python_with_pyspark(cache: pytest.Cache, release: str = RELEASE) -> Path:
+    """Return the Python of a cached environment with a release of PySpark; skip if there can be none."""
     uv = Path(sysconfig.get_path("scripts")) / "uv"
-    home = cache.mkdir("pyspark") / RELEASE
+    home = cache.mkdir("pyspark") / release
     if not (home / "ready").exists():
         shutil.rmtree(home, ignore_errors=True)
-        made = [str(home / "bin" / "python"), *_NEEDED]
+        made = [str(home / "bin" / "python"), f"pyspark=={release}", *_NEEDED]
         for command in (["venv", "--python", "3.11", str(home)], ["pip", "install", "--python", *made]):
             done = subprocess.run([str(uv), *command], capture_output=True, text=True, check=False)
             if done.returncode:
-                pytest.skip(f"no environment with PySpark {RELEASE}: {done.stderr.strip()[-500:]}")
+                pytest.skip(f"no environment with PySpark {release}: {done.stderr.strip()[-500:]}")
         (home / "ready").touch()
     return home / "bin" / "python"
 

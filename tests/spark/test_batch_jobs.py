@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from airflow_s3commit import Job, JobOptions, MemoryStore
-from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.spark.stream import STAGE, Batch, begin_batch, commit_batch
+from airflow_s3commit.exceptions import JobClosed, S3CommitError
+from airflow_s3commit.spark.stream import STAGE, Batch, begin_batch, commit_batch, refuse_passed
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.cases import each
@@ -90,6 +90,23 @@ def test_a_replayed_batch_is_already_committed() -> None:
     assert run(store) == BATCH.job_id(0)
     assert run(store) is None
     check(store)
+
+
+@each("following", ["open", "aborted", "committed"])
+def test_a_batch_that_the_next_one_followed_is_not_taken_for_done(following: str) -> None:
+    """A committed batch that is begun again, after the next one was begun, has other rows and is refused."""
+    store = MemoryStore()
+    run(store)
+    refuse_passed(store, BATCH)
+    if following == "committed":
+        run(store, Batch("query", "", "s3://lake/t/", 8))
+    else:
+        job_id = Batch("query", "", "s3://lake/t/", 8).job_id(0)
+        job = Job.setup(store, "s3://lake/t/", options=OTHER, job_id=job_id)
+        if following == "aborted":
+            job.abort()
+    with pytest.raises(JobClosed, match="its checkpoint was restored to an earlier state"):
+        refuse_passed(store, BATCH)
 
 
 def test_an_aborted_attempt_spends_its_id() -> None:

@@ -38,7 +38,6 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
             "openFiles": "3",
             "endpointUrl": "http://127.0.0.1:1",
             "pathStyle": "true",
-            "stage": "load",
         },
         overwrite=True,
     )
@@ -63,7 +62,7 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
         ("conflictMode", "merge", "not one of fail, append, replace"),
         ("conflictMode", "as-written", "not one of fail, append, replace"),
         ("pathStyle", "perhaps", "neither true nor false"),
-        ("stage", "a/b", "stage"),
+        ("stage", "load", "no option stage"),
         ("partitionBy", "dt,,x", "empty"),
         ("partitionBy", "dt,DT", "twice"),
         ("partitionBy", "[1]", "JSON list"),

@@ -142,6 +142,8 @@ def test_arguments_are_not_options(spark: SparkSession, lake: Lake) -> None:
     for options, says in (({"partitionBy": "id"}, "partition_by"), ({"conflictMode": "fail"}, "mode")):
         with pytest.raises(InvalidOption, match=f"argument {says}"):
             pend(frame, lake, options=options)
+    with pytest.raises(InvalidOption, match="stage='load' names a stage of the argument job"):
+        pend(frame, lake, stage="load")
     with pytest.raises(InvalidOption, match="'merge' is not one of append"):
         pend(frame, lake, mode="merge")
     assert lake.everything() == []

@@ -88,7 +88,11 @@ def seal_stage(
                 context, stage, stage_attempt, sealed, removes=removes, emptied=emptied
             )
         if stored.record.tasks != sealed or stored.record.job_id != context.job_id:
-            raise JobClosed(f"{context.staging_uri(key)} was sealed before, with other task attempts")
+            raise JobClosed(
+                f"{context.staging_uri(key)} was sealed before, with other task attempts: a stage attempt is"
+                " one write. Write all rows at once, give each write a stage of its own, or run the stage"
+                " again as a new attempt"
+            )
         context.known.keep(key, stored)
     logger.info(
         "%s: sealed stage %s-%s, %d tasks, %d files",
