@@ -272,7 +272,9 @@ def test_a_stream_looks_at_its_table_at_its_first_batch(monkeypatch: pytest.Monk
     monkeypatch.setattr(plan, "first_data_path", look)
     monkeypatch.setattr(stream, "store_of_process", lambda _: store)
     monkeypatch.setattr(stream, "write_frame", seal)
-    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=SimpleNamespace(get={}.get)))
+    context = SimpleNamespace(getLocalProperty=lambda _: None)
+    session = SimpleNamespace(conf=SimpleNamespace(get={}.get), sparkContext=context)
+    frame: Any = SimpleNamespace(sparkSession=session)
     batch = foreach_batch(destination=TABLE, stream="s")
     for _ in range(2):
         with pytest.raises(InvalidOption, match="is not partitioned, but the table is partitioned by dt"):
