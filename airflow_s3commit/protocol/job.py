@@ -13,7 +13,7 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
 from airflow_s3commit.protocol.hadoop.status import refuse_if_published
 from airflow_s3commit.protocol.job_output import JobOutput
-from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
+from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions
 from airflow_s3commit.protocol.model.layout import RECORD, SUCCESS, Layout
@@ -60,7 +60,7 @@ class Job(JobOutput):
         context: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
-        alone: bool = False,
+        alone: Alone = "",
     ) -> Job:
         """Set up a job: look at the bucket, then write the job's record. Begins the log if there is none.
 
@@ -75,8 +75,9 @@ class Job(JobOutput):
             context: Facts of the orchestrator to keep with the job, such as DAG and run.
             clock: Source of time.
             new_id: Source of ids.
-            alone: This process starts all writers of the job, and ends it itself: so it need not ask after
-                each step whether others have ended it, nor read what it wrote. Saves requests.
+            alone: ``driver`` if this process starts all writers of the job, and ends it itself: so it need
+                not ask after each step whether others have ended it, nor read what it wrote. ``writer`` if it
+                is the only writer too: so it need not list what others left. Saves requests.
 
         Raises:
             InvalidDestination: The destination is no S3 URI, or is an object.
@@ -100,7 +101,7 @@ class Job(JobOutput):
             clock=clock or SystemClock(),
             new_id=new_id,
             # Nobody can have ended a job whose id this call has made.
-            alone=alone and job_id is None,
+            alone="driver" if job_id is None else "",
         )
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
         return cls(replace(plain.as_recorded(open_job(plain, options, facts)), alone=alone))

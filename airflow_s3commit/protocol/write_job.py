@@ -140,7 +140,7 @@ def write_job(
         name=name,
         context=context,
         clock=clock,
-        alone=True,
+        alone="writer",
     )
     with undoing(lambda: job.abort(reason="the write failed"), *_of_abort(job)):
         with job.task_attempt(_STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT) as attempt:

@@ -332,7 +332,7 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
                 options=options,
                 job_id=reference.job_id,
                 context=context,
-                alone=True,
+                alone="driver",
             )
             # Another driver may set up the same attempt at the same time.
             if job.record().context.get("driver") == token:

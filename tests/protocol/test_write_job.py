@@ -9,7 +9,13 @@ import pytest
 
 from airflow_s3commit import JobOptions, MemoryStore
 from airflow_s3commit._causes import whole_text
-from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, OutcomeUnknown, S3CommitError
+from airflow_s3commit.exceptions import (
+    DestinationNotEmpty,
+    InvalidOption,
+    JobClosed,
+    OutcomeUnknown,
+    S3CommitError,
+)
 from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode
@@ -21,7 +27,7 @@ from airflow_s3commit.protocol.watch.search import search_manifest
 from airflow_s3commit.protocol.write_job import write_job, write_table
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.forwarding import CountingStore
-from airflow_s3commit.testing.faulty_store import Effect, Fault, FaultyStore
+from airflow_s3commit.testing.faulty_store import Effect, Fault, FaultyStore, StoreCall
 from tests.cases import each
 from tests.fakes import ManualClock
 from tests.protocol.building import Lake
@@ -92,7 +98,6 @@ def test_a_write_of_its_own_sends_an_exact_number_of_requests(mode: Any) -> None
     store = CountingStore(MemoryStore(min_part_bytes=1))
     options = JobOptions(committer="magic", conflict_mode=mode)
     totals = [0]
-    # The second is the first to delete, so its process looks at bulk deletes.
     for _ in range(3):
         with (
             write_job("s3://lake/t/", store=store, job_options=options) as writer,
@@ -100,7 +105,46 @@ def test_a_write_of_its_own_sends_an_exact_number_of_requests(mode: Any) -> None
         ):
             file.write(b"one")
         totals.append(sum(store.counters.values()))
-    assert totals[3] - totals[2] == {"append": 17, "replace": 19}[mode]
+    assert totals[3] - totals[2] == {"append": 14, "replace": 17}[mode]
+
+
+@each("mode", ["append", "replace"])
+@each("verb", ["create_upload", "complete_upload"])
+def test_a_write_that_another_process_aborts_leaves_nothing(verb: str, mode: Any) -> None:
+    """Whenever another process aborts the job, the write fails, and nothing of it is visible or left."""
+    lake = Lake()
+    lake.sealed({"dt=1/old.csv": b"old"}, conflict_mode="append").commit()
+    before = lake.left()
+    jobs: list[Job] = []
+
+    def abort(call: StoreCall) -> None:
+        if call.verb == verb and jobs and jobs[0].state() is not None:
+            Job.at(lake.store.inner, jobs.pop().reference).abort()
+
+    store = FaultyStore(lake.store.inner, before=abort)
+    options = JobOptions(committer="magic", conflict_mode=mode)
+    with (  # noqa: PT012 - the block is what is refused
+        pytest.raises(JobClosed, match="aborted"),
+        write_job(lake.destination, store=store, job_options=options) as writer,
+    ):
+        jobs.append(writer.job)
+        with writer.open("dt=1/a.csv") as file:
+            file.write(b"one")
+    assert list(lake.data().values()) == [b"old"]
+    assert (lake.pending(), lake.left()) == ([], before)
+
+
+@each("track_pending", ["task", "s3"])
+def test_a_write_leaves_nothing_but_its_files(track_pending: Any) -> None:
+    """What a write has staged is gone once it is committed, records of its uploads included."""
+    lake = Lake()
+    options = JobOptions(conflict_mode="append", track_pending=track_pending)
+    with write_job(lake.destination, store=lake.store, job_options=options) as writer:
+        for name in ("dt=1/a.csv", "dt=2/b.csv"):
+            with writer.open(name) as file:
+                file.write(b"one")
+    assert lake.pending() == []
+    assert not [key for key in lake.left() if "__magic_job-" in key or "/open/" in key]
 
 
 def _one(store: ObjectStore, body: bytes, mode: Any, meanwhile: Callable[[], object] | None = None) -> None:

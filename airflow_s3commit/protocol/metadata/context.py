@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import S3CommitError
@@ -16,6 +17,8 @@ from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
+
+Alone: TypeAlias = Literal["", "driver", "writer"]
 
 #: Start of the note on an error that names the step it left.
 STEP_NOTE = "while running "
@@ -42,9 +45,10 @@ class JobContext:
         owner: Host and process, for people who read records.
         record: The job's own record, once read and verified; None before, and after its clean-up.
         threads: Concurrent listings; 0 lists in the caller's thread.
-        alone: This process has set the job up under an id of its own making, starts all that writes to it,
-            and itself commits or aborts it after their last write, by the log. So a step need not look for
-            the receipt before: a saving of requests.
+        alone: This process has set the job up under an id of its own making, and itself commits or aborts it
+            after the last write to it, by the log. So a step need not look for the receipt before: a saving
+            of requests. As a ``driver`` it starts the processes that write; as a ``writer`` it writes itself,
+            so that nothing of the job is pending or staged but what it commits. Empty otherwise.
 
     """
 
@@ -55,7 +59,7 @@ class JobContext:
     owner: str = field(default_factory=_this_process)
     record: JobRecord | None = None
     threads: int = 16
-    alone: bool = False
+    alone: Alone = ""
 
     @property
     def job_id(self) -> str:

@@ -79,7 +79,7 @@ def tracked_uploads(
     prefix: str | None = None,
     *,
     skip: Container[str] = (),
-    listed: Iterable[ObjectInfo] | None = None,
+    listed: Iterable[str] | None = None,
 ) -> Iterator[PendingUpload | None]:
     """Yield every upload that a pendingset or its own record names; None for a record that cannot be read.
 
@@ -87,22 +87,23 @@ def tracked_uploads(
         context: The job.
         prefix: Prefix to list; by default all stages.
         skip: Keys of pendingsets to skip, with the records of their task attempts.
-        listed: What a listing of the prefix shows; None to list it.
+        listed: The keys that a listing of the prefix shows; None to list it.
 
     """
     # The listing shows an upload's own record right after the pendingset that may name it too.
     named: set[str] = set()
     if listed is None:
-        listed = context.store.list_objects(context.staging_bucket, prefix or context.layout.stages)
-    for info in listed:
-        if info.key.endswith(PENDINGSET_SUFFIX) and info.key not in skip:
+        found = context.store.list_objects(context.staging_bucket, prefix or context.layout.stages)
+        listed = (info.key for info in found)
+    for key in listed:
+        if key.endswith(PENDINGSET_SUFFIX) and key not in skip:
             named.clear()
-            for upload in _read(context, info.key):
+            for upload in _read(context, key):
                 if upload is not None:
                     named.add(upload.uploadId)
                 yield upload
-        elif info.key.endswith(PENDING_SUFFIX) and _pendingset_of(info.key) not in skip:
-            for upload in _read(context, info.key):
+        elif key.endswith(PENDING_SUFFIX) and _pendingset_of(key) not in skip:
+            for upload in _read(context, key):
                 if upload is None or upload.uploadId not in named:
                     yield upload
 

@@ -200,7 +200,8 @@ def delete_objects(
         if _may_destroy(context, Thing("object", context.bucket, target.key, proof))
     )
     for batch in in_batches(own, _BATCH * _BULK_DELETES_AT_ONCE):
-        look_at_bulk_deletes(context)
+        if any(target.etag is not None for target in batch):
+            look_at_bulk_deletes(context)
         left = batch
         for pause in (*_BUSY_PAUSES, None):
             failed = _delete_batch(context, left)

@@ -142,7 +142,7 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
     return AbortReport(uploads=uploads, objects=objects)
 
 
-def _undo_adopted(context: JobContext, staged: list[ObjectInfo] | None) -> tuple[int, int]:
+def _undo_adopted(context: JobContext, staged: list[str] | None) -> tuple[int, int]:
     """Abort a job's uploads and delete their objects, by the files of Hadoop, whose names prove nothing.
 
     An object that the table has by now is of the job that listed it first.

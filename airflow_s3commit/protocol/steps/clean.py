@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import chain, islice
 
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -12,23 +12,22 @@ from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.layout import job_key, seal_key
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.steps.fold import write_checkpoint
-from airflow_s3commit.store.base import ObjectInfo
 
 #: Objects on a page of a listing.
 _PAGE = 1_000
 
 
-def list_staging(context: JobContext) -> list[ObjectInfo] | None:
-    """Return what is in a job's staging if that is at most one page of a listing; otherwise None.
+def list_staging(context: JobContext) -> list[str] | None:
+    """Return the keys in a job's staging if that is at most one page of a listing; otherwise None.
 
     Before: the job's receipt is written: who writes there later finds the receipt, and withdraws.
     """
     listed = context.store.list_objects(context.staging_bucket, context.layout.staging.prefix)
-    found = list(islice(listed, _PAGE + 1))
+    found = [info.key for info in islice(listed, _PAGE + 1)]
     return found if len(found) <= _PAGE else None
 
 
-def abort_pending(context: JobContext, staged: list[ObjectInfo] | None, counted: Container[str] = ()) -> int:
+def abort_pending(context: JobContext, staged: list[str] | None, counted: Container[str] = ()) -> int:
     """Abort every upload of the job that a listing or a record in its staging shows; return how many.
 
     Before: the job's receipt is written. Repeatable.
@@ -47,7 +46,7 @@ def abort_pending(context: JobContext, staged: list[ObjectInfo] | None, counted:
 
 
 def recorded_uploads(
-    context: JobContext, staged: list[ObjectInfo] | None, counted: Container[str] = ()
+    context: JobContext, staged: list[str] | None, counted: Container[str] = ()
 ) -> Iterator[PendingUpload | None]:
     """Yield every upload that a record in the job's staging names; None for a record that cannot be read.
 
@@ -62,7 +61,7 @@ def recorded_uploads(
     return tracked_uploads(context, context.layout.staging.prefix, skip=counted, listed=staged)
 
 
-def clean(context: JobContext, entry: Entry, staged: list[ObjectInfo] | None) -> None:
+def clean(context: JobContext, entry: Entry, staged: list[str] | None) -> None:
     """Delete the staging and the records of a job that has ended. Repeatable.
 
     The job's record goes last: as long as it is there, the job is found among those to be finished.
@@ -77,10 +76,11 @@ def clean(context: JobContext, entry: Entry, staged: list[ObjectInfo] | None) ->
     seal = seal_key(layout.destination, context.job_id)
     # The seal goes with the same request, if it is in the same bucket.
     is_near = context.staging_bucket == context.bucket
-    found = (
-        staged if staged is not None else store.list_objects(context.staging_bucket, layout.staging.prefix)
-    )
-    delete_records(context, chain((info.key for info in found), [seal] if is_near else []))
+    found: Iterable[str] | None = staged
+    if found is None:
+        listed = store.list_objects(context.staging_bucket, layout.staging.prefix)
+        found = (info.key for info in listed)
+    delete_records(context, chain(found, [seal] if is_near else []))
     if not is_near:
         delete_record(context, context.bucket, seal)
     delete_record(context, context.bucket, job_key(layout.destination, context.job_id))

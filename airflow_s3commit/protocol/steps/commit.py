@@ -43,7 +43,7 @@ from airflow_s3commit.protocol.steps.conflicts import Taken, decide
 from airflow_s3commit.protocol.steps.file_list import FileList
 from airflow_s3commit.protocol.steps.files import write_list
 from airflow_s3commit.protocol.steps.finish import Known, finish
-from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.fold import table_at_head
 from airflow_s3commit.protocol.steps.log import Log, ending
 from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.progress import Counter, Progress
@@ -92,7 +92,8 @@ def commit(
     with naming(context, "commit"):
         job, known = context.record, None
         log = Log(context, job.base if job is not None else None)
-        log.read()
+        if not _reads_late(context):
+            log.read()
         # The end of a job with a record comes after its base. Otherwise the newest entry was read first: it
         # alone may lack its receipt.
         end = log.end if job is not None else log.end or find_end(context)
@@ -107,6 +108,14 @@ def commit(
             refuse_ended(context, end)
         _finish(context, end, known)
         return end
+
+
+def _reads_late(context: JobContext) -> bool:
+    """Return whether a commit need not read the log before it creates its entry: a saving of a request.
+
+    Only for a job that nobody else ends, and that is never refused for what others commit.
+    """
+    return bool(context.alone) and context.record is not None and context.record.options.only_adds
 
 
 def _finish(context: JobContext, end: Entry, run: _Run | None) -> None:
@@ -164,7 +173,7 @@ class _Run:
         """Return the table at the head of the log as it was read."""
         store, home = self.context.store, self.context.layout.destination
         if self.table is None or self.table.head != self.log.head:
-            self.table = read_table(store, home, self.log.head.number)
+            self.table = table_at_head(store, home, self.log)
         return self.table
 
     def known(self, end: Entry) -> Known | None:
@@ -175,7 +184,12 @@ class _Run:
         if self.table is not None and self.table.head.number == end.number - 1:
             left = self.table.apply(end, self.log.head.sha256)
         counted = {pendingset_key(self.context, stage, task) for stage in self.stages for task in stage.tasks}
-        return Known(counted, left)
+        staged = None
+        if self.context.alone == "writer" and self.options.track_pending == "task":
+            layout = self.context.layout
+            seals = (layout.stage_seal(stage.stage, stage.stage_attempt) for stage in self.stages)
+            staged = [*counted, *seals]
+        return Known(counted, staged, left)
 
     def taken(self) -> Taken:
         """Return what the commit takes at the head of the log, or refuse it."""

@@ -39,11 +39,13 @@ class Known:
 
     Attributes:
         counted: Keys of the pendingsets whose uploads are completed.
+        staged: All keys in the staging; None if other processes may have written there.
         left: What the commit took from the table; None if that was not worked out.
 
     """
 
     counted: set[str]
+    staged: list[str] | None
     left: Left | None
 
 
@@ -80,11 +82,13 @@ def finish(context: JobContext, entry: Entry, known: Known | None = None) -> Non
     if entry.marks:
         derive_markers(context, entry, {*commit.partitions, *commit.restores, *left.pieces})
     write_receipt(store, home, entry)
-    # After the receipt: a task attempt that records its output later than this listing finds the receipt.
-    staged = list_staging(context)
-    discarded = abort_pending(context, staged, known.counted if known is not None else _counted(context))
-    if discarded:
-        logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
+    staged = known.staged if known is not None else None
+    if staged is None:
+        # After the receipt: a task attempt that records its output later than this listing finds the receipt.
+        staged = list_staging(context)
+        discarded = abort_pending(context, staged, known.counted if known is not None else _counted(context))
+        if discarded:
+            logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
     clean(context, entry, staged)
 
 

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.layout import (
 )
 from airflow_s3commit.protocol.model.table import Left, Table
 from airflow_s3commit.protocol.steps import checkpoint
-from airflow_s3commit.protocol.steps.log import Read, decode_entry, find_head, read_entry, refuse_copy
+from airflow_s3commit.protocol.steps.log import Log, Read, decode_entry, find_head, read_entry, refuse_copy
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches
 
@@ -48,6 +48,21 @@ def read_table(store: ObjectStore, home: Destination, number: int | None = None)
     table = _from_checkpoint(store, home, number)
     listed = find_head(store, home) if number is None else number
     for read in entries_after(store, home, table.head, number, listed=listed):
+        table.apply(read.entry, read.sha256)
+    return table
+
+
+def table_at_head(store: ObjectStore, home: Destination, log: Log) -> Table:
+    """Return the table at the head of a log, without reading again what the log has read.
+
+    Raises:
+        InvalidRecord: An entry is damaged, missing, or does not follow the one before.
+
+    """
+    before = log.reads[0].entry.number - 1 if log.reads else log.head.number
+    table = read_table(store, home, before)
+    for read in log.reads:
+        _refuse_gap(home, read, table.head.sha256)
         table.apply(read.entry, read.sha256)
     return table
 
@@ -90,11 +105,15 @@ def entries_after(
     digest = position.sha256
     for read in _in_order(store, home, position.number + 1, last, last or listed):
         refuse_copy(home, read.entry)
-        if read.entry.prev != digest:
-            where = join_uri(home.bucket, entry_key(home, read.entry.number))
-            raise InvalidRecord(f"{where} does not follow the entry before it in the log of {home.uri}")
+        _refuse_gap(home, read, digest)
         yield read
         digest = read.sha256
+
+
+def _refuse_gap(home: Destination, read: Read, digest: str) -> None:
+    if read.entry.prev != digest:
+        where = join_uri(home.bucket, entry_key(home, read.entry.number))
+        raise InvalidRecord(f"{where} does not follow the entry before it in the log of {home.uri}")
 
 
 def _in_order(

@@ -82,6 +82,7 @@ class Log:
         newest: That entry; None if the process begins at a base and has read nothing after it.
         end: The entry that ended the job; None if none was read.
         after_base: The entries after the base, in their order.
+        reads: Every entry that was read, in their order, up to the head.
 
     """
 
@@ -93,6 +94,7 @@ class Log:
         self.newest: Read | None = None
         self.end: Entry | None = None
         self.after_base: list[Entry] = []
+        self.reads: list[Read] = []
 
     @property
     def marks(self) -> bool:
@@ -191,6 +193,7 @@ class Log:
             read = read_entry(self._context.store, self._home, self.head.number)
             self._refuse_another(read)
             self.newest = read
+            self.reads.append(read)
         if self.newest is not None:
             write_receipt(self._context.store, self._home, self.newest.entry)
 
@@ -204,6 +207,7 @@ class Log:
                 " entries with a backup, and see: s3commit verify"
             )
         self.head, self.newest = read.position, read
+        self.reads.append(read)
         if follows:
             self.after_base.append(read.entry)
         if read.entry.job_id == self._context.job_id:

@@ -37,7 +37,7 @@ from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.conflicts import decide, not_empty
 from airflow_s3commit.protocol.steps.files import list_older_data, write_list
-from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
 from airflow_s3commit.protocol.steps.log import Log, find_receipt
 from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
 from airflow_s3commit.store.headers import with_headers
@@ -132,7 +132,7 @@ def set_up(
     if options.conflict_mode == "fail" and options.whole_destination:
         # A job that could only fail is refused before it writes anything; the commit looks again.
         if not is_first:
-            decide(context, options, (), read_table(store, home, log.head.number))
+            decide(context, options, (), table_at_head(store, home, log))
         elif older := log.older_partitions():
             raise not_empty(context, min(older))
     refuse_markers_beside_retained(context, options, log.marks, lambda: read_table(store, home))

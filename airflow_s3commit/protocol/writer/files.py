@@ -195,7 +195,8 @@ class AttemptFiles:
     ) -> None:
         self._context = context
         self._extra = extra
-        self._is_streamed = streamed or options.committer == "magic"
+        #: Whether files are uploaded while they are written.
+        self.are_streamed = streamed or options.committer == "magic"
         self._headers = options.object_options.of_data or None
         self._tracker = Tracker(context, options, extra)
         self._part_bytes = part_bytes
@@ -233,17 +234,13 @@ class AttemptFiles:
                 )
             number = len(self._files)
             self._content_types[key] = content_type
-            start = self._start_upload if self._is_streamed else self._start_local
+            start = self._start_upload if self.are_streamed else self._start_local
             self._files[key] = file = start(number, key)
         return file
 
     def unfinished(self) -> str | None:
         """Return the key of a file that is open, failed or aborted; None if all files are closed."""
         return next((key for key, file in self._files.items() if not file.whole), None)
-
-    def has_local(self) -> bool:
-        """Return whether any file was written to local disk."""
-        return self._directory is not None
 
     def settle(self) -> None:
         """Wait until all parts of the closed files are uploaded. Repeatable.

@@ -78,7 +78,7 @@ class TaskAttempt:
         """Open a new file for writing, at a path below the destination; its directory is its partition.
 
         With the committer ``magic`` its upload starts at once, in the background. With the others the file
-        is written to local disk, and `commit` uploads it. The first file of an attempt checks that the job
+        is written to local disk, and `commit` uploads it. The first upload of an attempt checks that the job
         takes output.
 
         With unique file names the job id is inserted before the first dot of the file's name. With the
@@ -100,7 +100,8 @@ class TaskAttempt:
         relative_path = self._final_path(relative_path)
         check_relative_path(relative_path)
         self._require_running()
-        self._require_open_job()
+        if self._files.are_streamed:
+            self._require_open_job()
         key = self._context.layout.destination.key(unique_name(relative_path, self._context.job_id))
         self._context.layout.destination.check_data_key(self._context.bucket, key)
         return self._files.open(key, content_type)
@@ -183,9 +184,6 @@ class TaskAttempt:
         with naming(self._context, f"commit of {self.name}"), refusing_ended(self._context):
             self._require_open_job()
             self._files.settle()
-            if self._files.has_local():
-                # The check at the first file is old by now: send nothing for a job that has ended since.
-                load_job(self._context)
             self._files.send_local()
             committed = self._write_pendingset()
         self._committed, self._ended = committed, "committed"

@@ -295,7 +295,7 @@ def test_an_abort_of_an_id_that_is_being_set_up_is_found_out() -> None:
     store = FaultyStore(lake.store.inner, after=once("create_upload", OURS, lake.job().abort))
     options = JobOptions(committer="magic", conflict_mode="append")
     with pytest.raises(JobClosed):
-        Job.setup(store, lake.destination, options=options, clock=lake.clock, new_id=lambda: OURS)
+        Job.setup(store, lake.destination, options=options, clock=lake.clock, job_id=OURS)
     assert lake.left() == sorted([ROOT + named("dt=1/a", THEIRS), f"{ROOT}_SUCCESS"])
 
 
@@ -321,18 +321,21 @@ def test_the_first_setup_of_a_table_sends_few_requests(committer: Any, mode: Any
     assert sum(store.counters.values()) <= MOST_REQUESTS
 
 
-def test_later_setups_send_a_constant_number_of_requests() -> None:
-    """However long the log is, a job reads its newest entry, and looks for its own receipt."""
+@each("is_given", [True, False])
+def test_later_setups_send_a_constant_number_of_requests(is_given: bool) -> None:
+    """However long the log is, a job reads its newest entry, and the receipt of an id that it was given."""
     store = CountingStore(MemoryStore((BUCKET,)))
     sent = set()
     for number in range(30):
         before = Counter(store.counters)
-        job = Job.setup(store, f"s3://{BUCKET}/t/", job_id=an_id(f"{number}"))
+        job_id = an_id(f"{number}") if is_given else None
+        job = Job.setup(store, f"s3://{BUCKET}/t/", job_id=job_id)
         if number:
             sent.add(tuple(sorted((Counter(store.counters) - before).items())))
         job.commit(stages=[])
+    gets = 3 if is_given else 1
     assert sent == {
-        (("action_http_get_request", 3), ("object_list_request", 1), ("object_put_requests", 1)),
+        (("action_http_get_request", gets), ("object_list_request", 1), ("object_put_requests", 1)),
     }
 
 

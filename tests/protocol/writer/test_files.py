@@ -52,7 +52,7 @@ def test_they_are_pending_in_the_order_they_were_opened(committer: str, threads:
     for key in KEYS:
         write(files, key)
     assert files.unfinished() is None
-    assert files.has_local() == (committer == "partitioned")
+    assert files.are_streamed == (committer == "magic")
     files.settle()
     files.send_local()
     files.release()
