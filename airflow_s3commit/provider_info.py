@@ -9,7 +9,6 @@ __all__ = ["get_provider_info"]
 
 _INTEGRATION = "S3 Commit"
 
-
 #: The section ``[s3commit]``, which `airflow_s3commit.settings` and the page in the UI read.
 _OPTIONS: dict[str, dict[str, str | None]] = {
     "aws_conn_id": {

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 APPROVE: Final = "Approve"
 REJECT: Final = "Reject"
 
-
 _ON_FAIL = ("fail", "warn", "ask")
 
 

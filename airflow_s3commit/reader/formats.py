@@ -350,7 +350,6 @@ _NOT_IN_CSV = (pt.is_nested, pt.is_binary, pt.is_large_binary, pt.is_duration)
 #: Arrow's JSON reader takes dates for numbers, maps for lists of pairs, and base64 text for the bytes.
 _NOT_IN_JSON = (pt.is_map, pt.is_date, pt.is_binary, pt.is_large_binary, pt.is_duration)
 
-
 _PREFIX = "s3commit_csv_"
 _LINE_ENDS = "\r\n"
 

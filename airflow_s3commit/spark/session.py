@@ -67,7 +67,6 @@ DEFAULT_STAGE = "spark"
 #: The default stage attempt of an application.
 DEFAULT_STAGE_ATTEMPT = "0"
 
-
 #: Hadoop's names of server-side encryption, by S3's.
 _HADOOPS_ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 

@@ -160,7 +160,6 @@ _SERVICES = {"org.apache.spark.sql.SparkSessionExtensionsProvider": GUARD_CLASS}
 
 _SOURCES = Path(__file__).parent / "jvm"
 
-
 #: Class files for Spark 3.5, which runs on Java 8 too.
 _JAVA_RELEASE = "8"
 

@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 BatchMode: TypeAlias = Literal["append", "overwrite"]
-
 
 #: Options that are arguments of `foreach_batch`.
 _ARGUMENTS = {

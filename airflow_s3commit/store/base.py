@@ -20,7 +20,6 @@ from airflow_s3commit.store.profile import StoreProfile
 #: A multipart upload has at most this many parts, numbered from 1 (S3's limit).
 MAX_PARTS = 10_000
 
-
 #: Every part but the last has at least this many bytes (S3's limit).
 MIN_PART_BYTES = 5 * 1024 * 1024
 
@@ -94,7 +93,6 @@ class DeleteFailure:
 
 #: Outcome of a call: the value that its method returns, or the error that it raises.
 Outcome: TypeAlias = str | ObjectInfo | Fetched | list[DeleteFailure] | S3CommitError | None
-
 
 T = TypeVar("T")
 

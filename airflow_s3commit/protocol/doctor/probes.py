@@ -412,7 +412,6 @@ RECORD_PROBES = (
     Probe("conditional delete", _conditional_delete, ("objects",)),
 )
 
-
 #: Further probes of a destination.
 DATA_PROBES = (
     Probe("clock", _clock, ("objects",)),

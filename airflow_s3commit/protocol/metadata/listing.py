@@ -28,10 +28,8 @@ logger = logging.getLogger(__name__)
 #: Objects in one page of a listing.
 _PAGE = 1_000
 
-
 #: Maximum number of a parent's pages to hold in memory.
 _MOST_PAGES = 50
-
 
 #: Minimum number of directories for which the parent is tried.
 _ENOUGH = 64

@@ -24,7 +24,6 @@ from airflow_s3commit.store.base import Fetched, Get
 #: Pendingsets to prefetch and hold in memory.
 _AHEAD = 32
 
-
 #: Their total number of files, unless one pendingset alone has more.
 _AHEAD_FILES = 10_000
 

@@ -96,7 +96,6 @@ LIST_BYTES: Final = 64 * GIB
 #: A compressed checkpoint of the log: a million commits are 100 MiB.
 CHECKPOINT_BYTES: Final = 256 * MIB
 
-
 #: Errors of msgspec and Python for values that are invalid or nested too deep.
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, RecursionError, ArithmeticError)
 

@@ -31,7 +31,6 @@ ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
 State: TypeAlias = Literal["open", "sealed", "committed", "aborted"]
 
-
 #: The longest retention, in seconds.
 _RETAIN_SECONDS = 100 * 366 * 86_400
 

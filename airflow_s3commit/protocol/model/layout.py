@@ -17,52 +17,38 @@ from airflow_s3commit.protocol.model.destination import Destination
 #: Start of the name of a job's staging directory (Hadoop's magic committer, since 3.3.7).
 MAGIC_PREFIX = "__magic_job-"
 
-
 #: Ending of a committed task attempt's list of uploads.
 PENDINGSET_SUFFIX = ".pendingset"
-
 
 #: Ending of the record of one upload.
 PENDING_SUFFIX = ".pending"
 
-
 #: The name of a job's record.
 RECORD = "job.json"
 
-
 #: The marker that readers and sensors wait for.
 SUCCESS = "_SUCCESS"
-
 
 #: The directory of a destination for the log and what belongs to it. A writer of data may be denied all of
 #: it but to read receipts.
 HOME = "_s3commit"
 
-
 _ENTRY_DIGITS = 20
-
 
 _CHECKPOINT_SUFFIX = ".jsonl.gz"
 
-
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
-
 _is_uuid = re.compile(_UUID).fullmatch
-
 
 # What Spark appends to a name that it is given: a bucket (``_00001``), a file counter (``-c000``, ``.c000``).
 _OWNER = re.compile(rf"-({_UUID})(?:_\d+|-c\d+)*(?=\.|\Z)")
 
-
 _FILE_LIST = re.compile(rf"(?:\A|/){HOME}/lists/({_UUID})-[0-9a-f]{{64}}\.jsonl\Z")
-
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
-
 _STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-
 
 _ATTEMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,127}")
 

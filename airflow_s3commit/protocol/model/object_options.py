@@ -19,7 +19,6 @@ from airflow_s3commit.store.headers import METADATA_PREFIX
 #: Characters of a wrong value that an error repeats.
 _LONGEST_VALUE = 80
 
-
 _NAMES = {str: "text", bool: "True or False", type(None): "None"}
 
 
@@ -77,7 +76,6 @@ def _choices(kind: Any) -> list[str]:
 
 Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
 
-
 CannedAcl: TypeAlias = Literal[
     "private",
     "public-read",
@@ -88,51 +86,37 @@ CannedAcl: TypeAlias = Literal[
     "bucket-owner-full-control",
 ]
 
-
 #: ACLs that grant nothing beyond the two owners: a job's records get them too.
 _AMONG_OWNERS = ("private", "bucket-owner-read", "bucket-owner-full-control")
-
 
 #: Headers that a user may give to data, besides user metadata. ``content-type`` follows from the file.
 _HEADERS = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
 
-
 #: Names of user metadata that are ours.
 _RESERVED = "s3commit-"
-
 
 #: S3's limit on user metadata, names and values together, and how much of it our own needs.
 _METADATA_BYTES = 2048
 
-
 _OWN_METADATA_BYTES = 256
-
 
 #: All of a user's headers: S3 takes 8 KiB of a request, with its signature, token and our own.
 _HEADERS_BYTES = 4096
 
-
 #: S3's limits on tags.
 _MAX_TAGS = 10
 
-
 _TAG_KEY_LENGTH = 128
-
 
 _TAG_VALUE_LENGTH = 256
 
-
 _STORAGE_CLASS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
-
 
 _KMS_KEY = re.compile(r"[!-~]{1,2048}")
 
-
 _TAG = re.compile(r"[\w +\-=.:/@]*")
 
-
 _METADATA_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
-
 
 # Nothing that could end a header and begin another.
 _HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")

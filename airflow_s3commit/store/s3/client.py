@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-
 log = logging.getLogger(__name__)
-
 
 #: The code of the error for a listing that cannot be finished.
 ENDLESS = "EndlessListing"

@@ -51,23 +51,18 @@ if TYPE_CHECKING:
 #: The errors that boto3 documents for calling a client, and those of reading the body that it returns.
 CLIENT_ERRORS = (BotoCoreError, ClientError, HTTPError, ResponseParserError)
 
-
 #: botocore expects responses, and what sources of credentials say, to be well-formed. It raises errors of any
 #: kind otherwise: of these modules, by their names.
 PARSERS = "botocore.parsers"
 CREDENTIALS = frozenset({"botocore.credentials", "botocore.tokens"})
 
-
 #: Error codes for an element or a header that the store does not support.
 NOT_KNOWN = frozenset({"InvalidArgument", "InvalidRequest", "MalformedXML", "NotImplemented", "400", "501"})
 
-
 MISSING = {"NoSuchKey": NoSuchKey, "NoSuchBucket": NoSuchBucket, "NoSuchUpload": NoSuchUpload}
-
 
 #: Another request wrote the same key. Not for a completion: its parts would have to be uploaded again.
 CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
-
 
 THROTTLED = frozenset(
     {
@@ -88,14 +83,11 @@ THROTTLED = frozenset(
     }
 )
 
-
 THROTTLED_STATUS = frozenset(
     {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 )
 
-
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
-
 
 UNKNOWN_KEYS = frozenset(
     {
@@ -109,32 +101,24 @@ UNKNOWN_KEYS = frozenset(
     }
 )
 
-
 SKEWED = "RequestTimeTooSkewed"
 
-
 FORBIDDEN = frozenset({"AccessDenied", "AccessDeniedException", "AllAccessDisabled", SKEWED})
-
 
 #: The body was damaged on the way: a part or a small object is sent again.
 DAMAGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 
-
 #: Messages of OpenSSL and urllib3 about a certificate that is not trusted.
 NOT_TRUSTED = ("CERTIFICATE_VERIFY_FAILED", "doesn't match")
-
 
 #: Characters of a store's message that our error repeats.
 LONGEST_MESSAGE = 300
 
-
 #: Words of a store's message about a bucket with a default retention.
 OBJECT_LOCK = "object lock"
 
-
 #: The 403 of an archived object, which valid credentials get too.
 ARCHIVED = "InvalidObjectState"
-
 
 NO_CREDENTIALS = (
     CredentialRetrievalError,
@@ -146,9 +130,7 @@ NO_CREDENTIALS = (
     TokenRetrievalError,
 )
 
-
 NOT_CONNECTED = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
-
 
 BROKEN_RESPONSE = (
     ChecksumError,

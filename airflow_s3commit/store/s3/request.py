@@ -86,7 +86,6 @@ CHANGES = {
     "AbortMultipartUpload": "s3:AbortMultipartUpload",
 }
 
-
 #: Requests that change nothing. Without s3:ListBucket a missing object gets "access denied".
 READS = {
     "HeadBucket": "s3:ListBucket",

@@ -52,21 +52,16 @@ if TYPE_CHECKING:
 
 TransportName: TypeAlias = Literal["auto", "curl", "boto3"]
 
-
 #: Maximum requests in flight through libcurl: 3,000 per second at 170 ms of latency.
 CONNECTIONS = 512
-
 
 #: Below S3's guaranteed rate for one partitioned prefix: 3,500 writes per second.
 REQUESTS_PER_SECOND = 3000.0
 
-
 #: How the names of directory buckets end: they have no Object Lock, and take no Content-MD5.
 DIRECTORY_BUCKET = "--x-s3"
 
-
 T = TypeVar("T")
-
 
 log = logging.getLogger(__name__)
 

@@ -33,19 +33,15 @@ if TYPE_CHECKING:
 
 NOT_TRUSTED = frozenset({pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE})
 
-
 #: Operations with a request body.
 WITH_BODY = frozenset({"CompleteMultipartUpload", "DeleteObjects"})
-
 
 #: Operations whose response headers are not needed, except Retry-After. They come by the thousand, and a
 #: callback per header line costs a thirtieth of the whole request.
 WITHOUT_HEADERS = frozenset({"CompleteMultipartUpload", "AbortMultipartUpload"})
 
-
 #: Bytes of a body that are read regardless of the limit: an error document is smaller.
 ERROR_BYTES = 16 * 1024
-
 
 #: The libcurl options that set the HTTP method, by S3's name of the operation.
 METHODS: dict[str, tuple[tuple[int, Any], ...]] = {
@@ -450,7 +446,6 @@ def _version() -> tuple[int, ...]:
 
 #: Seconds used where there is no timeout: a day.
 NO_TIMEOUT = 86_400.0
-
 
 #: An attempt may take the connect timeout and this many read timeouts. By default five minutes: enough for
 #: the largest object read, a pendingset of 50 MiB, at 170 kB per second.

@@ -45,7 +45,6 @@ WRONG_REGION = (b"AuthorizationHeaderMalformed", b"IllegalLocationConstraintExce
 
 _parser: Any = create_parser("rest-xml")
 
-
 #: The usual result of a completion: elements without attributes or children, one of them an ETag of letters,
 #: digits and hyphens. Anything else is left to the XML parser. Possessive quantifiers prevent backtracking;
 #: the usual declaration and namespace are literal, which match several times as fast as character sets.
