@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections import Counter
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import botocore.session
@@ -31,6 +33,9 @@ settings.load_profile("busy")
 # Each session of boto3 parses megabytes of botocore's models, 85 of the 100 ms that a new client
 # takes. Tests make hundreds of clients.
 botocore.session.create_loader = cache(botocore.session.create_loader)
+
+#: The tests that failed, a line each; `.ci/run` prints them last.
+FAILED = Path(__file__).parents[1] / "build" / "failed-tests.txt"
 
 #: The bucket on the shared server. Tests keep apart by prefix: a bucket costs the server seven volumes.
 BUCKET = "lake"
@@ -80,6 +85,21 @@ def bucket() -> str:
 def prefix() -> str:
     """Return a prefix, with its slash, that no other test uses."""
     return f"test-{uuid.uuid4().hex}/"
+
+
+def pytest_sessionstart() -> None:
+    """Forget what failed in an earlier run."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        FAILED.unlink(missing_ok=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep the name of each test that fails, also of one that takes its worker or the session with it."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        FAILED.parent.mkdir(exist_ok=True)
+        with FAILED.open("a") as file:
+            file.write(f"{report.nodeid} ({report.when})\n")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

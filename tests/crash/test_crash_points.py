@@ -90,7 +90,8 @@ def test_a_stopped_abort_is_taken_up_again(case: Case, every: int, record_proper
         published = _stopped(case, "commit", at)
         if published.ended() or published.visible() == published.before:
             continue
-        for stop, fault in islice(product(count(1), FAULTS), at % every, None, every):
+        tries = ((stop, fault) for stop in count(1) for fault in FAULTS)
+        for stop, fault in islice(tries, at % every, None, every):
             world = _stopped(case, "commit", at)
             if not run_with_fault(world, world.abort, stop, fault).hit:
                 break
