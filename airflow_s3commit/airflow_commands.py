@@ -129,8 +129,7 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
         StoreRejected: There is no such connection, or the command line names another store.
 
     """
-    from airflow.sdk.exceptions import AirflowNotFoundException  # noqa: PLC0415
-
+    from airflow_s3commit.airflow_version import AirflowNotFoundException  # noqa: PLC0415
     from airflow_s3commit.exceptions import StoreRejected  # noqa: PLC0415
     from airflow_s3commit.hooks.s3_commit import S3CommitHook  # noqa: PLC0415
 

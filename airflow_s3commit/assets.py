@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.partition_mappers.base import PartitionMapper
-
+from airflow_s3commit.airflow_version import PartitionMapper, has_partition_events, lacks
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.partition_names import hive_values
 
@@ -72,7 +71,9 @@ class HivePathMapper(PartitionMapper):
         date_format: str = "%Y-%m-%d",
         max_downstream_keys: int | None = None,
     ) -> None:
-        super().__init__(max_downstream_keys=max_downstream_keys)
+        # Airflow 3.2 does not know the argument.
+        limit = {} if max_downstream_keys is None else {"max_downstream_keys": max_downstream_keys}
+        super().__init__(**limit)
         self.template = template
         self.date_column = date_column
         self.date_format = date_format
@@ -169,6 +170,9 @@ def announce(
     if len(manifest.partitions) > 1:
         del extra["partition_counts"]
     events[partitions].extra = extra
+    if not has_partition_events():
+        logger.warning("%s: %s has one event", lacks("events of partitions", "3.3"), partitions.name)
+        return
     keys = [name for name, count in manifest.partitions.items() if name and count.files]
     if long := [key for key in keys if len(key) > _LONGEST_KEY]:
         logger.warning(

@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+from airflow_s3commit.airflow_version import stats
 from airflow_s3commit.protocol.model.destination import Destination
 
 if TYPE_CHECKING:
@@ -182,27 +183,21 @@ def _tags(destination: str) -> dict[str, str]:
 def _count(name: str, count: int, tags: Mapping[str, str]) -> None:
     assert METRICS[name].kind == "counter"
     if count:
-        from airflow.sdk.observability import stats  # noqa: PLC0415 - keeps DAG parsing light
-
-        _emit(lambda: stats.incr(name, count, tags=dict(tags)))
+        _emit(lambda sent: sent.incr(name, count, tags=dict(tags)))
 
 
 def _time(name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
     assert METRICS[name].kind == "timer"
-    from airflow.sdk.observability import stats  # noqa: PLC0415 - keeps DAG parsing light
-
-    _emit(lambda: stats.timing(name, milliseconds, tags=dict(tags)))
+    _emit(lambda sent: sent.timing(name, milliseconds, tags=dict(tags)))
 
 
 def _gauge(name: str, value: float, tags: Mapping[str, str]) -> None:
     assert METRICS[name].kind == "gauge"
-    from airflow.sdk.observability import stats  # noqa: PLC0415 - keeps DAG parsing light
-
-    _emit(lambda: stats.gauge(name, value, tags=dict(tags)))
+    _emit(lambda sent: sent.gauge(name, value, tags=dict(tags)))
 
 
-def _emit(call: Callable[[], None]) -> None:
+def _emit(call: Callable[[Any], None]) -> None:
     try:
-        call()
+        call(stats())
     except Exception:
         logger.warning("A metric could not be sent to Airflow", exc_info=True)

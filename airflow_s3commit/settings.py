@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from airflow.sdk import conf
+from airflow_s3commit.airflow_version import conf
 
 if TYPE_CHECKING:
     from airflow.configuration import AirflowConfigParser

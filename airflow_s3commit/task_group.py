@@ -1,4 +1,4 @@
-"""One commit as a task group: setup, stages, conflict resolution, commit, teardown; and its retry policy."""
+"""One commit as a task group: setup, stages, conflict resolution, commit, teardown."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule, TaskGroup
+from airflow.sdk import TaskGroup
 
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
@@ -29,13 +29,13 @@ from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow.sdk import Asset, RetryPolicy, XComArg
+    from airflow.sdk import Asset, XComArg
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
     from airflow_s3commit.protocol.model.destination import Destination
 
-__all__ = ["S3CommitGroup", "SparkStages", "commit_retry_policy", "s3_commit_task_group"]
+__all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 
 #: A node in a graph of tasks: an operator, a mapped operator, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
@@ -174,6 +174,8 @@ class S3CommitGroup:
 
     def wire(
         self,
+        *,
+        step: dict[str, Any],
         resolve: dict[str, Any],
         commit: dict[str, Any],
         abort: dict[str, Any],
@@ -182,6 +184,7 @@ class S3CommitGroup:
     ) -> None:
         """Add the tasks downstream of the stages.
 
+        :param step: Arguments of all these tasks.
         :param resolve: Arguments of the resolve task.
         :param commit: Arguments of the commit task.
         :param abort: Arguments of the teardown.
@@ -203,20 +206,21 @@ class S3CommitGroup:
             self.setup >> stage
         if self._skips != {"skipped_stages": "skip", "on_empty": "skip"}:
             left = S3CommitStagesOperator(
-                task_id="stages", stages=outputs, trigger_rule="none_failed", **self._skips
+                task_id="stages", stages=outputs, trigger_rule="none_failed", **self._skips, **step
             )
             for stage in stages:
                 stage >> left
             stages, outputs = [left], left.output
         sealing = {
+            **step,
             "job": self.job,
             "stages": outputs,
             "named_stages": self._named,
             **self.connection,
         }
         resolved = S3CommitResolveConflictsOperator(task_id="resolve_conflicts", **sealing, **resolve)
-        self.commit = self._commit(resolved, commit, parts)
-        aborted = S3CommitAbortOperator(task_id="abort", job=self.job, **self.connection, **abort)
+        self.commit = self._commit(resolved, {**step, **commit}, parts)
+        aborted = S3CommitAbortOperator(task_id="abort", job=self.job, **self.connection, **step, **abort)
         first: S3CommitAuditOperator | S3CommitResolveConflictsOperator = resolved
         if audit is not None:
             first = S3CommitAuditOperator(task_id="audit", **sealing, **audit)
@@ -286,7 +290,7 @@ def s3_commit_task_group(
     skipped_stages: SkippedStages = "skip",
     on_empty: OnEmpty = "skip",
     retries: int = 2,
-    retry_policy: RetryPolicy | None = None,
+    retry_delay: timedelta = timedelta(seconds=30),
     kill_window: float = 10.0,
     aws_conn_id: str | None = S3CommitHook.default_conn_name,
     region_name: str | None = None,
@@ -339,8 +343,8 @@ def s3_commit_task_group(
         and conflict mode ``replace`` that is the whole table.
     :param retries: Number of retries of setup, audit, resolve, commit and abort, which are all repeatable.
         ``execution_timeout`` in ``default_args`` applies to stages only: each request has a time limit.
-    :param retry_policy: The retry policy of these tasks; None for `commit_retry_policy`. Stages keep their
-        own retries.
+        A refusal is not retried, because the next try would be refused too.
+    :param retry_delay: Time between these tries. Stages keep their own retries.
     :param kill_window: Seconds between two aborts, by the teardown and by a retried setup, for uploads of
         tasks that are being killed.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
@@ -358,7 +362,7 @@ def s3_commit_task_group(
     # A limit for the DAG's own tasks, from default_args, would end a commit or a teardown half-way.
     step: dict[str, Any] = {
         "retries": retries,
-        "retry_policy": retry_policy or commit_retry_policy(),
+        "retry_delay": retry_delay,
         "execution_timeout": None,
     }
     with TaskGroup(group_id, **group_arguments) as group:
@@ -381,10 +385,11 @@ def s3_commit_task_group(
         building = S3CommitGroup(group, setup, connection, skips)
         yield building
         building.wire(
-            resolve={**step, "on_empty": on_empty},
-            commit={**step, "outlets": list(outlets), "partition_asset": partition_asset},
-            abort={**step, "kill_window": kill_window},
-            audit={**step, **_audit_arguments(audit)} if audit is not None else None,
+            step=step,
+            resolve={"on_empty": on_empty},
+            commit={"outlets": list(outlets), "partition_asset": partition_asset},
+            abort={"kill_window": kill_window},
+            audit=_audit_arguments(audit) if audit is not None else None,
             parts=parts,
         )
 
@@ -394,34 +399,3 @@ def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
     own = ("on_fail", "response_timeout", "assigned_users", "notifiers")
     rules = {name: value for name, value in audit.items() if name not in own}
     return {"rules": rules, **{name: audit[name] for name in own if name in audit}}
-
-
-_ERRORS: Final = "airflow_s3commit.exceptions"
-
-
-def commit_retry_policy(
-    *,
-    delay: timedelta = timedelta(seconds=30),
-) -> ExceptionRetryPolicy:
-    """Return the retry policy that `s3_commit_task_group` gives to its own tasks.
-
-    Refusals are not retried, because the next try would be refused too. Throttling, lost connections and
-    unknown outcomes are retried after ``delay``, because every step of a commit is repeatable; and so is a
-    write that another process came before (`PreconditionFailed`). The task's own ``retries`` and
-    ``retry_delay`` apply to all other errors, and ``retries`` limits the number of tries.
-
-    :param delay: Time until the next try.
-    """
-    # The first matching rule applies, and `PreconditionFailed` is a refusal too.
-    retriable = RetryRule(
-        exception=[f"{_ERRORS}.{name}" for name in ("PreconditionFailed", "Unavailable", "OutcomeUnknown")],
-        action=RetryAction.RETRY,
-        retry_delay=delay,
-        reason="the store did not respond, or another writer was first; the step is repeatable",
-    )
-    final = RetryRule(
-        exception=[f"{_ERRORS}.Refused", f"{_ERRORS}.JobFailed"],
-        action=RetryAction.FAIL,
-        reason="refused, or rolled back: a retry would end the same way",
-    )
-    return ExceptionRetryPolicy(rules=[retriable, final])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
 from jinja2 import Undefined
+
+from airflow_s3commit.airflow_version import AirflowFailException, partition_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,25 @@ class ValuesRequired:
     ``dt={{ partition_key }}`` in a run without a partition key would name the partition ``dt=None``. A
     template that is one expression may be None with native rendering, where it stays None.
     """
+
+    def require_text(self, *names: str) -> None:
+        """Refuse what is no text in template fields that are, or that are collections of it.
+
+        Native rendering turns text such as ``2013_01_05`` into the number 20130105, which cannot be undone.
+
+        :param names: The fields. None is no value.
+        :raises AirflowFailException: A field has something else than text.
+        """
+        own: Any = self
+        for name in ("aws_conn_id", "region_name", *names):
+            value = getattr(self, name)
+            several = value.values() if isinstance(value, Mapping) else value
+            for one in several if isinstance(value, Mapping | list | tuple) else [value]:
+                if one is not None and not isinstance(one, str):
+                    raise AirflowFailException(
+                        f"Task {own.task_id}: {name} has {one!r} where text is meant. Native rendering turns"
+                        " text into numbers: put quotes into the template, as in \"'{{ ds_nodash }}'\"."
+                    )
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: Any = None
@@ -37,8 +58,12 @@ class ValuesRequired:
         env: Any = jinja_env or own.get_template_env()
         if not isinstance(env.finalize, _Marking):
             env = env.overlay(finalize=_Marking(env.finalize))
+        # Before Airflow 3.3 no context has the key.
+        known: Any = context
+        if "partition_key" not in context:
+            known = {**context, "partition_key": partition_key_of(context)}
         try:
-            rendered = parent.render_template(content, context, env, seen_oids)
+            rendered = parent.render_template(content, known, env, seen_oids)
         except _HasNoValue as error:
             raise AirflowFailException(
                 f"Task {own.task_id}: {content!r} has an expression without a value in this run. Start the"

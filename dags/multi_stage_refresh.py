@@ -11,8 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pendulum
-from airflow.sdk import Asset, CronPartitionTimetable, Param, dag
+from airflow.sdk import Asset, Param, dag
 
+from airflow_s3commit.airflow_version import CronPartitionTimetable
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.params import conflict_mode_param
 from airflow_s3commit.task_group import s3_commit_task_group

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 #: Floors from the bottom up. A package imports from floors strictly below its own, and from itself: no two
 #: packages on one floor know each other. `protocol` alone is its facade, the modules beside its packages.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"", "_causes", "_clock", "_format", "_names", "exceptions"}),
+    frozenset({"", "_causes", "_clock", "_format", "_names", "airflow_version", "exceptions"}),
     frozenset({"params", "settings", "templates"}),
     frozenset({"links", "store"}),
     frozenset({"protocol.model", "store.s3"}),
@@ -51,7 +51,7 @@ ONLY_IN = {
     "pycurl": {"store"},
     "airflow": {"assets", "hooks", "links", "notifications", "operators", "params", "task_group"}
     | {"metrics", "plugin"}
-    | {"airflow_commands", "sensors", "settings", "templates", "triggers"},
+    | {"airflow_commands", "airflow_version", "sensors", "settings", "templates", "triggers"},
     "pendulum": {"params"},
     "pyspark": {"spark"},
     "pyarrow": {"tables", "spark", "reader"},

@@ -5,13 +5,12 @@ from __future__ import annotations
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
+from airflow_s3commit.airflow_version import AirflowFailException
 from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.base import (
+    FAILURE,
     NO_OUTPUT,
-    STORE_FAILURE,
     CommitStepOperator,
     pulled,
     refusals_are_final,
@@ -19,7 +18,7 @@ from airflow_s3commit.operators.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
@@ -52,6 +51,8 @@ class S3CommitAbortOperator(CommitStepOperator):
     page. A sweep ends a kept job after ``[s3commit] sweep_age_days``. This needs the
     task group, because the states of its tasks show what failed.
 
+    The message names the task that failed first, and why. The job's end in the log on S3 has the same reason.
+
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
     ``abort_report`` has the number of aborted uploads.
@@ -77,10 +78,11 @@ class S3CommitAbortOperator(CommitStepOperator):
         job = self.opened_job()
         job_id = job.reference.job_id
         with refusals_are_final():
-            uploads = None
+            uploads, first = None, ""
             if job.manifest() is None:
                 self._keep(context, job)
-                uploads = self._abort(job)
+                first = self._first_failure(context)
+                uploads = self._abort(job, first or "a task was skipped, or did not run")
             if uploads is None:
                 # Committed. This finishes what is left, and aborts uploads of attempts that came late.
                 job.commit()
@@ -100,8 +102,8 @@ class S3CommitAbortOperator(CommitStepOperator):
                 ' write, give the group skipped_stages="ignore".'
             )
         raise AirflowFailException(
-            f"Job {job_id} did not commit: {uploads} pending uploads were aborted, and none of its output is "
-            f"visible in {job.reference.destination}. See the log of the task that failed first."
+            f"{first or 'No commit ran'}. Job {job_id} was aborted with {uploads} pending uploads; none of"
+            f" its output is visible in {job.reference.destination}."
         )
 
     def _keep(self, context: Context, job: Job) -> None:
@@ -122,10 +124,32 @@ class S3CommitAbortOperator(CommitStepOperator):
     def _failed_by_store(self, context: Context) -> list[str]:
         """Return the group's tasks that the store made fail; none if another task failed or has not ended."""
         states = self._states(context)
-        failed = sorted(name for name, state in states.items() if state == "failed")
+        failed = self._failed(states)
         if not failed or not set(states.values()) <= {"failed", "upstream_failed", "success", "skipped"}:
             return []
-        return failed if len(pulled(context, failed, STORE_FAILURE)) == len(failed) else []
+        notes = pulled(context, sorted({*failed.values()}), FAILURE)
+        return sorted(failed) if len([one for one in notes if one["by_store"]]) == len(failed) else []
+
+    def _first_failure(self, context: Context) -> str:
+        """Return which task of the group failed first, and why if it said so; empty if none has failed."""
+        failed, dag = self._failed(self._states(context)), self.get_dag()
+        if not failed or dag is None:
+            return ""
+        before = {
+            name: len(task.get_flat_relative_ids(upstream=True)) for name, task in dag.task_dict.items()
+        }
+        first = min(failed, key=lambda name: (before.get(failed[name], len(before)), name))
+        said = pulled(context, [failed[first]], FAILURE)
+        return f"{first} failed: {said[0]['why']}" if said else f"{first} failed, see its log"
+
+    def _failed(self, states: Mapping[str, str]) -> dict[str, str]:
+        """Return the ids of failed tasks by their names, which for a mapped instance end with its index."""
+        known = getattr(self.get_dag(), "task_dict", {})
+        return {
+            name: name if name in known else name.rpartition("_")[0] or name
+            for name, state in states.items()
+            if state == "failed"
+        }
 
     def _states(self, context: Context) -> dict[str, str]:
         """Return the states of the other tasks in this task's group; nothing without a group."""
@@ -158,12 +182,10 @@ class S3CommitAbortOperator(CommitStepOperator):
             return True
         return bool(pulled(context, skipped, NO_OUTPUT))
 
-    def _abort(self, job: Job) -> int | None:
+    def _abort(self, job: Job, why: str) -> int | None:
         """Abort the job; return the number of aborted uploads, None if the job is committed."""
         try:
-            return abort_until_quiet(
-                job, kill_window=self.kill_window, reason=f"teardown {self.task_id}", log=self.log
-            )
+            return abort_until_quiet(job, kill_window=self.kill_window, reason=why, log=self.log)
         except AlreadyCommitted:
             return None
 

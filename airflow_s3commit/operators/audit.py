@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
-
-from airflow_s3commit.operators.base import job_reference, log_table, refusals_are_final
+from airflow_s3commit.airflow_version import AirflowFailException, wait_for_answer
+from airflow_s3commit.operators.base import failures_are_noted, job_reference, log_table
 from airflow_s3commit.operators.seal import SealingOperator
 
 if TYPE_CHECKING:
@@ -80,8 +79,8 @@ class S3CommitAuditOperator(SealingOperator):
         from airflow_s3commit.protocol.inspect.audit import audit, commit_before  # noqa: PLC0415 - light DAG parsing
         from airflow_s3commit.protocol.model.destination import Destination  # noqa: PLC0415
 
-        rules = self._read_rules()
-        with refusals_are_final():
+        with failures_are_noted(context):
+            rules = self._read_rules()
             job = self.opened_job()
             place = Destination.parse(job.reference.destination)
             sealed = self.seal(context, job)
@@ -111,7 +110,8 @@ class S3CommitAuditOperator(SealingOperator):
         :param subject: The question.
         :raises AirflowFailException: A user rejected the commit, or nobody answered in time.
         """
-        decision = decision_in(event, subject)
+        with failures_are_noted(context):
+            decision = decision_in(event, subject)
         self.log.info("%s approved the commit at %s", decision["approved_by"], decision["at"])
         decided = {**report, "decision": decision}
         context["ti"].xcom_push(key="audit_report", value=decided)
@@ -176,19 +176,20 @@ def ask_for_approval(
     :param kwargs: The method's other arguments: plain JSON values.
     :param timeout: Time to wait; None for no limit.
     :param assigned_users: The users who may answer; None for all users who may edit the run.
-    :raises TaskAwaitingInput: Always; it suspends the task.
+    :raises BaseException: Always; it suspends the task.
     """
     from airflow.sdk.execution_time.hitl import upsert_hitl_detail  # noqa: PLC0415 - keeps DAG parsing light
 
+    ti_id, answers = context["ti"].id, [APPROVE, REJECT]
     upsert_hitl_detail(
-        ti_id=context["ti"].id,
-        options=[APPROVE, REJECT],
+        ti_id=ti_id,
+        options=answers,
         subject=subject,
         body=body,
         params={},
         assigned_users=list(assigned_users) if assigned_users else None,
     )
-    raise TaskAwaitingInput(method_name=method_name, kwargs=kwargs, timeout=timeout)
+    wait_for_answer(ti_id, answers, method_name, kwargs, timeout)
 
 
 def decision_in(event: Mapping[str, Any], subject: str) -> JsonObject:

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit._format import number, plain
-from airflow_s3commit.exceptions import OutcomeUnknown, PreconditionFailed, Refused, Unavailable
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowSkipException
+from airflow_s3commit.exceptions import JobFailed, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.templates import ValuesRequired
@@ -20,24 +20,36 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_s3commit.protocol.job import Job
+    from airflow_s3commit.protocol.model.sealed_job import Counts
 
-#: The XCom of a task that failed because of the store. Airflow deletes it when the task's next try begins.
-STORE_FAILURE = "store_failure"
+#: The XCom of a task that failed: why, and whether the store alone did that. Airflow deletes it when the next
+#: try begins.
+FAILURE = "failure"
+
+#: Characters of the reason in it, which the UI and a job's end repeat.
+_LONGEST_REASON = 160
 
 #: The XCom of a task that was skipped because the stages wrote no files.
 NO_OUTPUT = "no_output"
 
 
 @contextmanager
-def store_failures_are_noted(context: Context) -> Iterator[None]:
-    """Record that the store made this task fail, so that the teardown keeps the job.
+def failures_are_noted(context: Context) -> Iterator[None]:
+    """Note why this task fails, for the teardown of its job; refusals are final.
 
     :param context: The task's context.
     """
     try:
-        yield
-    except (Unavailable, OutcomeUnknown) as error:
-        context["ti"].xcom_push(key=STORE_FAILURE, value=type(error).__name__)
+        with refusals_are_final():
+            yield
+    except AirflowSkipException:
+        raise
+    except Exception as error:
+        text = str(error) if isinstance(error, AirflowException) else f"{type(error).__name__}: {error}"
+        line = plain(text.strip().partition("\n")[0])
+        why = line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
+        by_store = isinstance(error, Unavailable | OutcomeUnknown)
+        context["ti"].xcom_push(key=FAILURE, value={"why": why, "by_store": by_store})
         raise
 
 
@@ -52,7 +64,7 @@ def refusals_are_final() -> Iterator[None]:
     except PreconditionFailed:
         # A retry reads the record that the other writer has written.
         raise
-    except Refused as error:
+    except (Refused, JobFailed) as error:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
 
 
@@ -161,6 +173,15 @@ class CommitStepOperator(S3CommitBaseOperator):
         :raises AirflowFailException: The argument ``job`` is not a job reference.
         """
         return self.hook.job(job_reference(self.job, self.task_id))
+
+
+def amount(counts: Counts) -> str:
+    """Return counts as text, for the task log.
+
+    :param counts: Files, rows and bytes.
+    """
+    rows = "an unknown number of" if counts.rows is None else counts.rows
+    return f"{counts.files} files, {rows} rows, {counts.bytes} bytes"
 
 
 def log_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, most: int = 50) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, partition_key_of
 from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
-from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final, store_failures_are_noted
+from airflow_s3commit.operators.base import CommitStepOperator, amount, failures_are_noted
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -134,15 +134,15 @@ class S3CommitJobOperator(CompletingOperator):
 
         :param context: The task's context.
         """
-        job, (seal, generation) = self.opened_job(), self.pinned()
-        noted = store_failures_are_noted(context)
-        with noted, commit_counted(job.reference.destination) as count, refusals_are_final():
-            manifest = job.commit(
-                seal_sha256=seal,
-                generation=generation if self.pin_preview else None,
-                progress=self.report_progress,
-            )
-            count(manifest)
+        with failures_are_noted(context):
+            job, (seal, generation) = self.opened_job(), self.pinned()
+            with commit_counted(job.reference.destination) as count:
+                manifest = job.commit(
+                    seal_sha256=seal,
+                    generation=generation if self.pin_preview else None,
+                    progress=self.report_progress,
+                )
+                count(manifest)
         return self._committed(context, manifest)
 
     def _committed(self, context: Context, manifest: Manifest) -> JsonObject:
@@ -155,23 +155,26 @@ class S3CommitJobOperator(CompletingOperator):
         self.manifest_uri = manifest.uri
         self.address = self.hook.address
         self.log.info(
-            "Job %s is committed as generation %d: %d files, %d bytes, %d partitions; manifest %s",
+            "Job %s is committed as generation %d: %s in %d partitions; it replaced %d files,"
+            " %d bytes; manifest %s",
             manifest.job_id,
             manifest.generation,
-            manifest.counts.files,
-            manifest.counts.bytes,
+            amount(manifest.counts),
             len(manifest.partitions),
+            manifest.replaced.files,
+            manifest.replaced.bytes,
             manifest.uri,
         )
         events = context.get("outlet_events")
         if events is not None:
             tables = [one for one in self.outlets if isinstance(one, Asset) and one != self.partition_asset]
             announce(events, manifest, tables=tables, partitions=self.partition_asset)
-            if tables and context.get("partition_key"):
+            key = partition_key_of(context)
+            if tables and key:
                 self.log.info(
                     "Airflow puts this run's partition key %s on the events of %s, which start no DAG with"
                     " schedule=[asset]: use a PartitionedAssetTimetable, or an AssetWatcher",
-                    context["partition_key"],
+                    key,
                     ", ".join(asset.name for asset in tables),
                 )
         return summary
@@ -213,8 +216,8 @@ class S3CommitPartOperator(CompletingOperator):
 
         :param context: The task's context.
         """
-        job, (seal, _) = self.opened_job(), self.pinned()
-        with store_failures_are_noted(context), refusals_are_final():
+        with failures_are_noted(context):
+            job, (seal, _) = self.opened_job(), self.pinned()
             try:
                 files = job.complete_part(
                     self.part, self.parts, seal_sha256=seal, progress=self.report_progress

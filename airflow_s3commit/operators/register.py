@@ -60,6 +60,7 @@ class S3CommitRegisterPartitionsOperator(S3CommitBaseOperator):
             that are retained.
         """
         del context
+        self.require_text("database", "table", "catalog_id", "glue_conn_id")
         from airflow.providers.amazon.aws.hooks.glue_catalog import GlueCatalogHook  # noqa: PLC0415
 
         from airflow_s3commit.protocol.registration import register_partitions  # noqa: PLC0415

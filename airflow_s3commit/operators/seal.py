@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_s3commit.airflow_version import AirflowFailException, AirflowSkipException
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import (
     NO_OUTPUT,
     CommitStepOperator,
+    amount,
+    failures_are_noted,
     log_table,
     pulled,
-    refusals_are_final,
     states_of,
-    store_failures_are_noted,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def note_try(context: Context, *, stage: str) -> None:
     :param stage: The stage's name, or a template of it.
     """
     ti: Any = context["ti"]
-    name = ti.task.render_template(stage, context)
+    name = str(ti.task.render_template(stage, context))
     ti.xcom_push(key=_STAGE_TRY, value={"stage": name, "try": ti.try_number})
 
 
@@ -148,11 +148,9 @@ class SealingOperator(CommitStepOperator):
         sealed = job.seal(stages, digests=digests)
         self.seal_uri = sealed.location
         self.log.info(
-            "Job %s is sealed: %d files, %d bytes, %s rows in %d partitions",
+            "Job %s is sealed: %s in %d partitions",
             job.reference.job_id,
-            sealed.counts.files,
-            sealed.counts.bytes,
-            "unknown" if sealed.counts.rows is None else sealed.counts.rows,
+            amount(sealed.counts),
             len(sealed.partitions),
         )
         return sealed
@@ -176,7 +174,7 @@ class S3CommitCollectOperator(SealingOperator):
 
         :param context: The task's context.
         """
-        with refusals_are_final():
+        with failures_are_noted(context):
             return self.seal(context, self.opened_job()).to_dict()
 
 
@@ -212,10 +210,13 @@ class S3CommitResolveConflictsOperator(SealingOperator):
         :raises AirflowFailException: There is no output, and the commit would only remove data. Or the
             protocol refused.
         """
-        with store_failures_are_noted(context), refusals_are_final():
-            job = self.opened_job()
-            sealed = self.seal(context, job)
-            preview = job.preview()
+        with failures_are_noted(context):
+            return self._resolve(context)
+
+    def _resolve(self, context: Context) -> JsonObject:
+        job = self.opened_job()
+        sealed = self.seal(context, job)
+        preview = job.preview()
         self.log.info(
             "After generation %d the commit would replace %d objects (%d bytes) in %d partitions",
             preview.generation,

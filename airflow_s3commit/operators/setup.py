@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from airflow.sdk.exceptions import AirflowException
-
 from airflow_s3commit._causes import noting
+from airflow_s3commit.airflow_version import AirflowException
 from airflow_s3commit.exceptions import AlreadyCommitted, Refused
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
@@ -129,6 +128,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         :param context: The task's context.
         :raises AirflowException: A later try of this task has set up a job, which counts instead.
         """
+        self.require_text("destination", "staging")
         facts = job_context(context)
         with refusals_are_final():
             options = self._options()
@@ -170,8 +170,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
     def _options(self) -> JobOptions:
         import msgspec  # noqa: PLC0415 - keeps DAG parsing light
-        from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415
 
+        from airflow_s3commit.airflow_version import AirflowFailException  # noqa: PLC0415
         from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415
         from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
 

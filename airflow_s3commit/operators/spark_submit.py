@@ -12,20 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.operators.base import job_reference, refusals_are_final
+from airflow_s3commit.operators.base import amount, failures_are_noted, job_reference
 from airflow_s3commit.templates import ValuesRequired
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import BaseOperatorLink, Context
     from pydantic import JsonValue
 
+    from airflow_s3commit.operators.spark_ending import SparkEnding
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobReference
     from airflow_s3commit.protocol.model.sealed_job import SealReference
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
 #: The longest name of a stage, in characters.
 _LONGEST_STAGE = 128
 
-#: The key of the task's stage attempt in its ``task_state_store``.
-_REMEMBERED = "s3commit.stage_attempt"
+#: The key in the task's ``task_state_store`` of the stage attempt with which a driver was started.
+_BEGUN = "s3commit.stage_attempt"
 
 
 class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
@@ -52,9 +54,12 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
     list, such as the jars or ``spark.sql.extensions``, it keeps the entries of ``conf``, ``properties_file``
     or this machine's ``spark-defaults.conf``.
 
-    A retry uses the stage attempt of an earlier try if it is sealed, and aborts it otherwise. If a dead
-    worker left a driver running on a cluster, a retry reconnects to it, and seals the stage attempt with
-    which the driver was started, unless the driver does that.
+    A retry uses the stage attempt of an earlier try if it is sealed, and aborts that of the last try
+    otherwise. If a dead worker left a driver running on a cluster, a retry reconnects to it (from Airflow 3.3
+    on), and seals the stage attempt with which the driver was started, unless the driver does that.
+
+    Its last line in the task's log has the files, rows and bytes that are pending, or the exception that
+    ended the application, and its cause.
 
     It supports client and cluster mode on local and standalone masters, YARN and Kubernetes. To watch and
     kill drivers on a standalone cluster, the master's REST server must run. That server accepts no Python
@@ -86,6 +91,7 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
     :param ship_package: Ship this package with the application (``--py-files``), for clusters that lack it.
         The cluster must have boto3, msgspec and pyarrow, and the application must call
         ``airflow_s3commit.spark.register(spark)`` before it writes.
+    :param name: The application's name; by default the ids of DAG and task. (templated)
     :param writer: Who writes: ``python`` for this package's data source, ``spark`` for Spark's own writers.
     :param kwargs: Other arguments of ``SparkSubmitOperator``.
     """
@@ -110,9 +116,10 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
         verify: bool | str | None = None,
         ship_package: bool = False,
         writer: Writer = "python",
+        name: str = "{{ ti.dag_id }}.{{ ti.task_id }}",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(name=name, **kwargs)
         self.job = job
         self.stage = stage
         self.aws_conn_id = aws_conn_id
@@ -124,6 +131,12 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
         self._is_durable_set = any(kwargs.get(name) is not None for name in ("durable", "reconnect_on_retry"))
         self._stage_attempt: str | None = None
         self._killed = False
+
+    @cached_property
+    def _ending(self) -> SparkEnding:
+        from airflow_s3commit.operators.spark_ending import SparkEnding  # noqa: PLC0415 - keeps parsing light
+
+        return SparkEnding()
 
     @cached_property
     def commit_hook(self) -> S3CommitHook:
@@ -138,27 +151,46 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
         :param context: The task's context.
         :raises AirflowException: The application failed, sealed no output, or the task was killed.
         """
-        job = self.commit_hook.job(job_reference(self.job, self.task_id))
-        stage = self._stage_name(context)
-        self._convert_to_text()
-        with refusals_are_final():
-            earlier = self._earlier_attempt(context, job.reference)
+        with failures_are_noted(context):
+            job = self.commit_hook.job(job_reference(self.job, self.task_id))
+            self.require_text("stage", "name")
+            stage = self._stage_name(context)
+            self._convert_to_text()
+            earlier = self._sealed_before(context, job, stage)
             seal = job.stage_seal(stage, earlier) if earlier else None
             if earlier and seal:
                 self.log.info(
                     "Attempt %s of stage %s, of an earlier try, is sealed; using it", earlier, stage
                 )
                 return self._summary(job, stage, earlier, seal)
-            self._stage_attempt = earlier
             self._settle_durability()
-            if earlier is None or not self._may_still_run(context):
+            self._stage_attempt = self._attempt_of_driver(context, job.reference)
+            if self._stage_attempt is None:
                 self._begin_attempt(context, job, stage)
-        self._stop_if_killed()
-        with self.commit_hook.credentials_in_environment():
-            super().execute(context)
-        self._stop_if_killed()
-        with refusals_are_final():
+            self._stop_if_killed()
+            self._run_application(context)
+            self._stop_if_killed()
             return self._sealed_output(context, job, stage)
+
+    def _run_application(self, context: Context) -> None:
+        try:
+            with self.commit_hook.credentials_in_environment():
+                super().execute(context)
+        except AirflowException:
+            self._stop_if_killed()
+            if not self._ending.exception:
+                raise
+            self.log.error("The application ended with %s", self._ending)  # noqa: TRY400 - it is no error of ours
+            failed = f"the Spark application ended with {self._ending.types}"
+            # The parent's error repeats up to 500 lines of the log.
+            raise AirflowException(failed) from None
+
+    def _get_hook(self) -> SparkSubmitHook:
+        hook: Any = super()._get_hook()
+        process = getattr(hook, "_process_spark_submit_log", None)
+        if process is not None:
+            hook._process_spark_submit_log = lambda lines: process(self._ending.watch(lines))  # noqa: SLF001
+        return cast("SparkSubmitHook", hook)
 
     def on_kill(self) -> None:
         """Kill the application, and submit no other.
@@ -180,10 +212,10 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
 
         :param context: The task's context.
         """
-        if self._may_still_run(context):
+        job = self.commit_hook.job(job_reference(self.job, self.task_id))
+        if self._attempt_of_driver(context, job.reference) is not None:
             # The parent made its hook for a driver that is gone. A new application needs a stage attempt of
             # its own, and its configuration is in the hook.
-            job = self.commit_hook.job(job_reference(self.job, self.task_id))
             self._begin_attempt(context, job, self._stage_name(context))
             self._hook = self._get_hook()
         return super().submit_job(context)
@@ -191,10 +223,11 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
     def _begin_attempt(self, context: Context, job: Job, stage: str) -> None:
         from airflow_s3commit.spark.session import batch_conf, committer_conf  # noqa: PLC0415 - light parsing
 
-        if self._stage_attempt is not None:
-            uploads = job.abort_stage(stage, self._stage_attempt)
-            self.log.info("Aborted %d uploads of attempt %s of stage %s", uploads, self._stage_attempt, stage)
-        self._stage_attempt = str(context["ti"].try_number)
+        own = int(context["ti"].try_number)
+        earlier = self._stage_attempt or (str(own - 1) if own > 1 else None)
+        if earlier is not None and (uploads := job.abort_stage(stage, earlier)):
+            self.log.info("Aborted %d uploads of attempt %s of stage %s", uploads, earlier, stage)
+        self._stage_attempt = str(own)
         self._remember(context, job.reference)
         # Includes Spark's own files, whose values a value on the command line would hide.
         given = {**self._sparks_defaults(), **(self.conf or {})}
@@ -268,6 +301,12 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
     def _summary(self, job: Job, stage: str, attempt: str, seal: SealReference) -> JsonObject:
         self.seal_uri = seal.location
         ids = {"job_id": job.reference.job_id, "stage": stage, "stage_attempt": attempt}
+        self.log.info(
+            "Stage %s is sealed, its output pending: %s in %d partitions",
+            stage,
+            amount(seal.counts),
+            len(seal.partitions),
+        )
         return {**ids, **seal.to_dict()}
 
     def _convert_to_text(self) -> None:
@@ -284,7 +323,7 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
 
     def _settle_durability(self) -> None:
         """Turn the parent's reconnecting off if it requires the API of YARN's resource manager."""
-        if not self.durable or self._is_durable_set:
+        if not getattr(self, "durable", False) or self._is_durable_set:
             return
         # Only to read its settings: the hook that submits is made later, from the final configuration.
         hook = self._get_hook()
@@ -298,15 +337,29 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
         map_index = getattr(context["ti"], "map_index", None)
         return stage_name(self.task_id, -1 if map_index is None else map_index)
 
-    def _earlier_attempt(self, context: Context, reference: JobReference) -> str | None:
-        """Return the stage attempt that an earlier try of this task began in this job."""
+    def _sealed_before(self, context: Context, job: Job, stage: str) -> str | None:
+        """Return the newest stage attempt that an earlier try has sealed, by the job's records, or None."""
+        own = int(context["ti"].try_number)
+        if own == 1:
+            return None
+        sealed = (attempt for name, attempt in job.sealed_stages() if name == stage)
+        tries = [int(attempt) for attempt in sealed if attempt.isdecimal()]
+        return str(max(tries)) if tries else None
+
+    def _attempt_of_driver(self, context: Context, reference: JobReference) -> str | None:
+        """Return the stage attempt of the driver for which the parent will look; None without one.
+
+        Airflow's state store has both, because the parent keeps the driver there.
+        """
         state_store = context.get("task_state_store")
-        earlier = state_store.get(_REMEMBERED) if state_store is not None else None
-        if isinstance(earlier, Mapping) and earlier.get("job_id") == reference.job_id:
-            return str(earlier["stage_attempt"])
-        if earlier is not None:
-            # The run was cleared: a driver of the earlier job must not be taken for one of this job.
-            self._forget_driver(context)
+        durable = getattr(self, "durable", False)
+        if not durable or state_store is None or not state_store.get(self.external_id_key):
+            return None
+        begun = state_store.get(_BEGUN)
+        if isinstance(begun, Mapping) and begun.get("job_id") == reference.job_id:
+            return str(begun["stage_attempt"])
+        # The run was cleared: a driver of the earlier job must not be taken for one of this job.
+        self._forget_driver(context)
         return None
 
     def _remember(self, context: Context, reference: JobReference) -> None:
@@ -316,12 +369,7 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
                 "job_id": reference.job_id,
                 "stage_attempt": self._stage_attempt,
             }
-            state_store.set(_REMEMBERED, value)
-
-    def _may_still_run(self, context: Context) -> bool:
-        """Return whether the parent will look for a driver that an earlier try left on a cluster."""
-        state_store = context.get("task_state_store")
-        return bool(self.durable and state_store is not None and state_store.get(self.external_id_key))
+            state_store.set(_BEGUN, value)
 
     def _forget_driver(self, context: Context) -> None:
         state_store = context.get("task_state_store")

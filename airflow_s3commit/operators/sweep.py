@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
-
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry, count_sweep, gauge_pending
@@ -90,6 +89,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         :param context: The task's context.
         :raises AirflowException: Something could not be removed.
         """
+        self.require_text("destination", "staging")
         if is_pattern(self.destination):
             return self._sweep_registry(context)
         from airflow_s3commit.protocol.sweep.planner import plan_sweep  # noqa: PLC0415 - light DAG parsing

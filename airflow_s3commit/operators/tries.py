@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from airflow_s3commit.airflow_version import partition_key_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -37,7 +39,7 @@ def job_context(context: Context) -> dict[str, str]:
         "map_index": getattr(ti, "map_index", None),
         "try_number": getattr(ti, "try_number", None),
         "try_id": getattr(ti, "id", None),
-        "partition_key": context.get("partition_key"),
+        "partition_key": partition_key_of(context),
         "logical_date": context.get("logical_date"),
     }
     return {name: _text(value) for name, value in facts.items() if value not in {None, ""}}

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from airflow.api_fastapi.auth.managers.models.batch_apis import IsAuthorizedDagRequest
@@ -258,7 +258,9 @@ class Metadata:
         """Return the team of each of these DAGs that exist; None for a DAG without a team."""
         with create_session() as session:
             known = session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids))).all()
-            teams = DagModel.get_dag_id_to_team_name_mapping(list(known), session=session)
+            # Airflow 3.1 has no teams.
+            find: Any = getattr(DagModel, "get_dag_id_to_team_name_mapping", None)
+            teams = {} if find is None else find(list(known), session=session)
         return {dag_id: teams.get(dag_id) for dag_id in known}
 
     def all_dag_ids(self) -> set[str]:

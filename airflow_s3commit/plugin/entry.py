@@ -7,8 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-from airflow.sdk.plugins_manager import AirflowPlugin
-
+from airflow_s3commit.airflow_version import AirflowPlugin
 from airflow_s3commit.assets import HivePathMapper
 
 _Scope: TypeAlias = MutableMapping[str, Any]

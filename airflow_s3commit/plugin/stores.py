@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
-from airflow.sdk.exceptions import AirflowException
-
 from airflow_s3commit._clock import Clock, SystemClock
+from airflow_s3commit.airflow_version import AirflowException
 from airflow_s3commit.exceptions import (
     AccessDenied,
     InvalidDestination,

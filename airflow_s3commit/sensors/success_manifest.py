@@ -9,13 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import (
+
+from airflow_s3commit.airflow_version import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
 )
-
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links import ManifestLink
@@ -150,6 +150,7 @@ class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
             has no value in this run.
         """
         self._began_after = getattr(context.get("dag_run"), "run_after", None)
+        self.require_text("destination")
         if self.deferrable:
             result = self._first_poke(context)
             return result.xcom_value if isinstance(result, PokeReturnValue) else self._defer()

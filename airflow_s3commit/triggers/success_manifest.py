@@ -199,9 +199,9 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
 
     The event's payload is the manifest's summary. Commits before the trigger's first run are ignored. The
     asset's state store keeps the last commit, so that the trigger finds commits that were made while no
-    triggerer ran. If the triggerer dies between sending an event and storing the commit, the commit may cause
-    two events. Errors are logged, and the trigger continues, so that an unreadable bucket does not end a
-    schedule.
+    triggerer ran; before Airflow 3.3 there is none, and these are missed. If the triggerer dies between
+    sending an event and storing the commit, the commit may cause two events. Errors are logged, and the
+    trigger continues, so that an unreadable bucket does not end a schedule.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
     :param context: Facts of the run that committed, such as ``dag_id``; other commits are ignored.
@@ -261,10 +261,15 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         return f"s3commit.last_manifest.{digest[:16]}"
 
     async def _recall(self) -> Mapping[str, Any] | None:
-        if self.asset_state_store is None:
+        # Before Airflow 3.3 the attribute is missing.
+        state: Any = getattr(self, "asset_state_store", None)
+        if state is None:
+            self.log.warning(
+                "There is no state store of the asset: commits made while no triggerer runs will be missed"
+            )
             return None
         try:
-            known = await self.asset_state_store.aget(self._key)
+            known = await state.aget(self._key)
         except ValueError as error:
             # Several assets share the watcher, which then has no state store.
             self.log.warning("Commits made while no triggerer runs will be missed: %s", error)
@@ -273,8 +278,9 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         return known if isinstance(known, Mapping) and "sha256" in known else None
 
     async def _remember(self, memory: JsonObject | None) -> None:
-        if self.asset_state_store is not None and memory is not None:
-            await self.asset_state_store.aset(self._key, memory)
+        state: Any = getattr(self, "asset_state_store", None)
+        if state is not None and memory is not None:
+            await state.aset(self._key, memory)
 
     def _open(self, memory: Mapping[str, Any] | None) -> ManifestFeed:
         from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed  # noqa: PLC0415

@@ -7,10 +7,11 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit import Job, JobReference
+from airflow_s3commit import Destination, Job, JobReference
 from airflow_s3commit.exceptions import NoSuchKey, Unavailable
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitJobOperator
-from airflow_s3commit.operators.base import NO_OUTPUT, STORE_FAILURE
+from airflow_s3commit.operators.base import FAILURE, NO_OUTPUT
+from airflow_s3commit.protocol.inspect.jobs import latest_endings
 from tests.airflow.runs import commit, cut_commit_off, pending, set_up, visible, write_stage
 
 
@@ -45,7 +46,7 @@ def test_a_job_that_did_not_commit_is_aborted_and_the_run_fails(
     if progress == "published":
         cut_commit_off(store, opened(store, reference), monkeypatch, before="log/")
         assert len(visible(store)) == 1
-    with pytest.raises(AirflowFailException, match="did not commit"):
+    with pytest.raises(AirflowFailException, match="none of its output is visible"):
         teardown(reference).execute(context)
     assert (pending(store), visible(store)) == ([], [])
     assert context["ti"].pushed["abort_report"]["uploads"] == (progress != "set up")
@@ -56,7 +57,7 @@ def test_a_job_that_was_already_aborted_still_fails_the_run(store, context) -> N
     reference = set_up(store)
     write_stage(store, reference)
     opened(store, reference).abort()
-    with pytest.raises(AirflowFailException, match="did not commit"):
+    with pytest.raises(AirflowFailException, match="none of its output is visible"):
         teardown(reference).execute(context)
 
 
@@ -117,11 +118,15 @@ def test_a_teardown_without_its_setups_output_fails(store, context) -> None:
         store.head("lake", "flights/_SUCCESS")
 
 
+#: What a task notes that the store made fail.
+BY_STORE = {"why": "Unavailable: 503 Slow Down", "by_store": True}
+
+
 class Group:
     """The teardown of a job in its task group, with the given states of the other tasks."""
 
     def __init__(self, reference, context, **states: str) -> None:
-        self.failures: dict[str, str] = {}
+        self.failures: dict[str, dict[str, object]] = {}
         with DAG("nightly", schedule=None), TaskGroup("refresh"):
             setup = EmptyOperator(task_id="setup").as_setup()
             self.teardown = S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0)
@@ -132,7 +137,7 @@ class Group:
         self.no_output: list[str] = []
         ti.xcom_pull = lambda *, task_ids, key: [
             self.failures.get(name)
-            if key == STORE_FAILURE
+            if key == FAILURE
             else (key == NO_OUTPUT and name in self.no_output) or None
             for name in task_ids
         ]
@@ -179,7 +184,7 @@ def test_output_of_an_earlier_try_alone_does_not_fail_a_run(store, context) -> N
 def test_a_failure_beside_a_skip_fails_the_run(store, context, state) -> None:
     """A task that failed, or still runs, prevents the run from being called done."""
     group = Group(set_up(store), context, **NOTHING_TO_DO, other=state)
-    with pytest.raises(AirflowFailException, match="the task that failed first"):
+    with pytest.raises(AirflowFailException, match=r"was aborted"):
         group.teardown.execute(context)
 
 
@@ -189,7 +194,7 @@ def test_an_instance_that_a_mapping_no_longer_has_does_not_count(store, context)
     assert group.teardown.execute(context)["state"] == "skipped"
     reference = sealed(store)
     group = Group(reference, context, **FAILED_COMMIT, stage_1="removed")
-    group.failures["refresh.commit"] = "Unavailable"
+    group.failures["refresh.commit"] = BY_STORE
     with pytest.raises(AirflowFailException, match="was kept"):
         group.teardown.execute(context)
 
@@ -217,7 +222,7 @@ def test_a_job_that_the_store_prevented_from_committing_is_kept(store, context, 
         with pytest.raises(Unavailable):
             S3CommitJobOperator(task_id="commit", job=reference).execute(context)
     group = Group(reference, context, **FAILED_COMMIT)
-    group.failures["refresh.commit"] = context["ti"].pushed[STORE_FAILURE]
+    group.failures["refresh.commit"] = context["ti"].pushed[FAILURE]
     with pytest.raises(
         AirflowFailException, match=r"refresh\.commit: clear that task.*s3commit commit s3://"
     ):
@@ -232,7 +237,7 @@ def test_a_kept_job_may_have_published_some_of_its_files(store, context, monkeyp
     reference = sealed(store)
     cut_commit_off(store, opened(store, reference), monkeypatch, before="log/")
     group = Group(reference, context, **FAILED_COMMIT)
-    group.failures["refresh.commit"] = "OutcomeUnknown"
+    group.failures["refresh.commit"] = BY_STORE
     with pytest.raises(AirflowFailException, match=r"is sealed and was kept.*s3commit commit s3://"):
         group.teardown.execute(context)
     assert opened(store, reference).commit().counts.files == 1
@@ -251,8 +256,8 @@ def test_a_job_is_kept_for_no_other_failure(store, context, states, store_failed
     reference = sealed(store)
     group = Group(reference, context, **states)
     if store_failed:
-        group.failures["refresh.commit"] = "Unavailable"
-    with pytest.raises(AirflowFailException, match="were aborted"):
+        group.failures["refresh.commit"] = BY_STORE
+    with pytest.raises(AirflowFailException, match="was aborted"):
         group.teardown.execute(context)
     assert pending(store) == []
 
@@ -262,6 +267,29 @@ def test_a_job_that_is_not_sealed_is_not_kept(store, context) -> None:
     reference = set_up(store)
     write_stage(store, reference)
     group = Group(reference, context, setup="success", stage="success", resolve="failed")
-    group.failures["refresh.resolve"] = "Unavailable"
-    with pytest.raises(AirflowFailException, match="1 pending uploads were aborted"):
+    group.failures["refresh.resolve"] = BY_STORE
+    with pytest.raises(AirflowFailException, match="was aborted with 1 pending uploads"):
         group.teardown.execute(context)
+
+
+def test_the_first_failure_is_named(store, context) -> None:
+    """The message and the job's end name the first task that failed, by the order of tasks, and why."""
+    reference = set_up(store)
+    with DAG("nightly", schedule=None), TaskGroup("refresh"):
+        setup = EmptyOperator(task_id="setup").as_setup()
+        last, first = EmptyOperator(task_id="a"), EmptyOperator(task_id="b")
+        abort = S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0)
+        setup >> first >> last >> abort
+    states = {"refresh.setup": "success", "refresh.a": "failed", "refresh.b_3": "failed"}
+    notes = {
+        "refresh.a": {"why": "NoSuchUpload: late", "by_store": False},
+        "refresh.b": {"why": "the Spark application ended with ValueError", "by_store": False},
+    }
+    ti = context["ti"]
+    ti.get_task_states = lambda **_: {ti.run_id: states}
+    ti.xcom_pull = lambda *, task_ids, key: [notes.get(name) for name in task_ids if key == FAILURE]
+    why = "refresh.b_3 failed: the Spark application ended with ValueError"
+    with pytest.raises(AirflowFailException, match=f"^{why}. Job"):
+        abort.execute(context)
+    (end,) = latest_endings(store, Destination.parse(reference["destination"]), 1)
+    assert end.reason == why

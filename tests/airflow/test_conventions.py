@@ -13,9 +13,15 @@ from importlib import import_module
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit import Destination
-from airflow_s3commit.operators import S3CommitSetupOperator, S3CommitSweepOperator
+from airflow_s3commit import Destination, Job, JobReference, MemoryStore
+from airflow_s3commit.operators import (
+    S3CommitRegisterPartitionsOperator,
+    S3CommitSetupOperator,
+    S3CommitSparkSubmitOperator,
+    S3CommitSweepOperator,
+)
 from airflow_s3commit.provider_info import get_provider_info
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from airflow_s3commit.task_group import s3_commit_task_group
@@ -23,6 +29,15 @@ from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessMa
 from tests.cases import each
 
 INFO = get_provider_info()
+
+REFERENCE = Job.at(
+    MemoryStore(),
+    JobReference(
+        job_id=(ID := "00000000-0000-4000-8000-000000000001"),
+        destination="s3://lake/x/",
+        staging=f"s3://lake/x/__magic_job-{ID}/",
+    ),
+).reference.to_dict()
 
 
 def listed() -> list[type]:
@@ -181,3 +196,22 @@ def test_the_spark_operator_only_brings_in_its_provider(brought_in: dict[str, li
     """Beside the parent class's own module, which any DAG with it imports, it imports only itself."""
     assert brought_in[SPARK_SUBMIT] == [SPARK_SUBMIT]
     assert [name for name in brought_in[ITS_PARENT] if name.startswith("pyspark")] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (S3CommitSetupOperator, {"destination": 20130105}),
+        (S3CommitSetupOperator, {"destination": "s3://lake/x/", "aws_conn_id": 5}),
+        (S3CommitSweepOperator, {"destination": "s3://lake/x/", "staging": 5}),
+        (S3CommitRegisterPartitionsOperator, {"database": "lake", "table": 2013}),
+        (S3CommitRegisterPartitionsOperator, {"database": "lake", "table": "t", "catalog_id": 123456789012}),
+        (S3SuccessManifestSensor, {"destination": 5, "run_id": "r"}),
+        (S3CommitSparkSubmitOperator, {"job": REFERENCE, "stage": 20130105}),
+        (S3CommitSparkSubmitOperator, {"job": REFERENCE, "name": 5}),
+    ],
+)
+def test_a_number_is_no_text(kind, arguments, store, context) -> None:
+    """A number that native rendering made of a text option fails the task at once, by the option's name."""
+    with pytest.raises(AirflowFailException, match=r"has \d+ where text is meant"):
+        kind(task_id="task", **arguments).execute(context)

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_s3commit import Job, JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.hooks import S3CommitHook, StoreAddress
 from airflow_s3commit.operators import S3CommitSparkSubmitOperator
+from airflow_s3commit.operators.base import FAILURE
 from airflow_s3commit.operators.spark_submit import defaults_file
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
 from airflow_s3commit.spark import py_files
@@ -214,18 +215,23 @@ def test_keys_leave_the_environment_when_it_fails(store, spark, context, monkeyp
     assert "AWS_ACCESS_KEY_ID" not in os.environ
 
 
-def test_a_retry_keeps_what_was_sealed(store, spark) -> None:
-    """A try that failed after its seal is not computed again."""
+@pytest.mark.parametrize("has_state_store", [True, False])
+def test_a_retry_keeps_what_was_sealed(store, spark, has_state_store) -> None:
+    """A try that failed after its seal is not computed again, in an Airflow without task states too."""
     reference, remembered = set_up(store), TaskStateStore()
     spark.fails_after_seal = True
     with pytest.raises(AirflowException):
         stage_task(reference).execute(new_context(1, remembered))
-    output = stage_task(reference).execute(new_context(2, remembered))
+    context = new_context(3, remembered)
+    if not has_state_store:
+        del context["task_state_store"]
+    output = stage_task(reference).execute(context)
     assert len(spark.conf) == 1
     assert output["stage_attempt"] == "1"
 
 
-def test_a_retry_aborts_what_was_not_sealed(store, spark) -> None:
+@pytest.mark.parametrize("has_state_store", [True, False])
+def test_a_retry_aborts_what_was_not_sealed(store, spark, has_state_store) -> None:
     """A try that failed before its seal leaves nothing pending, and the retry is a new stage attempt."""
     reference, remembered = set_up(store), TaskStateStore()
     spark.fails_before_seal = True
@@ -233,7 +239,10 @@ def test_a_retry_aborts_what_was_not_sealed(store, spark) -> None:
         stage_task(reference).execute(new_context(1, remembered))
     assert len(pending(store)) == 1
     spark.fails_before_seal = False
-    output = stage_task(reference).execute(new_context(2, remembered))
+    context = new_context(2, remembered)
+    if not has_state_store:
+        del context["task_state_store"]
+    output = stage_task(reference).execute(context)
     assert output["stage_attempt"] == "2"
     assert len(pending(store)) == 1  # the second attempt's own
 
@@ -304,10 +313,44 @@ def test_mapped_instances_are_stages_of_their_own(store, spark) -> None:
     assert output["stage"] == "refresh.spark_submit.3"
 
 
-def test_without_a_state_store_it_still_runs(store, spark, context) -> None:
-    """Without a task state store in Airflow, each try computes again."""
-    del context["task_state_store"]
-    assert stage_task(set_up(store)).execute(context)["stage_attempt"] == "1"
+def test_the_log_ends_with_what_is_pending(store, spark, context, capsys) -> None:
+    """The stage's last line has its files, rows, bytes and partitions."""
+    stage_task(set_up(store)).execute(context)
+    assert (
+        "Stage refresh.spark_submit is sealed, its output pending: 1 files, 1 rows, 4 bytes in 1 partitions"
+        in capsys.readouterr().out.splitlines()[-1]
+    )
+
+
+def test_the_log_ends_with_what_ended_the_application(store, context, monkeypatch, capsys) -> None:
+    """The exception and its cause are the last line, and the error and its note have their types alone."""
+    lines = [
+        "Traceback (most recent call last):\n",
+        '  File "jobs/flights.py", line 3, in <module>\n',
+        "pyspark.errors.exceptions.captured.AnalysisException: secret=1\n",
+    ]
+    monkeypatch.setattr(S3CommitHook, "address", property(lambda self: StoreAddress(None, None)))
+    monkeypatch.setattr(S3CommitHook, "_explicit_keys", lambda self: {})
+
+    def submit(operator: SparkSubmitOperator, context: dict) -> None:
+        operator._get_hook()._process_spark_submit_log(iter(lines))
+        raise AirflowException("Cannot execute: spark-submit flights.py. Error code is: 1.")
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", submit)
+    kind = "pyspark.errors.exceptions.captured.AnalysisException"
+    with pytest.raises(AirflowException) as failed:
+        stage_task(set_up(store)).execute(context)
+    assert f"The application ended with {kind}: secret=1" in capsys.readouterr().out.splitlines()[-1]
+    assert str(failed.value) == f"the Spark application ended with {kind}"
+    assert context["ti"].pushed[FAILURE] == {"why": str(failed.value), "by_store": False}
+
+
+def test_the_application_is_named_for_its_task(context) -> None:
+    """The name is that of DAG and task, unless the task has another."""
+    task = stage_task({})
+    context["ti"].task_id = task.task_id
+    assert task.render_template(task.name, context) == "nightly.refresh.spark_submit"
+    assert stage_task({}, name="own").name == "own"
 
 
 def test_the_stage_leaves_its_job_open(store, spark, context) -> None:

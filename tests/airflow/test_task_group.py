@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +9,14 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, RetryAction, TaskGroup, TriggerRule
+from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule
+from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_s3commit import exceptions
 from airflow_s3commit.notifications import AbortUploadsNotifier
-from airflow_s3commit.task_group import commit_retry_policy, s3_commit_task_group
+from airflow_s3commit.operators.base import FAILURE, failures_are_noted
+from airflow_s3commit.task_group import s3_commit_task_group
 from tests.cases import each
 
 
@@ -298,47 +299,32 @@ def every_error() -> list[type[exceptions.S3CommitError]]:
     return [getattr(exceptions, name) for name in exceptions.__all__]
 
 
-def expected(kind: type[exceptions.S3CommitError]) -> RetryAction:
-    """Return what the outcome of an error means for retries."""
-    if issubclass(kind, exceptions.PreconditionFailed):
-        return RetryAction.RETRY
-    if issubclass(kind, exceptions.Refused | exceptions.JobFailed):
-        return RetryAction.FAIL
-    if issubclass(kind, exceptions.Unavailable | exceptions.OutcomeUnknown):
-        return RetryAction.RETRY
-    return RetryAction.DEFAULT
-
-
 @each("kind", every_error())
-def test_the_outcome_decides(kind) -> None:
-    """Refusals fail at once; what may succeed later is tried again after a while."""
-    decision = commit_retry_policy(delay=7 * SECONDS).evaluate(kind("…"), 1, 3)
-    assert decision.action is expected(kind)
-    if decision.action is RetryAction.RETRY:
-        assert decision.retry_delay == 7 * SECONDS
+def test_the_outcome_decides(kind, context) -> None:
+    """A refusal fails a step at once, and what may succeed later keeps the step's retries; each is noted."""
+    refused = issubclass(kind, exceptions.Refused | exceptions.JobFailed)
+    final = refused and not issubclass(kind, exceptions.PreconditionFailed)
+    with pytest.raises(AirflowFailException if final else kind, match="…"), failures_are_noted(context):
+        raise kind("…")
+    by_store = issubclass(kind, exceptions.Unavailable | exceptions.OutcomeUnknown)
+    assert context["ti"].pushed[FAILURE] == {"why": f"{kind.__name__}: …", "by_store": by_store}
 
 
-def test_other_errors_are_the_task_s_own_business() -> None:
-    """An error of another kind is retried as the task is configured."""
-    assert commit_retry_policy().evaluate(RuntimeError(), 1, 3).action is RetryAction.DEFAULT
-
-
-def test_it_survives_json() -> None:
-    """Airflow can write it down and read it back: the errors are named, not pickled."""
-    policy = commit_retry_policy()
-    again = ExceptionRetryPolicy.deserialize(json.loads(json.dumps(policy.serialize())))
-    assert again.serialize() == policy.serialize()
-    assert again.evaluate(exceptions.AuditFailed("…"), 1, 3).action is RetryAction.FAIL
-
-
-def test_the_group_gives_it_to_its_steps_only() -> None:
-    """Setup, resolve, commit and abort have the policy; a stage keeps what it was given."""
-    with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
+def test_retries_are_those_of_the_group_s_steps_only() -> None:
+    """Every step of the group tries again after the group's delay; a stage keeps what it was given."""
+    given = {"retries": 5, "retry_delay": 7 * SECONDS}
+    with (
+        DAG("nightly", schedule=None, default_args=given) as dag,
+        s3_commit_task_group(
+            destination="s3://lake/x/", retry_delay=2 * SECONDS, on_empty="commit", audit={"min_rows": 1}
+        ) as commit,
+    ):
         commit.stage(EmptyOperator(task_id="emr"))
-    policies = {task.task_id.removeprefix("s3_commit."): task.retry_policy for task in dag.tasks}
-    assert policies.pop("emr") is None
-    assert all(isinstance(policy, ExceptionRetryPolicy) for policy in policies.values())
-    assert len(policies) == 4
+    tries = {task.task_id.removeprefix("s3_commit."): (task.retries, task.retry_delay) for task in dag.tasks}
+    assert tries.pop("emr") == (5, 7 * SECONDS)
+    assert tries == dict.fromkeys(
+        ("setup", "stages", "audit", "resolve_conflicts", "commit", "abort"), (2, 2 * SECONDS)
+    )
 
 
 @pytest.mark.parametrize("parts", [None, 2])
@@ -347,20 +333,11 @@ def test_a_time_limit_of_the_dag_s_tasks_is_not_that_of_the_steps(parts: int | N
     limit = {"execution_timeout": timedelta(seconds=5)}
     with (
         DAG("nightly", schedule=None, default_args=limit) as dag,
-        s3_commit_task_group(destination="s3://lake/x/", audit={"min_rows": 1}, parts=parts) as commit,
+        s3_commit_task_group(
+            destination="s3://lake/x/", audit={"min_rows": 1}, parts=parts, on_empty="commit"
+        ) as commit,
     ):
         commit.stage(EmptyOperator(task_id="emr"))
     limits = {task.task_id.removeprefix("s3_commit."): task.execution_timeout for task in dag.tasks}
     assert limits.pop("emr") == timedelta(seconds=5)
     assert {*limits.values()} == {None}
-
-
-def test_a_group_may_have_another() -> None:
-    """A given policy is used instead."""
-    own = ExceptionRetryPolicy(rules=[])
-    with (
-        DAG("nightly", schedule=None) as dag,
-        s3_commit_task_group(destination="s3://lake/x/", retry_policy=own) as commit,
-    ):
-        commit.stage(EmptyOperator(task_id="emr"))
-    assert dag.get_task("s3_commit.commit").retry_policy is own

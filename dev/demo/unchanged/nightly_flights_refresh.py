@@ -8,8 +8,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow.sdk import Asset, CronPartitionTimetable, Param, dag
+from airflow.sdk import Asset, Param, dag
 
+from airflow_s3commit.airflow_version import CronPartitionTimetable
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.task_group import s3_commit_task_group
 

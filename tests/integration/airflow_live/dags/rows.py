@@ -14,7 +14,6 @@ from airflow_s3commit.operators import (
     S3CommitSweepOperator,
 )
 from airflow_s3commit.sensors import S3SuccessManifestSensor
-from airflow_s3commit.task_group import commit_retry_policy
 from tests.integration.airflow_live.control import RUN_TIMEOUT
 from tests.integration.airflow_live.row_dag import KILL_WINDOW, group, row
 from tests.integration.airflow_live.stages import (
@@ -124,7 +123,6 @@ for name, held_at in (
             held_at=held_at,
             retries=2,
             retry_delay=timedelta(seconds=1),
-            retry_policy=commit_retry_policy(),
         )
         abort = S3CommitAbortOperator(task_id="abort", job=setup.output, kill_window=KILL_WINDOW)
         setup >> stage >> resolve >> commit_task
