@@ -197,13 +197,13 @@ def verify(session: Session, *, generation: int | None, deep: bool) -> ExitCode:
 def _verify_table(session: Session, generation: int | None) -> ExitCode:
     try:
         with session.output.working("reading the log") as step:
-            log = LogCheck(session.store, session.destination, generation, step=step).read()
+            log = LogCheck(session.store, session.destination, step).read()
     except NoSuchKey as error:
         if generation is not None:
             raise
         return report_missing(session, str(error))
     with session.output.working("comparing files") as step:
-        report = verify_table(log, step)
+        report = verify_table(log, generation, step)
     code = session.output.result(
         {"kind": "table", **report.to_dict()}, *_table_views(report), ok=report.sound
     )

@@ -307,7 +307,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
     def _open_jobs(self, facts: Mapping[str, str]) -> list[JobRecord]:
         """Return the jobs of this task's tries that have not ended, or are not cleaned up."""
-        from airflow_s3commit.protocol.inspect.open_jobs import open_jobs  # noqa: PLC0415
+        from airflow_s3commit.protocol.inspect.jobs import open_jobs  # noqa: PLC0415
 
         found = open_jobs(self.hook.store, self._place)
         return [record for record in found if is_same_task(facts, record.context)]

@@ -20,7 +20,7 @@ from airflow_s3commit.operators import (
     S3CommitSetupOperator,
     setup,
 )
-from airflow_s3commit.protocol.inspect.open_jobs import open_jobs
+from airflow_s3commit.protocol.inspect.jobs import open_jobs
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from tests.airflow.runs import (
     FLIGHTS,

@@ -61,16 +61,6 @@ def test_receipts_are_derived_from_the_log(key: str, harm: Callable[[Lake, str],
     assert repaired(lake).repaired == []
 
 
-def test_the_newest_receipt_is_written() -> None:
-    """The newest entry alone may lack its receipt; a repair does not wait for the next entry."""
-    lake = filled()
-    key = f"{HOME}jobs/{LAST}.json"
-    before = lake.get(key)
-    delete(lake, key)
-    assert wheres(repaired(lake)) == [key]
-    assert lake.get(key) == before
-
-
 @each("harm", [delete, damage])
 def test_the_marker_is_derived(harm: Callable[[Lake, str], None]) -> None:
     """A missing or damaged marker names the newest generation again."""

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify, find_hadoop_job
-from airflow_s3commit.protocol.inspect.open_jobs import OpenJob, find_open
-from airflow_s3commit.protocol.inspect.staging import StagingFolder, claimants, folder_of, folders_below
+from airflow_s3commit.protocol.inspect.claims import claims_of_hadoop
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.fitness import read_time
-from airflow_s3commit.protocol.metadata.pending_uploads import Parts, pending_parts
+from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.entry import Entry
-from airflow_s3commit.protocol.model.job import JobOptions, State
-from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, State
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout, owner_of
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.pendingset import PendingSet, decode_pendingset, pending_bytes
+from airflow_s3commit.protocol.model.pendingset import decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.log import Read, find_receipt
+from airflow_s3commit.protocol.steps.found import Found, find_end, find_jobs
 from airflow_s3commit.protocol.steps.newest import AT_ONCE, newest_entries, newest_entry
 from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.state import look_up_end
-from airflow_s3commit.store.base import ObjectStore, Upload
+from airflow_s3commit.store.base import ObjectStore
+
+logger = logging.getLogger(__name__)
 
 #: Maximum number of a Hadoop job's uploads to check one by one.
 _MAX_CHECKED_UPLOADS = 1_000
@@ -128,21 +130,14 @@ def list_jobs(
         S3CommitError: Another request failed.
 
     """
-    roots = dict.fromkeys((destination, staging_root or destination))
-    # Folders before records: a job has its record before it has a folder.
-    folders = {folder.staging: folder for root in roots for folder in folders_below(store, root)}
-    look = _Look(store, destination)
-    seen = set()
-    for opened in look.open.values():
-        folder = folders.pop(opened.staging(destination), None)
-        yield look.summary(opened, folder or folder_of(store, opened.staging(destination), opened.job_id))
-        seen.add(opened.job_id)
-    for folder in folders.values():
-        summary = look.summary(OpenJob(folder.job_id), folder)
-        # Below a root that several destinations share there are folders of other destinations' jobs.
-        if folder.job_id not in seen and (summary.has_ended or folder.root == destination):
+    roots = (destination, staging_root or destination)
+    look, seen = _Look(store, destination, roots), set[str]()
+    for found in look.jobs.values():
+        summary = look.summary(found)
+        # Below a root that several destinations share there are stagings of other destinations' jobs.
+        if summary.has_ended or found.is_open or found.layout.is_below_destination:
             yield summary
-            seen.add(folder.job_id)
+            seen.add(found.job_id)
     if committed:
         for read in newest_entries(store, destination):
             if read.entry.kind == "commit" and read.entry.job_id not in (None, *seen):
@@ -153,31 +148,27 @@ def summary_of(
     store: ObjectStore, destination: Destination, job_id: str, staging_root: Destination | None = None
 ) -> JobSummary | None:
     """Return the summary of one job; None if nothing of it is known. Reads only. Raises as `list_jobs`."""
-    folder = folder_of(store, Layout.of(destination, job_id, staging_root).staging, job_id)
-    look = _Look(store, destination, job_id)
-    opened = look.open.get(job_id)
-    if opened is not None and opened.staging(destination) != folder.staging:
-        folder = folder_of(store, opened.staging(destination), job_id)
-    if opened is not None or folder.objects:
-        return look.summary(opened or OpenJob(job_id), folder)
-    return find_ending(store, destination, job_id)
+    look = _Look(store, destination, (staging_root or destination,), job_id)
+    if job_id in look.jobs:
+        return look.summary(look.jobs[job_id])
+    end = look_up_end(JobContext(store, Layout.of(destination, job_id)), None)
+    return ended_summary(end, look.now) if end is not None else None
 
 
-def find_ending(store: ObjectStore, destination: Destination, job_id: str) -> JobSummary | None:
-    """Return the summary of a job that has ended, from the log; None if it has not. Reads only.
+def open_jobs(store: ObjectStore, home: Destination) -> list[JobRecord]:
+    """Return the records of the jobs that still have one, in order of their ids. Reads only.
 
-    Args:
-        store: The store of the destination.
-        destination: The destination of the job.
-        job_id: The job.
+    A record that is damaged or was copied here is left out, with a warning: nobody knows whose it is.
 
     Raises:
-        InvalidRecord: A record is damaged, or was copied here.
         S3CommitError: A request failed.
 
     """
-    end = look_up_end(JobContext(store, Layout.of(destination, job_id)), None)
-    return ended_summary(end, read_time(store, destination)) if end is not None else None
+    found = find_jobs(store, home).values()
+    for job in found:
+        if job.problem:
+            logger.warning("it is unknown whose job this is: %s", job.problem)
+    return [job.record for job in found if job.record is not None]
 
 
 def latest_endings(store: ObjectStore, destination: Destination, most: int) -> list[JobSummary]:
@@ -226,11 +217,16 @@ def ended_summary(entry: Entry, now: float | None) -> JobSummary:
 class _Look:
     """One look at the jobs of a destination, or at one of them: what several summaries need is read once."""
 
-    def __init__(self, store: ObjectStore, destination: Destination, job_id: str | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        destination: Destination,
+        roots: Iterable[Destination],
+        job_id: str | None = None,
+    ) -> None:
         self._store = store
         self._destination = destination
-        # Before the log: a job that ends meanwhile is in the log, or still has its record.
-        self.open = {job.job_id: job for job in find_open(store, destination, job_id)}
+        self.jobs = find_jobs(store, destination, roots, job_id=job_id)
 
     @cached_property
     def now(self) -> float | None:
@@ -238,55 +234,49 @@ class _Look:
         return read_time(self._store, self._destination)
 
     @cached_property
-    def _newest(self) -> Read | InvalidRecord | None:
+    def _newest(self) -> Entry | InvalidRecord | None:
         try:
-            return newest_entry(self._store, self._destination)
+            read = newest_entry(self._store, self._destination)
         except InvalidRecord as error:
             return error
+        return read.entry if read is not None else None
 
-    def summary(self, opened: OpenJob, folder: StagingFolder) -> JobSummary:
-        """Return the summary of a job that has records or a staging folder."""
-        home, record = self._destination, opened.record
+    def summary(self, found: Found) -> JobSummary:
+        """Return the summary of a job that has records or a staging."""
+        if isinstance(self._newest, InvalidRecord):
+            found.problem = found.problem or str(self._newest)
+        else:
+            find_end(self._store, found, self._newest)
+        record = found.record
         known = JobSummary(
-            job_id=opened.job_id,
+            job_id=found.job_id,
             destination=record.destination if record is not None else None,
-            staging=folder.staging.uri,
-            state="open" if record is not None else None,
+            staging=found.layout.staging.uri,
+            state="sealed" if found.sealed is not None else "open" if record is not None else None,
             since=record.created if record is not None else None,
             options=record.options if record is not None else None,
             context=record.context if record is not None else {},
-            age=_age(opened.sealed or opened.created, self.now),
-            silent=_age(max(folder.newest, opened.newest), self.now),
-            problem=opened.problem or None,
+            age=_age(found.sealed or found.created, self.now),
+            silent=_age(found.newest, self.now),
+            problem=found.problem or None,
         )
+        if found.end is not None:
+            left = {"staging": known.staging, "options": known.options, "silent": known.silent}
+            return replace(ended_summary(found.end, self.now), problem=known.problem, **left)
         try:
-            context = JobContext(self._store, folder.layout(home), record=record)
-            end = self._end_of(opened.job_id)
-            if end is not None:
-                left = {"staging": known.staging, "options": known.options, "silent": known.silent}
-                return replace(ended_summary(end, self.now), problem=known.problem, **left)
-            if not opened.newest:
-                hadoop = find_hadoop_job(self._store, home, opened.job_id, most=_MAX_CHECKED_UPLOADS)
-                return known if hadoop is None else _hadoop_summary(known, hadoop)
-            if opened.sealed is not None:
-                known = replace(known, state="sealed")
-                seal = find_seal(context)
-                if seal is not None:
-                    known = replace(known, since=seal.record.created, output=seal.record.counts)
-            elif folder.recorded:
-                known = replace(known, output=_written(context))
+            return self._unended(found, known)
         except InvalidRecord as error:
             return replace(known, problem=known.problem or str(error))
-        return known
 
-    def _end_of(self, job_id: str) -> Entry | None:
-        if isinstance(self._newest, InvalidRecord):
-            raise self._newest
-        if self._newest is None:
-            return None
-        # The newest entry alone may lack its receipt.
-        newest = self._newest.entry
-        return newest if newest.job_id == job_id else find_receipt(self._store, self._destination, job_id)
+    def _unended(self, found: Found, known: JobSummary) -> JobSummary:
+        context = JobContext(self._store, found.layout, record=found.record)
+        if found.sealed is not None:
+            seal = find_seal(context)
+            return replace(known, since=seal.record.created, output=seal.record.counts) if seal else known
+        if found.is_open:
+            return replace(known, output=_written(context))
+        hadoop = find_hadoop_job(self._store, self._destination, found.job_id, most=_MAX_CHECKED_UPLOADS)
+        return known if hadoop is None else _hadoop_summary(known, hadoop)
 
 
 def _hadoop_summary(known: JobSummary, job: HadoopJob) -> JobSummary:
@@ -309,17 +299,10 @@ def _written(context: JobContext) -> Counts:
     for info, outcome in records.fetch_listed(context.store, bucket, pendingsets, pending_bytes):
         if isinstance(outcome, InvalidRecord):
             raise outcome
-        total = total.plus(_counts(decode_pendingset(outcome.body, context.staging_uri(info.key))))
+        for upload in decode_pendingset(outcome.body, context.staging_uri(info.key)).commits:
+            rows = upload.s3commit.rows if upload.s3commit is not None else None
+            total = total.plus(Counts(files=1, bytes=upload.length, rows=rows))
     return total
-
-
-def _counts(pendingset: PendingSet) -> Counts:
-    return Counts.total(
-        Counts(
-            files=1, bytes=upload.length, rows=upload.s3commit.rows if upload.s3commit is not None else None
-        )
-        for upload in pendingset.commits
-    )
 
 
 def _age(then: float | None, now: float | None) -> float | None:
@@ -353,26 +336,20 @@ def pending_uploads(
     uploads = list(islice(store.list_uploads(destination.bucket, destination.prefix), most))
     if not uploads:
         return
-    claimed = claimants(store, destination, uploads, staging_root, threads=threads)
+    unnamed = [upload.key for upload in uploads if owner_of(upload.key) is None]
+    roots = (staging_root or destination,)
+    claims = claims_of_hadoop(store, destination.bucket, unnamed, roots, threads=threads)
     now = read_time(store, destination)
-    for upload, parts in _measured(store, destination.bucket, uploads, threads if measure else None):
+    ids = (PendingId(destination.bucket, upload.key, upload.upload_id) for upload in uploads)
+    measured = (parts for _, parts in pending_parts(store, ids, threads=threads))
+    for upload, parts in zip(uploads, measured if measure else repeat(None), strict=False):
+        claim = claims.get(upload.upload_id)
         yield UploadSummary(
             key=upload.key,
             upload_id=upload.upload_id,
             initiated=upload.initiated,
             age=_age(upload.initiated, now),
-            job_id=claimed.get(upload.upload_id),
+            job_id=owner_of(upload.key) or (claim.job_id if claim is not None else None),
             parts=len(parts) if parts is not None else None,
             bytes=sum(part.size for part in parts) if parts is not None else None,
         )
-
-
-def _measured(
-    store: ObjectStore, bucket: str, uploads: Sequence[Upload], threads: int | None
-) -> Iterator[tuple[Upload, Parts]]:
-    if threads is None:
-        yield from ((upload, None) for upload in uploads)
-        return
-    ids = (PendingId(bucket, upload.key, upload.upload_id) for upload in uploads)
-    for upload, (_, parts) in zip(uploads, pending_parts(store, ids, threads=threads), strict=True):
-        yield upload, parts

@@ -1,13 +1,12 @@
-"""Compare committed files with the objects at their keys; for one job: all files that it committed.
+"""Compare committed files with the objects at their keys; here all files that one job committed.
 
-For the whole table see `verify_table`; for a job that is not committed yet, `verify_pending`. Reads only.
-Differences are findings in a report, not errors.
+Reads only. Differences are findings in a report, not errors.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import NamedTuple
 
@@ -33,7 +32,8 @@ MAX_NAMED = 1_000
 #: KiB of the expected files in memory.
 _CACHE_KIB = 65_536
 
-_BATCH = 1_000
+#: Objects to compare at once.
+BATCH = 1_000
 
 
 class Changed(Struct, frozen=True, kw_only=True):
@@ -121,20 +121,12 @@ class FileDifferences(Plain, Struct, kw_only=True):
 
 
 class VerifyReport(FileDifferences, kw_only=True):
-    """What is left of the files that one job committed.
+    """What is left of the files that one job committed: `FileDifferences`, and which job's.
 
     Attributes:
         job_id: Id of the job.
         destination: URI of its destination.
         generation: Number of its commit in the log.
-        files: Number of files that it committed.
-        intact: Number of files that exist unchanged, by their ETag or by the upload id in their metadata.
-        by_size: Number of files that exist with the right size, and cannot be compared further.
-        removed: Number of files that are gone or changed because a later commit replaced them.
-        missing_count: Number of other files that do not exist.
-        missing: Keys of the first `MAX_NAMED` missing files.
-        changed_count: Number of other keys with another object: somebody overwrote the file.
-        changed: The first `MAX_NAMED` changed files.
 
     """
 
@@ -146,7 +138,10 @@ class VerifyReport(FileDifferences, kw_only=True):
 
 
 class ExpectedFile(NamedTuple):
-    """A committed file: its bytes, its ETag and upload id, empty if unknown, and its commit."""
+    """A file that may be there: its bytes, its ETag and upload id, empty if unknown, and its commit.
+
+    The number of the commit is 0 or less for a file that need not be there.
+    """
 
     size: int
     etag: str
@@ -155,9 +150,17 @@ class ExpectedFile(NamedTuple):
 
 
 class ExpectedFiles:
-    """Committed files by key, in a temporary database on disk: memory does not grow with their number."""
+    """Files by key, in a temporary database on disk: memory does not grow with their number.
 
-    def __init__(self) -> None:
+    Args:
+        context: Any job of the destination.
+        report: Counts and names what differs.
+        newest: Returns the table as it is now, which tells which files are still needed.
+
+    """
+
+    def __init__(self, context: JobContext, report: FileDifferences, newest: Callable[[], Table]) -> None:
+        self._context, self._report, self._newest = context, report, newest
         self._rows = sqlite3.connect("", isolation_level=None)
         self._rows.execute("PRAGMA journal_mode = OFF")
         self._rows.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -172,7 +175,7 @@ class ExpectedFiles:
         self._rows.close()
 
     def add(self, key: str, file: ExpectedFile) -> None:
-        """Add a file; of two with one key the later commit's counts."""
+        """Add a file; of two with one key the one with the greater number counts."""
         self._rows.execute(
             "INSERT INTO file VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET size = excluded.size,"
             " etag = excluded.etag, upload = excluded.upload, number = excluded.number"
@@ -181,23 +184,38 @@ class ExpectedFiles:
         )
 
     def count(self) -> int:
-        """Return the number of files that are left."""
-        return int(self._rows.execute("SELECT count(*) FROM file").fetchone()[0])
+        """Return the number of files that must be there, and were not looked at."""
+        return int(self._rows.execute("SELECT count(*) FROM file WHERE number > 0").fetchone()[0])
 
-    def pop(self, key: str) -> ExpectedFile | None:
-        """Remove a file and return it; None if it is not there."""
+    def compare(self, batch: list[ObjectInfo]) -> list[tuple[ObjectInfo, ExpectedFile | None]]:
+        """Compare listed objects with the files that must be there; return the others, and what is known.
+
+        Args:
+            batch: Objects that were not compared before.
+
+        """
+        found = [(info, self._pop(info.key)) for info in batch]
+        pairs = [(info, file) for info, file in found if file is not None and file.number > 0]
+        self._add(_compare(self._context, pairs, self._report))
+        return [(info, file) for info, file in found if file is None or file.number <= 0]
+
+    def add_missing(self) -> None:
+        """Add the files to the report that must be there, and were in none of the listings."""
+        rows = self._rows.execute("SELECT key, number FROM file WHERE number > 0 ORDER BY key")
+        for batch in in_batches(rows, BATCH):
+            self._add([Difference(key.decode("utf-8", "surrogatepass"), one, None) for key, one in batch])
+
+    def _add(self, differences: list[Difference]) -> None:
+        if differences:
+            self._report.add(self._context.layout.destination, differences, self._newest())
+
+    def _pop(self, key: str) -> ExpectedFile | None:
         row = self._rows.execute(
             "SELECT size, etag, upload, number FROM file WHERE key = ?", (_bytes_of(key),)
         ).fetchone()
-        if row is None:
-            return None
-        self._rows.execute("DELETE FROM file WHERE key = ?", (_bytes_of(key),))
-        return ExpectedFile(*row)
-
-    def left(self) -> Iterator[Difference]:
-        """Yield the files that are left, in the order of their keys, as missing ones."""
-        for key, number in self._rows.execute("SELECT key, number FROM file ORDER BY key"):
-            yield Difference(key.decode("utf-8", "surrogatepass"), number, None)
+        if row is not None:
+            self._rows.execute("DELETE FROM file WHERE key = ?", (_bytes_of(key),))
+        return ExpectedFile(*row) if row is not None else None
 
 
 def _bytes_of(key: str) -> bytes:
@@ -227,7 +245,8 @@ def verify_manifest(store: ObjectStore, manifest: Manifest, *, threads: int = 16
     report = VerifyReport(
         job_id=manifest.job_id, destination=manifest.destination, generation=manifest.generation
     )
-    with closing(ExpectedFiles()) as expected:
+    # The log is read after the files were looked at: a commit may have replaced them since.
+    with closing(ExpectedFiles(context, report, lambda: read_table(store, home))) as expected:
         for entry in files_of(store, home, manifest.source):
             expected.add(entry.key, ExpectedFile(entry.size, entry.etag, entry.upload, manifest.generation))
         report.files = expected.count()
@@ -236,22 +255,13 @@ def verify_manifest(store: ObjectStore, manifest: Manifest, *, threads: int = 16
                 f"{manifest.uri} lists {report.files} files, and counts {manifest.counts.files}"
             )
         partitions = [name for name, counts in manifest.partitions.items() if counts.files]
-        for batch in in_batches(data_objects(context, sorted(partitions)), _BATCH):
-            pairs = [(info, file) for info in batch if (file := expected.pop(info.key)) is not None]
-            _add(context, report, compare_objects(context, pairs, report))
-        for missing in in_batches(expected.left(), _BATCH):
-            _add(context, report, missing)
+        for batch in in_batches(data_objects(context, sorted(partitions)), BATCH):
+            expected.compare(batch)
+        expected.add_missing()
     return report
 
 
-def _add(context: JobContext, report: VerifyReport, differences: list[Difference]) -> None:
-    if differences:
-        home = context.layout.destination
-        # Read again: a commit may have replaced them since.
-        report.add(home, differences, read_table(context.store, home))
-
-
-def compare_objects(
+def _compare(
     context: JobContext, pairs: Iterable[tuple[ObjectInfo, ExpectedFile]], report: FileDifferences
 ) -> list[Difference]:
     """Compare listed objects with the files that are expected at their keys; return those that differ.
@@ -262,23 +272,21 @@ def compare_objects(
     doubtful: list[tuple[tuple[ObjectInfo, ExpectedFile], Head]] = []
     differing: list[Difference] = []
     for info, file in pairs:
-        if info.size != file.size:
-            differing.append(_change(info, file))
-        elif file.etag and info.etag == file.etag:
+        is_same = info.size == file.size
+        if is_same and file.etag and info.etag == file.etag:
             report.intact += 1
-        elif file.upload:
+        elif is_same and file.upload:
             doubtful.append(((info, file), Head(context.bucket, info.key)))
-        elif file.etag:
-            differing.append(_change(info, file))
-        else:
+        elif is_same and not file.etag:
             report.by_size += 1
+        else:
+            differing.append(_change(info, file))
     for (info, file), outcome in outcomes(context.store, doubtful, NoSuchKey):
         if isinstance(outcome, NoSuchKey):
             differing.append(Difference(info.key, file.number, None))
-        elif (
-            isinstance(outcome, ObjectInfo)
-            and outcome.metadata.get(UPLOAD_METADATA) == file.upload
-            and outcome.size == file.size
+        elif isinstance(outcome, ObjectInfo) and (outcome.size, outcome.metadata.get(UPLOAD_METADATA)) == (
+            file.size,
+            file.upload,
         ):
             report.intact += 1
         else:

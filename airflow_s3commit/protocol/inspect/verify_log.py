@@ -7,9 +7,8 @@ after the log, and the log again before anything is said to be wrong.
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,8 +17,6 @@ from typing import NamedTuple
 from msgspec import UNSET, Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
-from airflow_s3commit.protocol.inspect.open_jobs import OpenJob, find_open
-from airflow_s3commit.protocol.inspect.staging import is_id
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
@@ -38,12 +35,13 @@ from airflow_s3commit.protocol.model.table import Source, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.files import each_list, key_with_list
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table
+from airflow_s3commit.protocol.steps.found import Found, find_jobs, is_id
 from airflow_s3commit.protocol.steps.lists import FileSummary
 from airflow_s3commit.protocol.steps.log import Read, find_head, read_entry
 from airflow_s3commit.protocol.steps.marker import read_success
-from airflow_s3commit.protocol.steps.newest import AT_ONCE, Outcome, fetch_entries
+from airflow_s3commit.protocol.steps.newest import Outcome, fetch_entries
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.store.execute import outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -78,20 +76,6 @@ class Ending(NamedTuple):
     is_commit: bool
 
 
-class Misplaced(NamedTuple):
-    """A partition whose ``_SUCCESS`` is not the one that follows from the log.
-
-    Attributes:
-        partition: The partition.
-        number: The newest entry that touched it: the marker is that entry's if the table has files there, and
-            else there is none.
-
-    """
-
-    partition: str
-    number: int
-
-
 @dataclass
 class LogCheck:
     """The entries of a log, what they add up to, and what is wrong.
@@ -99,37 +83,31 @@ class LogCheck:
     Args:
         store: The store of the destination.
         destination: The destination.
-        generation: The generation that the table is checked at; None for the newest.
         step: Called with the number of entries that were read.
 
     Attributes:
-        table: The table at the generation; None if the log is too damaged to know it.
-        newest: The table at the head; None likewise.
+        newest: The table at the head; None if the log is too damaged to know it.
         head: Number of the newest entry that was read.
         ended: How each job has ended.
         open: The jobs with records of their own, as they were after the log was read.
         unfinished: The jobs that have ended, and that may not be cleaned up yet: those that had a record of
             their own after the log was read, and those that ended later.
+        marked: The newest entry that touched each partition, of those that have had a marker.
         findings: What is wrong.
-        misplaced: Which partitions have another ``_SUCCESS`` than they must have, by its key.
 
     """
 
     store: ObjectStore
     destination: Destination
-    generation: int | None = None
     step: Callable[[int], None] = lambda _: None
-    table: Table | None = None
     newest: Table | None = None
     head: int = 0
     ended: dict[str, Ending] = field(default_factory=dict)
-    open: dict[str, OpenJob] = field(default_factory=dict)
+    open: dict[str, Found] = field(default_factory=dict)
     unfinished: dict[str, Ending] = field(default_factory=dict)
+    marked: dict[str, int] = field(default_factory=dict)
     findings: list[LogFinding] = field(default_factory=list)
-    misplaced: dict[str, Misplaced] = field(default_factory=dict)
     _digests: dict[int, str] = field(default_factory=dict)
-    #: The newest entry that touched each partition, of those that have had a marker.
-    _marked: dict[str, int] = field(default_factory=dict)
     #: The commits whose lists of files are objects of their own.
     _lists: dict[int, Source] = field(default_factory=dict)
 
@@ -137,14 +115,15 @@ class LogCheck:
         """Read the whole log, compare what is derived from it, and return itself.
 
         Raises:
-            NoSuchKey: There is no log, or no such generation.
+            NoSuchKey: There is no log.
             S3CommitError: A request failed.
 
         """
         self._read_entries()
         # After the log: who has ended by then, and has no record of its own any more, is finished.
-        self.open = {job.job_id: job for job in find_open(self.store, self.destination)}
+        self.open = find_jobs(self.store, self.destination)
         self.unfinished = {job_id: self.ended[job_id] for job_id in self.open if job_id in self.ended}
+        self._compare_receipts()
         self.catch_up()
         self._compare_bases()
         self._compare_marker()
@@ -159,13 +138,25 @@ class LogCheck:
         try:
             for read in entries_after(self.store, self.destination, position):
                 self._take(read)
+                self.newest = self._applied(self.newest, read)
                 if read.entry.job_id is not None:
                     self.unfinished[read.entry.job_id] = self.ended[read.entry.job_id]
-                if self.newest is self.table:
-                    self.newest = copy.deepcopy(self.table)
-                self.newest = self._applied(self.newest, read)
         except InvalidRecord as error:
             self._add(entry_key(self.destination, self.head + 1), str(error), _NO_ENTRY)
+
+    def table_at(self, generation: int | None) -> Table | None:
+        """Return the table at a generation, or the newest; None if the log is too damaged to know it.
+
+        Raises:
+            NoSuchKey: There is no such generation.
+
+        """
+        if generation is None:
+            return self.newest
+        if generation > self.head:
+            where = self.destination.uri
+            raise NoSuchKey(f"{where} has no generation {generation}: the newest entry is {self.head}")
+        return self._checkpointed(generation)
 
     def compare_lists(self, read: Collection[int]) -> None:
         """Compare lists of files that are objects with the SHA-256 in their entries.
@@ -196,37 +187,22 @@ class LogCheck:
         listed = find_head(self.store, home)
         if not listed:
             raise NoSuchKey(f"{home.uri} has no log: no job was set up there")
-        checkpoints = self._checkpoints()
-        fold: Table | None = Table()
-        without_receipts: list[int] = []
-        for batch in in_batches(self._each_entry(listed), AT_ONCE):
-            good = []
-            for number, outcome in batch:
-                read = self._checked(number, outcome)
-                if read is None:
-                    self.head, fold = number, None
-                    continue
-                good.append(read)
-                self._take(read)
-                fold = self._applied(fold, read)
-                if fold is not None:
-                    self._compare_checkpoint(fold, checkpoints)
-                    if number == self.generation:
-                        self.table = copy.deepcopy(fold)
-            without_receipts += self._compare_receipts(good)
-            self.step(self.head)
-        if self.generation is not None and self.generation > self.head:
-            raise NoSuchKey(
-                f"{home.uri} has no generation {self.generation}: the newest entry is {self.head}"
-            )
-        # The receipt of an entry is written before the next entry: that one may have come since.
-        again = (read_entry(self.store, home, number) for number in without_receipts if number != self.head)
-        for number in self._compare_receipts(again):
-            job_id = next(one for one, ending in self.ended.items() if ending.number == number)
-            self._add(receipt_key(home, job_id), "is missing", _RECEIPT)
-        self.newest = fold if fold is not None else self._checkpointed(None)
-        if self.table is None:
-            self.table = self.newest if self.generation is None else self._checkpointed(self.generation)
+        prefix = checkpoints_prefix(home)
+        found = self.store.list_objects(home.bucket, prefix, recursive=False)
+        checkpoints = {checkpoint_number(home, info.key) for info in found}
+        self.newest = Table()
+        for number, outcome in self._each_entry(listed):
+            read = self._checked(number, outcome)
+            if read is None:
+                self.head, self.newest = number, None
+                continue
+            self._take(read)
+            self.newest = self._applied(self.newest, read)
+            if self.newest is not None and number in checkpoints:
+                self._compare_checkpoint(self.newest)
+            self.step(number)
+        if self.newest is None:
+            self.newest = self._checkpointed(self.head)
 
     def _each_entry(self, listed: int) -> Iterator[tuple[int, Outcome]]:
         """Yield all entries in their order; those that the listing does not show until one is missing."""
@@ -238,26 +214,23 @@ class LogCheck:
 
     def _checked(self, number: int, outcome: Outcome) -> Read | None:
         """Return an entry if it is whole and follows the one before; otherwise add a finding."""
-        home, key = self.destination, entry_key(self.destination, number)
+        remedy, before = _NO_ENTRY, self._digests.get(number - 1)
         if isinstance(outcome, NoSuchKey):
-            self._add(key, "is missing", _NO_ENTRY)
-            return None
-        if isinstance(outcome, InvalidRecord):
-            self._add(key, str(outcome), _NO_ENTRY)
-            return None
-        entry = outcome.entry
-        if entry.destination != home.uri:
-            if not any(finding.remedy == _COPY for finding in self.findings):
-                self._add(key, f"is of the log of {entry.destination}: this dataset is a copy", _COPY)
-            return None
-        before = self._digests.get(number - 1, "") if number > 1 else ""
-        if (before or number == 1) and entry.prev != before:
-            self._add(key, f"does not follow entry {number - 1}", _NO_ENTRY)
-            return None
-        if entry.job_id is not None and not is_id(entry.job_id):
-            self._add(key, "is of a job with an impossible id", _NO_ENTRY)
-            return None
-        return outcome
+            problem = "is missing"
+        elif isinstance(outcome, InvalidRecord):
+            problem = str(outcome)
+        elif outcome.entry.destination != self.destination.uri:
+            problem, remedy = f"is of the log of {outcome.entry.destination}: this dataset is a copy", _COPY
+        elif before is not None and outcome.entry.prev != before:
+            problem = f"does not follow entry {number - 1}"
+        elif outcome.entry.job_id is not None and not is_id(outcome.entry.job_id):
+            problem = "is of a job with an impossible id"
+        else:
+            return outcome
+        # One finding says of all entries that they were copied.
+        if remedy != _COPY or all(finding.remedy != _COPY for finding in self.findings):
+            self._add(entry_key(self.destination, number), problem, remedy)
+        return None
 
     def _take(self, read: Read) -> None:
         entry, commit = read.entry, read.entry.commit
@@ -276,35 +249,25 @@ class LogCheck:
         """Return a table after an entry; None if the entry cannot follow, or there was none before."""
         if table is None:
             return None
+        entry, commit = read.entry, read.entry.commit
         try:
-            self._mark(read.entry, table.apply(read.entry, read.sha256).pieces)
+            left = table.apply(entry, read.sha256).pieces
         except InvalidRecord as error:
-            self._add(entry_key(self.destination, read.entry.number), str(error), _NO_ENTRY)
+            self._add(entry_key(self.destination, entry.number), str(error), _NO_ENTRY)
             return None
+        if entry.marks and commit is not None:
+            self.marked |= dict.fromkeys({*_touched(commit), *left} - {""}, entry.number)
         return table
 
-    def _mark(self, entry: Entry, left: Iterable[str]) -> None:
-        """Take into account the markers of partitions that a commit writes or takes away."""
-        if entry.marks and entry.commit is not None:
-            touched = {*_touched(entry.commit), *left} - {""}
-            self._marked.update(dict.fromkeys(touched, entry.number))
-
-    def _checkpointed(self, generation: int | None) -> Table | None:
-        """Return a table from its newest checkpoint, where entries before that are damaged."""
+    def _checkpointed(self, generation: int) -> Table | None:
+        """Return a table from its newest checkpoint, where entries before that may be damaged."""
         try:
             return read_table(self.store, self.destination, generation)
         except (InvalidRecord, NoSuchKey) as error:
             logger.warning("%s: the table is not known: %s", self.destination.uri, error)
             return None
 
-    def _checkpoints(self) -> set[int]:
-        prefix = checkpoints_prefix(self.destination)
-        listed = self.store.list_objects(self.destination.bucket, prefix, recursive=False)
-        return {checkpoint_number(self.destination, info.key) or 0 for info in listed}
-
-    def _compare_checkpoint(self, fold: Table, checkpoints: set[int]) -> None:
-        if fold.head.number not in checkpoints:
-            return
+    def _compare_checkpoint(self, fold: Table) -> None:
         home, key = self.destination, checkpoint_key(self.destination, fold.head.number)
         try:
             body = self.store.get(home.bucket, key, limit=CHECKPOINT_BYTES).body
@@ -319,22 +282,18 @@ class LogCheck:
         elif checkpoint.to_bytes(table, home.uri) != checkpoint.to_bytes(fold, home.uri):
             self._add(key, "is not what the log up to it adds up to", _CHECKPOINT_READ)
 
-    def _compare_receipts(self, reads: Iterable[Read]) -> list[int]:
-        """Compare the receipts of jobs with their entries; return the numbers of those without."""
-        home, missing = self.destination, []
-        calls = [
-            (read, Get(home.bucket, receipt_key(home, read.entry.job_id), largest(Entry)))
-            for read in reads
-            if read.entry.job_id is not None
-        ]
-        for read, outcome in outcomes(self.store, calls, NoSuchKey, InvalidRecord):
-            number = read.entry.number
+    def _compare_receipts(self) -> None:
+        """Compare the receipts of jobs with their entries: only the newest one may lack its receipt."""
+        bucket, limit = self.destination.bucket, largest(Entry)
+        keys = {job_id: receipt_key(self.destination, job_id) for job_id in self.ended}
+        calls = [(job_id, Get(bucket, key, limit)) for job_id, key in keys.items()]
+        for job_id, outcome in outcomes(self.store, calls, NoSuchKey, InvalidRecord):
+            number = self.ended[job_id].number
             if isinstance(outcome, NoSuchKey):
-                missing.append(number)
-            elif not isinstance(outcome, Fetched) or sha256(outcome.body) != read.sha256:
-                assert read.entry.job_id is not None
-                self._add(receipt_key(home, read.entry.job_id), f"differs from entry {number}", _RECEIPT)
-        return missing
+                if number != self.head:
+                    self._add(keys[job_id], "is missing", _RECEIPT)
+            elif not isinstance(outcome, Fetched) or sha256(outcome.body) != self._digests[number]:
+                self._add(keys[job_id], f"differs from entry {number}", _RECEIPT)
 
     def _compare_bases(self) -> None:
         """Compare the log with what it was when open jobs were set up: another may be in its place."""
@@ -346,14 +305,11 @@ class LogCheck:
             elif self._digests.get(base.number, base.sha256) != base.sha256:
                 self._add(key, f"begins after another entry {base.number} than the log has", _CUT)
 
-    def _finished(self) -> int:
-        """Return the number of the newest commit of a job that is finished; 0 without one."""
-        finished = (one for job_id, one in self.ended.items() if job_id not in self.unfinished)
-        return max((one.number for one in finished if one.is_commit), default=0)
-
     def _compare_marker(self) -> None:
         """Compare ``_SUCCESS`` with the log: it names the newest commit that is finished, or a later one."""
-        finished, key = self._finished(), self.destination.key(SUCCESS)
+        key = self.destination.key(SUCCESS)
+        done = (one for job_id, one in self.ended.items() if job_id not in self.unfinished)
+        finished = max((one.number for one in done if one.is_commit), default=0)
         try:
             success = read_success(self.store, self.destination)
             generation = success.generation or 0
@@ -376,43 +332,36 @@ class LogCheck:
 
     def _compare_partition_markers(self) -> None:
         """Compare ``_SUCCESS`` in each partition with the log, unless an unfinished job may change it."""
-        at_work = self._at_work()
-        if self.newest is None or at_work is None:
+        if self.newest is None or not (wrong := self._wrong_markers(self.newest)):
             return
-        wrong = self._wrong_markers({one: self._marked[one] for one in self._marked.keys() - at_work})
         self.catch_up()
-        for partition, number, problem in wrong:
-            if self._marked[partition] == number:
-                key = self.destination.key(f"{partition}/{SUCCESS}")
-                self.misplaced[key] = Misplaced(partition, number)
-                self._add(key, problem, _PARTITION_MARKER)
-
-    def _at_work(self) -> set[str] | None:
-        """Return the partitions that unfinished jobs have touched; None for all."""
         touched: set[str] = set()
         for ending in self.unfinished.values():
             commit = read_entry(self.store, self.destination, ending.number).entry.commit
-            if commit is not None and commit.takes == "everything":
-                return None
-            touched |= _touched(commit) if commit is not None else set()
-        return touched
+            if commit is not None:
+                touched.update(self.marked if commit.takes == "everything" else _touched(commit))
+        for partition in sorted(wrong.keys() - touched):
+            self._add(self.destination.key(f"{partition}/{SUCCESS}"), wrong[partition], _PARTITION_MARKER)
 
-    def _wrong_markers(self, newest: Mapping[str, int]) -> list[tuple[str, int, str]]:
-        """Return the partitions whose marker is not that of their newest entry, these, and what is wrong."""
-        assert self.newest is not None
-        bucket, limit = self.destination.bucket, largest(SuccessData)
-        wrong = []
-        calls = ((one, Get(bucket, self.destination.key(f"{one}/{SUCCESS}"), limit)) for one in newest)
-        for partition, outcome in outcomes(self.store, calls, NoSuchKey, TooLarge):
+    def _wrong_markers(self, table: Table) -> dict[str, str]:
+        """Return what is wrong with the markers of partitions: each has that of its newest entry, or none."""
+        bucket, limit, wrong = self.destination.bucket, largest(SuccessData), {}
+        keys = {name: self.destination.key(f"{name}/{SUCCESS}") for name in self.marked}
+        calls = [(name, Get(bucket, key, limit)) for name, key in keys.items()]
+        for name, outcome in outcomes(self.store, calls, NoSuchKey, TooLarge):
             found = None
             if isinstance(outcome, Fetched):
                 with suppress(InvalidRecord):
-                    found = decode(SuccessData, outcome.body, outcome.info.key).generation
-            generation = newest[partition] if self.newest.live.get(partition) else 0
-            problem = _marker_problem(generation, found, is_there=not isinstance(outcome, NoSuchKey))
-            if problem:
-                wrong.append((partition, newest[partition], problem))
-        return sorted(wrong)
+                    found = decode(SuccessData, outcome.body, keys[name]).generation
+            generation = self.marked[name] if table.live.get(name) else None
+            says = "is damaged or of another program" if found is None else f"names generation {found}"
+            says = "is missing" if isinstance(outcome, NoSuchKey) else says
+            if generation is not None and found != generation:
+                wrong[name] = f"{says}; the newest commit there is generation {generation}"
+            elif generation is None and found is not None:
+                # The marker of another program stays there.
+                wrong[name] = f"{says}; the table has no files there"
+        return wrong
 
     def _add(self, key: str, problem: str, remedy: str, *, harmless: bool = False) -> None:
         where = join_uri(self.destination.bucket, key)
@@ -422,26 +371,6 @@ class LogCheck:
 
 def _touched(commit: Commit) -> set[str]:
     return {*commit.partitions, *commit.restores}
-
-
-def _marker_problem(generation: int, found: int | None, *, is_there: bool) -> str:
-    """Return what is wrong with the marker of a partition; empty if it is the one that it must have.
-
-    Args:
-        generation: The generation that it must name; 0 if there must be none.
-        found: The generation that it names; None for a damaged one or another program's.
-        is_there: Whether there is a marker.
-
-    """
-    if not generation:
-        # The marker of another program stays there.
-        return "" if found is None else f"names generation {found}; the table has no files there"
-    newest = f"the newest commit there is generation {generation}"
-    if not is_there:
-        return f"is missing; {newest}"
-    if found is None:
-        return f"is damaged or of another program; {newest}"
-    return "" if found == generation else f"names generation {found}; {newest}"
 
 
 _NO_ENTRY = "restore it from a version of the object or a backup: until then nobody can commit"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
@@ -17,7 +16,6 @@ from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import StageSealRecord
 from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse_ended
 from airflow_s3commit.protocol.steps.state import look_up_end
@@ -26,7 +24,6 @@ from airflow_s3commit.store.execute import in_batches, outcomes
 
 _MAX_NAMED = 1_000
 _BATCH = 1_000
-_TASKS = 32
 
 
 class PendingFinding(Struct, frozen=True, kw_only=True):
@@ -90,10 +87,10 @@ class PendingReport(Plain, Struct, kw_only=True):
 
 
 def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
-    """Compare a job's records with the pending uploads on the store. Reads only.
+    """Compare the records of an open or sealed job with the pending uploads on the store. Reads only.
 
     Args:
-        context: The job; it is open or sealed.
+        context: The job.
         deep: Whether to compare the number, ETags and size of every upload's parts: one request per upload.
 
     Raises:
@@ -108,16 +105,10 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
         if context.record is None:
             refuse_ended(context, look_up_end(context, None))
             raise NoSuchJob(never_set_up(context))
-        report = PendingReport(
-            job_id=context.job_id,
-            destination=context.layout.destination.uri,
-            state="open",
-            deep=deep,
-        )
-        existing = {
-            upload.upload_id: upload.key
-            for upload in context.store.list_uploads(context.bucket, context.layout.destination.prefix)
-        }
+        home = context.layout.destination
+        report = PendingReport(job_id=context.job_id, destination=home.uri, state="open", deep=deep)
+        listed = context.store.list_uploads(context.bucket, home.prefix)
+        existing = {upload.upload_id: upload.key for upload in listed}
         seen: set[str] = set()
         for batch in in_batches(_once(_recorded(context, report), seen), _BATCH):
             report.files += len(batch)
@@ -140,23 +131,11 @@ def _recorded(context: JobContext, report: PendingReport) -> Iterator[PendingUpl
         report.state = "sealed"
         report.damaged.append(str(error))
         return
-    if seal is None:
-        yield from _tracked(context, report)
+    if seal is not None:
+        report.state = "sealed"
+        for _, _, pendingset in each_pendingset(context, stages, damaged=report.damaged):
+            yield from pendingset.commits
         return
-    report.state = "sealed"
-    for stage in stages:
-        for tasks in in_batches(stage.tasks, _TASKS):
-            yield from _readable(context, msgspec.structs.replace(stage, tasks=tasks), report)
-
-
-def _once(uploads: Iterator[PendingUpload], seen: set[str]) -> Iterator[PendingUpload]:
-    for upload in uploads:
-        if upload.uploadId not in seen:
-            seen.add(upload.uploadId)
-            yield upload
-
-
-def _tracked(context: JobContext, report: PendingReport) -> Iterator[PendingUpload]:
     unreadable = 0
     for upload in tracked_uploads(context):
         if upload is None:
@@ -164,24 +143,15 @@ def _tracked(context: JobContext, report: PendingReport) -> Iterator[PendingUplo
         else:
             yield upload
     if unreadable:
-        report.damaged.append(
-            f"{unreadable} records in {context.layout.staging.uri} cannot be read; the log names them"
-        )
+        where = context.layout.staging.uri
+        report.damaged.append(f"{unreadable} records in {where} cannot be read; the log names them")
 
 
-def _readable(context: JobContext, stage: StageSealRecord, report: PendingReport) -> list[PendingUpload]:
-    """Return the uploads of tasks; skip the tasks whose pendingset is damaged."""
-    try:
-        return [u for _, _, pendingset in each_pendingset(context, [stage]) for u in pendingset.commits]
-    except InvalidRecord as error:
-        if len(stage.tasks) == 1:
-            report.damaged.append(str(error))
-            return []
-    return [
-        upload
-        for task in stage.tasks
-        for upload in _readable(context, msgspec.structs.replace(stage, tasks=[task]), report)
-    ]
+def _once(uploads: Iterator[PendingUpload], seen: set[str]) -> Iterator[PendingUpload]:
+    for upload in uploads:
+        if upload.uploadId not in seen:
+            seen.add(upload.uploadId)
+            yield upload
 
 
 def _check(
@@ -217,17 +187,12 @@ def _difference(upload: PendingUpload, parts: list[Part]) -> str | None:
         return None
     numbers = [part.number for part in parts]
     if numbers != list(range(1, len(upload.etags) + 1)):
-        return f"it has parts {_short(numbers)}; the record has {len(upload.etags)} parts"
+        return f"it has parts {numbers[:10]}, {len(numbers)} in all; the record has {len(upload.etags)} parts"
     for part, etag in zip(parts, upload.bare_etags, strict=True):
         if part.etag.strip('"') != etag:
             return f"part {part.number} has ETag {part.etag}; the record has {etag}"
     size = sum(part.size for part in parts)
     return f"it has {size} bytes; the record has {upload.length}" if size != upload.length else None
-
-
-def _short(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:10]))
-    return f"{shown}, … ({len(numbers)})" if len(numbers) > 10 else shown or "none"  # noqa: PLR2004
 
 
 def _add_finding(findings: list[PendingFinding], upload: PendingUpload, problem: str) -> None:

@@ -14,13 +14,12 @@ from msgspec import Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.inspect.verify_dataset import (
+    BATCH,
     MAX_NAMED,
-    Difference,
     ExpectedFile,
     ExpectedFiles,
     FileDifferences,
     VerifyReport,
-    compare_objects,
     verify_manifest,
 )
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
@@ -42,8 +41,6 @@ from airflow_s3commit.store.execute import in_batches
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 1_000
-
 
 class Beside(Struct, frozen=True, kw_only=True):
     """A data object that is not part of the table.
@@ -61,19 +58,12 @@ class Beside(Struct, frozen=True, kw_only=True):
 
 
 class TableReport(FileDifferences, kw_only=True):
-    """Differences between a table at a generation and what is in its destination.
+    """Differences between a table at a generation and its destination: `FileDifferences`, and what is beside.
 
     Attributes:
         destination: URI of the table.
         generation: The generation; None if the log is too damaged to know the table, whose files are then not
             compared.
-        files: Number of files that its commits list.
-        intact: Number of files that exist unchanged, by their ETag or by the upload id in their metadata.
-        by_size: Number of files that exist with the right size, and cannot be compared further.
-        missing_count: Number of files that do not exist, and that no later commit replaced.
-        missing: Keys of the first `MAX_NAMED` missing files.
-        changed_count: Number of keys with another object: somebody overwrote the file.
-        changed: The first `MAX_NAMED` changed files.
         later: Number of objects of commits after the generation.
         retained: Number of files that the table had, and that are retained.
         removed: Number of files that are gone or changed because a later commit replaced them, and of objects
@@ -164,7 +154,7 @@ def verify(
     """
     place = Destination.of(destination)
     if job_id is None:
-        return verify_table(LogCheck(store, place, generation).read())
+        return verify_table(LogCheck(store, place).read(), generation)
     if generation is not None:
         raise ValueError("verify one job, or the table at a generation")
     end = look_up_end(JobContext(store, Layout.of(place, job_id)), None)
@@ -173,22 +163,26 @@ def verify(
     return verify_manifest(store, Manifest.of(end), threads=threads)
 
 
-def verify_table(log: LogCheck, step: Callable[[int], None] = lambda _: None) -> TableReport:
+def verify_table(
+    log: LogCheck, generation: int | None = None, step: Callable[[int], None] = lambda _: None
+) -> TableReport:
     """Compare the table of a log that was read with everything in its destination. Reads only.
 
     Lists the destination once. Commits that are entered meanwhile are taken into account.
 
     Args:
         log: The log.
+        generation: The generation to compare; None for the newest.
         step: Called with the number of objects that were compared.
 
     Raises:
+        NoSuchKey: There is no such generation.
         S3CommitError: A request failed.
 
     """
-    report = TableReport(destination=log.destination.uri)
-    if log.table is not None:
-        with closing(_Comparison(log, log.table, report)) as comparison:
+    report, table = TableReport(destination=log.destination.uri), log.table_at(generation)
+    if table is not None:
+        with closing(_Comparison(log, table, report)) as comparison:
             comparison.run(step)
     report.entries, report.log = log.head, log.findings
     return report
@@ -199,7 +193,8 @@ class _ListedFile(FileSummary, frozen=True, kw_only=True, gc=False):
     upload: Line = ""
 
 
-#: Stands for the generation of files that a job at work is about to delete.
+#: Stands for the commit of files that a job at work is about to delete. Other files that are not in the table
+#: and may be there, those of later commits and retained ones, have their commit's number below zero.
 _DOOMED = 0
 
 
@@ -211,12 +206,10 @@ class _Comparison:
         self._table = table
         self._report = report
         self._home = log.destination
+        self._head, self._generation = log.head, table.generation
         # Any job's context lists the destination.
         self._context = JobContext(log.store, Layout.of(log.destination, OLDER_DATA))
-        self._head = log.head
-        self._expected = ExpectedFiles()
-        #: Files that are not in the table and may be there: of later commits, retained, or about to go.
-        self._known = ExpectedFiles()
+        self._expected = ExpectedFiles(self._context, report, self._newest)
         self._unowned: dict[str, str] = {}
         #: Commits whose lists cannot be read.
         self._unread: set[int] = set()
@@ -224,7 +217,6 @@ class _Comparison:
     def close(self) -> None:
         """Delete what is on disk."""
         self._expected.close()
-        self._known.close()
 
     def run(self, step: Callable[[int], None]) -> None:
         """Compare everything.
@@ -235,36 +227,32 @@ class _Comparison:
         """
         self._read_lists()
         compared = 0
-        for batch in in_batches(data_objects(self._context, None), _BATCH):
-            pairs, beside = [], []
-            for info in batch:
-                file = self._expected.pop(info.key)
-                if file is None:
-                    beside.append(info)
-                else:
-                    pairs.append((info, file))
-            self._add(compare_objects(self._context, pairs, self._report))
-            self._judge(beside)
+        for batch in in_batches(data_objects(self._context, None), BATCH):
+            self._judge(self._expected.compare(batch))
             compared += len(batch)
             step(compared)
-        for missing in in_batches(self._expected.left(), _BATCH):
-            self._add(missing)
+        self._expected.add_missing()
 
     def _read_lists(self) -> None:
         log, table = self._log, self._table
         newest = log.newest or table
-        read = self._add_files(self._expected, table.sources, table.live)
+        self._unowned = newest.unowned_in_place()
+        read = self._add_files(table.sources, table.live, int)
         self._report.generation, self._report.files = table.generation, self._expected.count()
         for pieces in (newest.live, *(one.pieces for one in (newest.retained | newest.freed).values())):
             others = {
                 name: {*numbers}.difference(table.live.get(name, ())) for name, numbers in pieces.items()
             }
-            read |= self._add_files(self._known, newest.sources, others)
+            read |= self._add_files(newest.sources, others, lambda number: -number)
         log.compare_lists(read)
-        self._unowned = newest.unowned_in_place()
         for ending in log.unfinished.values():
             if ending.is_commit:
                 self._add_doomed(ending.number)
+
+    def _newest(self) -> Table:
+        """Return the newest table, with the commits that came meanwhile."""
+        self._log.catch_up()
+        return self._log.newest or self._table
 
     def _add_doomed(self, number: int) -> None:
         """Add what an unfinished commit has taken, and perhaps not deleted yet."""
@@ -273,13 +261,13 @@ class _Comparison:
         except InvalidRecord as error:
             logger.warning("what entry %d took is not known: %s", number, error)
             return
-        self._add_files(self._known, left.sources, left.pieces, number=_DOOMED)
+        self._add_files(left.sources, left.pieces, lambda _: _DOOMED)
         commit = read_entry(self._log.store, self._home, number).entry.commit
         for one in commit.unowned if commit is not None else ():
-            self._known.add(one.key, ExpectedFile(one.size, one.etag, "", _DOOMED))
+            self._expected.add(one.key, ExpectedFile(one.size, one.etag, "", _DOOMED))
 
     def _add_files(
-        self, files: ExpectedFiles, sources: Mapping[int, Source], pieces: Pieces, number: int | None = None
+        self, sources: Mapping[int, Source], pieces: Pieces, number_of: Callable[[int], int]
     ) -> set[int]:
         """Add the files of some pieces of a table; return the commits whose lists were read."""
         partitions: dict[int, set[str]] = {}
@@ -289,12 +277,12 @@ class _Comparison:
         wanted = (sources[one] for one in sorted(partitions))
         for source, listed in each_list(_ListedFile, self._log.store, self._home, wanted):
             names, count = partitions[source.number], 0
-            generation = source.number if number is None else number
             try:
                 for file in listed:
                     if self._partition(file.key) in names:
                         count += 1
-                        files.add(file.key, ExpectedFile(file.size, file.etag, file.upload, generation))
+                        expected = ExpectedFile(file.size, file.etag, file.upload, number_of(source.number))
+                        self._expected.add(file.key, expected)
                 counted = sum(source.partitions[name].files for name in names)
                 if count != counted:
                     raise InvalidRecord(f"lists {count} files; entry {source.number} counts {counted}")
@@ -303,16 +291,10 @@ class _Comparison:
                 self._log.add_list(source.number, str(error))
         return {*partitions}
 
-    def _add(self, differences: list[Difference]) -> None:
-        """Count files that differ, unless a commit that came meanwhile has replaced them."""
-        if differences:
-            self._log.catch_up()
-            self._report.add(self._home, differences, self._log.newest or self._table)
-
-    def _judge(self, beside: list[ObjectInfo]) -> None:
+    def _judge(self, beside: list[tuple[ObjectInfo, ExpectedFile | None]]) -> None:
         """Count objects that are not in the table by what the log says of them and of their jobs."""
         report, log = self._report, self._log
-        owners = {info.key: owner_of(info.key) for info in beside}
+        owners = {info.key: owner_of(info.key) for info, _ in beside}
         unknown = {owner for owner in owners.values() if owner is not None and owner not in log.ended}
         # The record before the log: a job that ends meanwhile is in one or the other.
         alive = {
@@ -320,12 +302,12 @@ class _Comparison:
         }
         if unknown:
             log.catch_up()
-        for info in beside:
-            owner, known = owners[info.key], self._known.pop(info.key)
+        for info, known in beside:
+            owner = owners[info.key]
             found = Beside(key=info.key, size=info.size, job_id=owner)
             ending = log.ended.get(owner or "")
             if known is not None or self._unowned.get(info.key) == info.etag:
-                self._count_known(known.number if known is not None else self._table.generation)
+                self._count_known(known.number if known is not None else -self._generation)
             elif ending is not None and ending.is_commit and ending.number > self._head:
                 report.later += 1
             elif ending is not None and owner in log.unfinished:
@@ -343,7 +325,7 @@ class _Comparison:
     def _count_known(self, number: int) -> None:
         if number == _DOOMED:
             self._report.removed += 1
-        elif number > self._table.generation:
+        elif -number > self._generation:
             self._report.later += 1
         else:
             self._report.retained += 1

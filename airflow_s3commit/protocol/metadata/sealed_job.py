@@ -89,6 +89,7 @@ def each_pendingset(
     context: JobContext,
     stages: Iterable[StageSealRecord],
     selected: Callable[[int], bool] = lambda _: True,
+    damaged: list[str] | None = None,
 ) -> Iterator[tuple[StageSealRecord, SealedTask, PendingSet]]:
     """Yield every sealed pendingset in the seals' order, prefetched and checked.
 
@@ -99,6 +100,7 @@ def each_pendingset(
         context: The job.
         stages: The seals.
         selected: Returns whether to read the task with a number, in the seals' order.
+        damaged: Gets what is wrong with a pendingset, which is left out then; None to raise it.
 
     Raises:
         InvalidRecord: A pendingset is missing, was changed, or names a key outside the destination.
@@ -112,7 +114,14 @@ def each_pendingset(
         ]
         outcomes = dict(context.store.perform(calls))
         for number, (stage, task) in enumerate(tasks):
-            yield stage, task, _checked(context, stage, task, outcomes.pop(number))
+            try:
+                pendingset = _checked(context, stage, task, outcomes.pop(number))
+            except InvalidRecord as error:
+                if damaged is None:
+                    raise
+                damaged.append(str(error))
+            else:
+                yield stage, task, pendingset
 
 
 def _in_groups(

@@ -78,7 +78,10 @@ def check_place(record: JobOwned, layout: Layout, where: str) -> None:
             " it says nothing of this place, and nobody acts on it"
         )
     if record.destination != layout.destination.uri:
-        raise ForeignRecord(f"{where} is of a job on {record.destination}, not on {layout.destination.uri}")
+        raise ForeignRecord(
+            f"{where} is of a job on {record.destination}, not on {layout.destination.uri}: it was copied"
+            " here, and nobody acts on it"
+        )
 
 
 def is_ours(upload: PendingUpload, existing: ObjectInfo) -> bool:

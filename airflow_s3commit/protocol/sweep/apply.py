@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,15 +23,14 @@ from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.steps.found import Found
 from airflow_s3commit.protocol.steps.release import release
-from airflow_s3commit.protocol.steps.sweep import Verdict, carry_out
+from airflow_s3commit.protocol.steps.sweep import carry_out
 from airflow_s3commit.protocol.sweep.plan import Action, DeadJob, LeftAlone, OrphanUpload, SweepPlan
 from airflow_s3commit.protocol.sweep.planner import Planner, decide
 from airflow_s3commit.store.base import Abort, ObjectStore
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class SweepReport(Plain, Struct, kw_only=True):
@@ -133,10 +132,10 @@ def _apply(now: Planner, plan: SweepPlan) -> SweepReport:
     """Remove what a plan lists and what is decided now, too."""
     run = _Sweep(now, SweepReport(plan=plan, dry_run=False))
     for job in plan.jobs:
-        run.guard(_job(job), run.end_job, job)
+        run.guard(_name(job), partial(run.end_job, job))
     run.abort_orphans(plan.uploads)
     if plan.replaced:
-        run.guard("retained files", run.release, None)
+        run.guard("retained files", run.release)
     return run.report
 
 
@@ -153,10 +152,10 @@ class _Sweep:
     now: Planner
     report: SweepReport
 
-    def guard(self, what: str, remove: Callable[[T], None], item: T) -> None:
+    def guard(self, what: str, remove: Callable[[], None]) -> None:
         """Run a removal, and note its error instead of raising it."""
         try:
-            remove(item)
+            remove()
         except AlreadyCommitted as error:
             self._skip(what, str(error))
         except S3CommitError as error:
@@ -164,16 +163,16 @@ class _Sweep:
 
     def end_job(self, planned: DeadJob) -> None:
         """End a job, if it is as the plan says."""
-        current = next((one for one in self.now.jobs if one.job_id == planned.job_id), None)
+        current = next((one for one in self.now.plan.jobs if one.job_id == planned.job_id), None)
         if current is None or current.action != planned.action:
-            left = [one.reason for one in self.now.left if one.what == _job(planned)]
-            self._skip(_job(planned), current.reason if current is not None else (left or ["it is gone"])[0])
+            left = [one.reason for one in self.now.plan.left if one.what == _name(planned)]
+            self._skip(_name(planned), current.reason if current else (left or ["it is gone"])[0])
             return
-        ended = self._end(self.now.verdicts[planned.job_id], planned.action, f"swept: {current.reason}")
+        ended = self._end(self.now.found[planned.job_id], planned.action, f"swept: {current.reason}")
         self.report.jobs.append(replace(planned, uploads=ended.uploads, objects=ended.objects))
 
-    def _end(self, verdict: Verdict, action: Action, why: str) -> AbortReport:
-        context, found = self.now.context, verdict.found
+    def _end(self, found: Found, action: Action, why: str) -> AbortReport:
+        context = self.now.context
         store, home, job_id = context.store, context.layout.destination, found.job_id
         if action == "discard":
             return AbortReport(uploads=clean_up_hadoop_job(store, home, job_id), objects=0)
@@ -182,23 +181,23 @@ class _Sweep:
             report = adopt(store, home, commit=False, job_id=job_id, force=True, clock=context.clock)
             assert isinstance(report, AbortReport)
             return report
-        return carry_out(context, verdict, why)
+        return carry_out(context, found, why)
 
     def abort_orphans(self, planned: Collection[OrphanUpload]) -> None:
         """Abort the orphans that are orphans still."""
-        bucket, still = self.now.context.bucket, {upload.upload_id for upload in self.now.orphans}
-        for upload in planned:
-            if upload.upload_id not in still:
-                self._skip(_name(bucket, upload), "it is gone, or a job claims it now")
+        bucket, still = self.now.context.bucket, {upload.upload_id for upload in self.now.plan.uploads}
+        names = {one.upload_id: f"upload {one.upload_id} of {join_uri(bucket, one.key)}" for one in planned}
+        for upload_id in names.keys() - still:
+            self._skip(names[upload_id], "it is gone, or a job claims it now")
         calls = [(one, Abort(bucket, one.key, one.upload_id)) for one in planned if one.upload_id in still]
         for upload, outcome in self.now.context.store.perform(calls):
             if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
-                self._fail(_name(bucket, upload), outcome)
+                self._fail(names[upload.upload_id], outcome)
             else:
                 self.report.uploads += 1
                 self.report.bytes += upload.bytes
 
-    def release(self, _: None) -> None:
+    def release(self) -> None:
         """Release the retained files that no rollback has brought back, and delete them."""
         self.report.replaced = release(self.now.context, self.now.time)
 
@@ -211,9 +210,5 @@ class _Sweep:
         self.report.failures.append(LeftAlone(what=what, reason=reason))
 
 
-def _job(job: DeadJob) -> str:
+def _name(job: DeadJob) -> str:
     return f"job {job.job_id} ({job.staging})"
-
-
-def _name(bucket: str, upload: OrphanUpload) -> str:
-    return f"upload {upload.upload_id} of {join_uri(bucket, upload.key)}"

@@ -105,7 +105,7 @@ class LeftAlone(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
+class SweepPlan(Plain, Struct, kw_only=True):
     """Everything that a sweep would remove.
 
     Attributes:

@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 
 from airflow_s3commit._format import age, several, size
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.hadoop.status import classify, find_hadoop_job
-from airflow_s3commit.protocol.inspect.staging import directories_above, folders_below, uploads_of_hadoop
+from airflow_s3commit.protocol.hadoop.status import HadoopJob, Verdict, classify, find_hadoop_job
+from airflow_s3commit.protocol.inspect.claims import claims_of_hadoop, directories_above
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.fitness import has_true_upload_times, probe_time, read_time
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
@@ -29,8 +28,9 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import Layout, job_key, receipt_key
 from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.found import Found
 from airflow_s3commit.protocol.steps.release import freed_objects, is_over, retained_since
-from airflow_s3commit.protocol.steps.sweep import Found, Left, Verdict, find_left, judge
+from airflow_s3commit.protocol.steps.sweep import Left, find_left, judge
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,
@@ -80,15 +80,17 @@ def decide(context: JobContext, older_than: float, roots: Collection[Destination
     if not older_than >= 0:
         raise ValueError(f"older_than is {older_than}; give a number of seconds, 0 or more")
     store, home = context.store, context.layout.destination
-    planner = Planner(context, older_than, roots)
     now = read_time(store, home)
+    plan = SweepPlan(
+        destination=home.uri, staging_roots=[root.uri for root in roots], older_than=older_than, now=now
+    )
+    planner = Planner(context, plan)
     try:
         left = find_left(context, roots)
         if now is None and (left.jobs or left.unnamed):
-            now = probe_time(store, home)
-        if now is not None:
-            planner.time = now
-            planner.judge_all(left)
+            plan.now = probe_time(store, home)
+        if plan.now is not None:
+            planner.judge_all(left, roots)
             planner.judge_replaced()
     except InvalidRecord as error:
         planner.leave(home.uri, f"its log cannot be read, so nothing is swept: {error}")
@@ -101,98 +103,66 @@ class Planner:
 
     Attributes:
         context: A job of the destination with an id that nobody uses.
-        older_than: Seconds without activity after which a job is dead.
-        roots: Other directories with stagings of its jobs.
-        time: The store's time, in seconds since the epoch; 0 if there is nothing to date.
-        jobs: Jobs to end.
-        verdicts: What to do with each of them, by its id.
-        orphans: Uploads to abort.
-        replaced: Retained files to release and delete.
-        left: What it leaves, and why.
-        jobs_left: Number of jobs that it leaves.
+        plan: The plan, as plain data.
+        found: What is left of each job to end, by its id.
 
     """
 
     context: JobContext
-    older_than: float
-    roots: Collection[Destination]
-    time: float = 0.0
-    jobs: list[DeadJob] = field(default_factory=list)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    orphans: list[OrphanUpload] = field(default_factory=list)
-    replaced: list[ReplacedFiles] = field(default_factory=list)
-    left: list[LeftAlone] = field(default_factory=list)
-    jobs_left: int = 0
+    plan: SweepPlan
+    found: dict[str, Found] = field(default_factory=dict)
 
     @property
-    def plan(self) -> SweepPlan:
-        """The plan, as plain data."""
-        return SweepPlan(
-            destination=self.context.layout.destination.uri,
-            staging_roots=[root.uri for root in self.roots],
-            older_than=self.older_than,
-            now=self.time or None,
-            jobs=self.jobs,
-            uploads=self.orphans,
-            replaced=self.replaced,
-            left=self.left,
-            jobs_left=self.jobs_left,
-        )
+    def time(self) -> float:
+        """The store's time, in seconds since the epoch; 0 if there is nothing to date."""
+        return self.plan.now or 0.0
 
     def leave(self, what: str, reason: str) -> None:
         """Note what is left, and why."""
-        self.left.append(LeftAlone(what=what, reason=reason))
+        self.plan.left.append(LeftAlone(what=what, reason=reason))
 
-    def judge_all(self, left: Left) -> None:
+    def judge_all(self, left: Left, roots: Collection[Destination]) -> None:
         """Decide about every job, then about the uploads that are no job's."""
-        old = [upload for upload in left.unnamed if self.time - upload.initiated >= self.older_than]
+        old = [upload for upload in left.unnamed if self.time - upload.initiated >= self.plan.older_than]
         unknown = [one for one in left.jobs.values() if not (one.is_known or one.is_hadoops)]
-        claims = self._claims([*old, *(upload for one in unknown for upload in one.uploads)])
+        keys = [one.key for one in (*old, *(upload for one in unknown for upload in one.uploads))]
+        context = self.context
+        claims = claims_of_hadoop(context.store, context.bucket, keys, roots, threads=context.threads)
         orphans = [upload for upload in old if upload.upload_id not in claims]
-        for _, found in sorted(left.jobs.items()):
+        for found in left.jobs.values():
             if not claims.keys() & {upload.upload_id for upload in found.uploads}:
                 orphans += self._judge_job(found, has_log=left.has_log)
         self._judge_orphans(orphans)
-        home = self.context.layout.destination.uri
-        elsewhere = Counter(uri for uri in claims.values() if not uri.startswith(home))
+        home = context.layout.destination.uri
+        elsewhere = Counter(one.staging for one in claims.values() if not one.staging.startswith(home))
         for uri, number in sorted(elsewhere.items()):
             why = f"files of Hadoop in {uri} name them: sweep its destination"
             self.leave(several(number, "upload"), why)
-
-    def _claims(self, uploads: list[Upload]) -> dict[str, str]:
-        """Return the URI of the staging whose files of Hadoop name an upload, by the upload's id.
-
-        Hadoop's committers name files as the application does, so only these files tell whose they are.
-        """
-        store = self.context.store
-        keys = [upload.key for upload in uploads]
-        above = directories_above(self.context.bucket, keys) if keys else []
-        folders = chain.from_iterable(
-            folders_below(store, root) for root in dict.fromkeys((*above, *self.roots))
-        )
-        return {one: folder.staging.uri for folder in folders for one in uploads_of_hadoop(store, folder)}
 
     def _judge_job(self, found: Found, *, has_log: bool) -> list[Upload]:
         """Decide about a job; return its uploads if it is none."""
         if not (found.is_known or found.is_more_than_objects or found.objects):
             # Files that were copied here, or of other programs.
             return []
-        verdict, uploads = judge(found, self.time, self.older_than), len(found.uploads)
-        action: Action | None = verdict.action
-        stored = sum(self._sizes(found.uploads)) if action else 0
+        action: Action | None
+        action, why = judge(found, self.time, self.plan.older_than)
+        uploads, stored = len(found.uploads), sum(self._sizes(found.uploads)) if action else 0
         if action == "abort" and found.end is None and found.is_hadoops:
-            verdict, action, uploads, stored = self._judge_hadoops(verdict)
-        elif action == "abort" and not found.is_known and (why := self._why_not_ours(found)):
-            verdict, action = replace(verdict, action=None, why=why), None
+            if (job := self._hadoops(found)) is not None:
+                action, why = self._judge_hadoops(found, classify(job))
+                uploads = job.others if action == "discard" else job.pending + job.others
+                stored = job.bytes if action == "abort" else 0
+        elif action == "abort" and not found.is_known and (reason := self._why_not_ours(found)):
+            action, why = None, reason
         if action is None:
-            self.leave(f"job {found.job_id} ({found.layout.staging.uri})", verdict.why)
-            self.jobs_left += 1
+            self.leave(f"job {found.job_id} ({found.layout.staging.uri})", why)
+            self.plan.jobs_left += 1
             return []
         if not (has_log or found.records):
             # Setup begins the log: so it is no job of this package, whatever the names have.
             return found.uploads
-        self.verdicts[found.job_id] = verdict
-        self.jobs.append(
+        self.found[found.job_id] = found
+        self.plan.jobs.append(
             DeadJob(
                 job_id=found.job_id,
                 staging=found.layout.staging.uri,
@@ -201,28 +171,24 @@ class Planner:
                 silent=found.silent(self.time),
                 uploads=uploads,
                 bytes=stored,
-                reason=verdict.why,
+                reason=why,
             )
         )
         return []
 
-    def _judge_hadoops(self, verdict: Verdict) -> tuple[Verdict, Action | None, int, int]:
-        """Decide about a silent job of Hadoop that has not ended here; return its uploads and bytes too."""
-        found, context = verdict.found, self.context
+    def _hadoops(self, found: Found) -> HadoopJob | None:
+        home = self.context.layout.destination
         source = found.record.context.get("adopted_from") if found.record is not None else None
-        job = find_hadoop_job(context.store, context.layout.destination, found.job_id, adopted_from=source)
-        if job is None:
-            return verdict, "abort", len(found.uploads), 0
-        told = classify(job)
+        return find_hadoop_job(self.context.store, home, found.job_id, adopted_from=source)
+
+    def _judge_hadoops(self, found: Found, told: Verdict) -> tuple[Action | None, str]:
+        """Decide about a silent job of Hadoop that has not ended here."""
         why = f"the Hadoop job is {told.status}: {told.reason}"
         if told.status == "half-published":
-            why += "; commit or abort it: s3commit adopt"
-            return replace(verdict, action=None, why=why), None, 0, 0
+            return None, f"{why}; commit or abort it: s3commit adopt"
         if told.status == "successful":
-            why += "; only its leftovers are removed"
-            return replace(verdict, why=why), "discard", job.others, 0
-        why += f", and its last sign of life was {found.silent(self.time):.0f} s ago"
-        return replace(verdict, why=why), "abort", job.pending + job.others, job.bytes
+            return "discard", f"{why}; only its leftovers are removed"
+        return "abort", f"{why}, and its last sign of life was {found.silent(self.time):.0f} s ago"
 
     def _why_not_ours(self, found: Found) -> str:
         """Return why a silent job without a record and an end here is left; empty if it is not.
@@ -259,7 +225,7 @@ class Planner:
                 self.leave(what, f"no job claims it, but {_UNDATED}")
                 continue
             why = f"no job claims it, and it began {past:.0f} s ago"
-            self.orphans.append(
+            self.plan.uploads.append(
                 OrphanUpload(key=upload.key, upload_id=upload.upload_id, age=past, bytes=stored, reason=why)
             )
 
@@ -278,14 +244,14 @@ class Planner:
                 reason=f"retained for {age(taken.seconds)}, and replaced {age(past)} ago",
             )
             if is_over(taken, past):
-                self.replaced.append(one)
+                self.plan.replaced.append(one)
             else:
                 files = f"{several(one.files, 'file')} ({size(one.bytes)})"
                 self.leave(f"{files} that generation {generation} replaced", one.reason)
         if freed := list(freed_objects(self.context, table)) if table.freed else []:
             why = "a sweep that died has released them, and not deleted all of them"
             stored, generation = sum(info.size for info in freed), max(table.freed)
-            self.replaced.append(
+            self.plan.replaced.append(
                 ReplacedFiles(generation=generation, files=len(freed), bytes=stored, reason=why)
             )
 
@@ -305,4 +271,4 @@ def _state(found: Found) -> State | None:
         return "committed" if found.end.kind == "commit" else "aborted"
     if found.record is None:
         return None
-    return "sealed" if found.is_sealed else "open"
+    return "sealed" if found.sealed is not None else "open"

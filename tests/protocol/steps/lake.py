@@ -172,9 +172,10 @@ class Lake:
         def act(store: Any) -> None:
             context, now = self.context(NOBODY, store), self.clock.time()
             left = find_left(context)
-            for job_id in sorted(left.jobs) if left.has_log else ():
+            for found in left.jobs.values() if left.has_log else ():
+                action, _ = judge(found, now, older_than)
                 with suppress(AlreadyCommitted):
-                    carry_out(context, judge(left.jobs[job_id], now, older_than), "swept")
+                    _ = action and carry_out(context, found, "swept")
 
         return act
 
