@@ -262,7 +262,7 @@ class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
     def _search(self) -> ManifestSearch:
         from airflow_s3commit.protocol.watch.search import ManifestSearch  # noqa: PLC0415 - keeps parsing light
 
-        return ManifestSearch(self._wanted(), depth=self.search_depth)
+        return ManifestSearch(self._wanted())
 
     def _wanted(self) -> Criteria:
         from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415 - keeps DAG parsing light

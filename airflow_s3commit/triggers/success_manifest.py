@@ -111,8 +111,8 @@ class S3SuccessManifestTrigger(ManifestTrigger):
     timeout: ``absent``, ``stale``, ``empty``, ``half-written``, ``foreign``, ``missing-bucket``,
     ``no-permission``, ``refused``, ``unavailable``, ``error``.
 
-    Triggers of one triggerer with the same destination share their requests: one search per interval serves
-    all of them.
+    Triggers of one triggerer with the same destination and search depth share their requests: one search per
+    interval serves all of them.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
     :param wanted: The conditions that the manifest must meet, as ``Criteria.to_dict`` returns them.
@@ -173,9 +173,8 @@ class S3SuccessManifestTrigger(ManifestTrigger):
             shared_poller,
         )
 
-        key = (self.destination, self.aws_conn_id, self.region_name, self.verify)
-        wait = ManifestSearch(Criteria.from_dict(self.wanted), depth=self.search_depth)
-        return shared_poller(key, self._open), wait
+        key = (self.destination, self.search_depth, self.aws_conn_id, self.region_name, self.verify)
+        return shared_poller(key, self._open), ManifestSearch(Criteria.from_dict(self.wanted))
 
     def _max_age(self, last: bool) -> float:
         return min(self.poke_interval, _LAST_SEARCH_AGE) if last else self.poke_interval
@@ -186,7 +185,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
     def _open(self) -> Snapshot:
         from airflow_s3commit.protocol.watch.new_manifests import Snapshot  # noqa: PLC0415
 
-        return Snapshot(self.hook().store, Destination.parse(self.destination))
+        return Snapshot(self.hook().store, Destination.parse(self.destination), depth=self.search_depth)
 
 
 class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):

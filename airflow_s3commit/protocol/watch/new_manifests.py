@@ -33,7 +33,7 @@ _AT_ONCE = 8
 
 
 class Snapshot:
-    """The commits of a destination as of the last `refresh`, each entry of the log read once.
+    """The newest commits of a destination as of the last `refresh`, each entry of the log read once.
 
     An error is kept until the next `refresh`, so that of many waiters only one asks a failing store. Not
     thread-safe.
@@ -41,25 +41,21 @@ class Snapshot:
     Args:
         store: The store of the destination.
         destination: The dataset.
-        depth: How many commits to keep, newest first.
+        depth: How many commits to know at most.
 
     """
 
     def __init__(self, store: ObjectStore, destination: Destination, *, depth: int = 100) -> None:
         self.destination = destination
-        self.depth = depth
+        self._depth = depth
         self._store = store
         self._looks = 0
         self._failure: S3CommitError | None = None
-        self._forget()
-
-    def _forget(self) -> None:
-        #: The newest and the oldest entry that was read; None before, and without a log.
+        #: The newest entry that was read; None before, and without a log.
         self._newest: Read | None = None
-        self._oldest: Read | None = None
-        self._older: Iterator[Read] | None = None
-        #: The commits of jobs between the two, newest first.
-        self._commits: list[Read] = []
+        #: The newest commits of jobs, newest first, and the entries before them.
+        self._commits: list[Manifest] = []
+        self._older: Iterator[Read] = iter(())
         #: How each job that somebody asked for has ended; None if it has not.
         self._ends: dict[str, Entry | None] = {}
         self._success: SuccessData | S3CommitError | None = None
@@ -69,24 +65,20 @@ class Snapshot:
 
         Never raises: until the next refresh, every call that needs what could not be read raises the error.
         """
-        self._failure = None
+        self._failure, self._success = None, None
         self._looks += 1
         try:
-            if self._newest is None or (
-                not self._looks % _CHECK_EVERY
-                and not _is_there(self._store, self.destination, self._newest.position)
-            ):
-                self._begin()
-            else:
-                self._follow(self._newest.position)
+            if not self._goes_on():
+                self._newest, self._commits, self._older, self._ends = None, [], iter(()), {}
+                read = newest_entry(self._store, self.destination)
+                if read is not None:
+                    self._older = entries_before(self._store, self.destination, read, at_once=_AT_ONCE)
+                    self._take(read)
         except S3CommitError as error:
             self._failure = error
 
-    def newest(self, depth: int) -> Iterator[Manifest]:
+    def newest(self) -> Iterator[Manifest]:
         """Yield the newest commits of jobs; reads older entries of the log only as the caller goes on.
-
-        Args:
-            depth: How many commits at most.
 
         Raises:
             InvalidRecord: An entry is damaged or missing.
@@ -94,10 +86,19 @@ class Snapshot:
 
         """
         self._raise_failure()
-        for number in range(depth):
-            if number == len(self._commits) and not self._read_older():
+        yield from self._commits
+        while len(self._commits) < self._depth:
+            try:
+                read = next(self._older, None)
+            except S3CommitError as error:
+                # The next refresh begins anew at the end of the log.
+                self._failure, self._newest = error, None
+                raise
+            if read is None:
                 return
-            yield Manifest.of(self._commits[number].entry)
+            if _is_commit(read.entry):
+                self._commits.append(Manifest.of(read.entry))
+                yield self._commits[-1]
 
     def end_of(self, job_id: str) -> Entry | None:
         """Return the entry that ended a job; None if the job has not ended.
@@ -154,47 +155,26 @@ class Snapshot:
             # Each waiter raises the same exception: drop the traceback of the waiter before.
             raise self._failure.with_traceback(None)
 
-    def _begin(self) -> None:
-        self._forget()
-        read = newest_entry(self._store, self.destination)
-        if read is not None:
-            self._oldest = read
-            self._take(read)
-
-    def _follow(self, position: Position) -> None:
+    def _goes_on(self) -> bool:
+        """Read the entries that follow; return whether the log is the one that was read before."""
+        known = self._newest.position if self._newest is not None else None
+        is_due = not self._looks % _CHECK_EVERY
+        if known is None or (is_due and not _is_there(self._store, self.destination, known)):
+            return False
         try:
-            for read in entries_after(self._store, self.destination, position):
+            for read in entries_after(self._store, self.destination, known):
                 self._take(read)
         except InvalidRecord:
             # The log was begun anew, or its new entry is damaged; the newest one may be readable.
-            self._begin()
+            return False
+        return True
 
     def _take(self, read: Read) -> None:
         self._newest = read
         if read.entry.job_id in self._ends:
             self._ends[read.entry.job_id] = read.entry
         if _is_commit(read.entry):
-            self._commits.insert(0, read)
-        if len(self._commits) > self.depth:
-            del self._commits[self.depth :]
-            self._oldest, self._older = self._commits[-1], None
-
-    def _read_older(self) -> bool:
-        """Read older entries until one more commit is known; return whether there is one."""
-        if self._oldest is None:
-            return False
-        if self._older is None:
-            self._older = entries_before(self._store, self.destination, self._oldest, at_once=_AT_ONCE)
-        try:
-            for read in self._older:
-                self._oldest = read
-                if _is_commit(read.entry):
-                    self._commits.append(read)
-                    return True
-        except S3CommitError as error:
-            self._older, self._failure = None, error
-            raise
-        return False
+            self._commits = [Manifest.of(read.entry), *self._commits][: self._depth]
 
 
 def _is_commit(entry: Entry) -> bool:
@@ -205,9 +185,8 @@ def _is_commit(entry: Entry) -> bool:
 class ManifestFeed:
     """Yields each new commit of a destination once.
 
-    `memory` holds the state of the feed as JSON values, to continue in another process. A new feed skips the
-    commits that exist at its first look. If the log is deleted and begun anew, the feed goes on with its
-    newest commit.
+    A new feed skips the commits that exist at its first look. If the log is deleted and begun anew, the feed
+    goes on with its newest commit.
 
     Args:
         store: The store of the destination.
@@ -234,7 +213,7 @@ class ManifestFeed:
 
     @property
     def memory(self) -> dict[str, Any] | None:
-        """The last entry of the log that was read; None before the first look."""
+        """The last entry that was read, as JSON values, to continue in another process; None at first."""
         if self._position is None:
             return None
         return {"number": self._position.number, "sha256": self._position.sha256}
@@ -251,23 +230,21 @@ class ManifestFeed:
             S3CommitError: Another request failed.
 
         """
+        store, home = self._store, self._destination
         if self._position is None:
-            newest = newest_entry(self._store, self._destination)
+            newest = newest_entry(store, home)
             self._position = newest.position if newest is not None else Position()
             return
         self._looks += 1
-        if not self._looks % _CHECK_EVERY and not self._is_there(self._position):
+        if not self._looks % _CHECK_EVERY and not _is_there(store, home, self._position):
             yield from self._begin_anew()
         try:
-            for read in entries_after(self._store, self._destination, self._position):
+            for read in entries_after(store, home, self._position):
                 yield from self._take(read)
         except InvalidRecord:
-            if self._is_there(self._position):
+            if _is_there(store, home, self._position):
                 raise
             yield from self._begin_anew()
-
-    def _is_there(self, position: Position) -> bool:
-        return _is_there(self._store, self._destination, position)
 
     def _begin_anew(self) -> Iterator[Manifest]:
         """Yield the newest commit of another log than the one that was read before."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -259,7 +259,7 @@ def search_manifest(
     )
     view = Snapshot(store, Destination.of(destination), depth=depth)
     view.refresh()
-    return ManifestSearch(criteria, depth=depth).look(view).manifest
+    return ManifestSearch(criteria).look(view).manifest
 
 
 class ManifestSearch:
@@ -270,12 +270,10 @@ class ManifestSearch:
 
     Args:
         criteria: What the manifest must meet.
-        depth: Maximum number of commits to look at in one search, newest first.
 
     """
 
-    def __init__(self, criteria: Criteria, *, depth: int = 100) -> None:
-        self.depth = depth
+    def __init__(self, criteria: Criteria) -> None:
         self._criteria = criteria
         #: The conditions that each commit looked at so far does not meet, by its job.
         self._judged: dict[str, list[str]] = {}
@@ -294,23 +292,16 @@ class ManifestSearch:
         try:
             if self._criteria.job_id is not None:
                 return self._look_up(view, self._criteria.job_id)
-            newest = list(self._find(view))
+            looked_at = []
+            for manifest in view.newest():
+                if manifest.job_id not in self._judged:
+                    self._judged[manifest.job_id] = self._criteria.unmet(manifest)
+                if not self._judged[manifest.job_id]:
+                    return _found(manifest)
+                looked_at.append(manifest)
+            return self._closest(looked_at) if looked_at else _without_commits(view)
         except InvalidRecord as error:
             return SearchResult(None, str(error), _damage(error))
-        if newest and not self._judged[newest[-1].job_id]:
-            return _found(newest[-1])
-        if newest:
-            return self._closest(newest)
-        return _without_commits(view)
-
-    def _find(self, view: Snapshot) -> Iterator[Manifest]:
-        """Yield the newest commits up to the one that meets the criteria."""
-        for manifest in view.newest(self.depth):
-            if manifest.job_id not in self._judged:
-                self._judged[manifest.job_id] = self._criteria.unmet(manifest)
-            yield manifest
-            if not self._judged[manifest.job_id]:
-                return
 
     def _look_up(self, view: Snapshot, job_id: str) -> SearchResult:
         where = view.where(job_id)
@@ -345,15 +336,15 @@ def _without_commits(view: Snapshot) -> SearchResult:
     where = view.where()
     if view.has_log:
         return SearchResult(None, f"no commit in {where} yet", "absent")
+    outcome: Outcome = "foreign"
     try:
         view.success()
+        says = "_SUCCESS is of another S3A committer"
     except NoSuchKey:
         return SearchResult(None, f"no {where} yet", "absent")
-    except ForeignRecord as error:
-        return SearchResult(None, f"no {where}, and {error}", "empty")
     except InvalidRecord as error:
-        return SearchResult(None, f"no {where}, and {error}", _damage(error))
-    return SearchResult(None, f"no {where}, and _SUCCESS is of another S3A committer", "foreign")
+        says, outcome = str(error), "empty" if isinstance(error, ForeignRecord) else _damage(error)
+    return SearchResult(None, f"no {where}, and {says}", outcome)
 
 
 def _damage(error: InvalidRecord) -> Outcome:
@@ -411,7 +402,6 @@ class SharedPoller:
                 self._polled_at = self._clock()
             if self._view is None:
                 self._view, is_due = self._open_view(), True
-            self._view.depth = max(self._view.depth, search.depth)
             if is_due:
                 self._view.refresh()
             return search.look(self._view)

@@ -14,7 +14,7 @@ from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
 from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch, SearchResult
 from airflow_s3commit.testing import StoreCall
-from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, once
 
 FILES = {"dt=1/a.parquet": b"a"}
 
@@ -29,7 +29,7 @@ class Wait:
         self._lake = lake
         self._view = Snapshot(lake.store, Destination.parse(lake.destination), depth=depth)
         wanted = Criteria.of(**(criteria or {"run_id": "monday"}))  # type: ignore[arg-type]
-        self._search = ManifestSearch(wanted, depth=depth)
+        self._search = ManifestSearch(wanted)
         self.requests: list[tuple[str, str]] = []
 
     def look(self, times: int = 1) -> SearchResult:
@@ -127,17 +127,31 @@ def test_only_the_newest_commits_are_looked_at() -> None:
     assert len(wait.requests) == 3
 
 
-def test_commits_that_were_forgotten_are_read_again() -> None:
-    """A snapshot keeps no more commits than it is told; a search that goes deeper misses none of them."""
+@pytest.mark.parametrize("depth", [2, 4, 9])
+def test_a_snapshot_knows_no_more_commits_than_it_is_told(depth: int) -> None:
+    """However many come while it is in use, it has the newest ones, without a gap."""
     lake = Lake()
-    commit(lake, an_id("first"))
-    view = Snapshot(lake.store, Destination.parse(lake.destination), depth=2)
+    for name in ("first", "second"):
+        commit(lake, an_id(name))
+    view = Snapshot(lake.store, Destination.parse(lake.destination), depth=depth)
     view.refresh()
     for name in "abc":
         commit(lake, an_id(name))
         view.refresh()
-    found = [manifest.job_id for manifest in view.newest(9)]
-    assert found == [an_id(name) for name in ("c", "b", "a", "first")]
+    found = [manifest.job_id for manifest in view.newest()]
+    assert found == [an_id(name) for name in ("c", "b", "a", "second", "first")][:depth]
+
+
+def test_an_error_in_an_older_entry_ends_with_the_next_look() -> None:
+    """A search that could not read on begins again at the newest commit, and misses none."""
+    lake = Lake()
+    commit(lake, OURS, "monday")
+    commit(lake, THEIRS)
+    wait = Wait(lake)
+    lake.store.before = once("get", f"log/{2:020d}.json", Unavailable("503"))
+    with pytest.raises(Unavailable):
+        wait.look()
+    assert wait.found() == OURS
 
 
 def test_data_older_than_the_log_is_no_commit_of_a_job() -> None:
