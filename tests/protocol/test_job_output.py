@@ -12,7 +12,7 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     NoSuchJob,
 )
-from airflow_s3commit.protocol.job_output import JobOutput
+from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake
@@ -26,7 +26,7 @@ def test_a_job_is_found_by_its_reference() -> None:
     reference = lake.set_up().reference
     plain = json.loads(json.dumps(reference.to_dict()))
     lake.store.calls.clear()
-    job = JobOutput.at(lake.store, JobReference.from_dict(plain))
+    job = Job.at(lake.store, JobReference.from_dict(plain))
     assert lake.store.calls == []
     assert job.reference == reference
     assert job.record().options.conflict_mode == "replace"
@@ -43,7 +43,7 @@ def test_a_reference_with_another_staging_is_refused(staging: str) -> None:
     """A reference cannot send a job to another job's records, or anywhere else."""
     reference = JobReference(job_id=OURS, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)
     with pytest.raises(InvalidRecord, match="is not the staging of job"):
-        JobOutput.at(MemoryStore(), reference)
+        Job.at(MemoryStore(), reference)
 
 
 @pytest.mark.parametrize("field", ["job_id", "destination", "staging"])
@@ -52,7 +52,7 @@ def test_an_invalid_reference_is_refused(field: str) -> None:
     good = Lake().reference().to_dict()
     reference = JobReference.from_dict({**good, field: "../x"})
     with pytest.raises((InvalidRecord, InvalidDestination)):
-        JobOutput.at(MemoryStore(), reference)
+        Job.at(MemoryStore(), reference)
 
 
 def test_an_unknown_job_is_none_or_an_error() -> None:
@@ -70,7 +70,7 @@ def test_reading_a_job_costs_one_request() -> None:
     """A job's record never changes, so it is read once, however often it is needed."""
     lake = Lake()
     lake.set_up()
-    job = JobOutput.at(lake.store, lake.reference())
+    job = Job.at(lake.store, lake.reference())
     lake.store.calls.clear()
     records = [job.record() for _ in range(3)]
     assert records[0] == records[2]
