@@ -6,6 +6,7 @@ Any process with the `JobReference` may call any method, and repeat it after a c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Self
 
@@ -21,7 +22,7 @@ from airflow_s3commit.protocol.model.layout import RECORD, SUCCESS, Layout, chec
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
-from airflow_s3commit.protocol.steps.abort import abort, finish_abort, with_readable_record
+from airflow_s3commit.protocol.steps.abort import abort, aborting_unbegun, undo, with_readable_record
 from airflow_s3commit.protocol.steps.collect import collect_stage
 from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.manifests import find_manifest
@@ -127,6 +128,8 @@ class Job:
             DestinationNotEmpty: Committer ``directory`` with conflict mode ``fail``, and there is data.
             AccessDenied: The credentials may not do what a commit needs.
             StoreUnsuitable: The store does not do what a job relies on.
+            OutcomeUnknown: The job may be set up: set it up again, or abort it. Without a ``job_id`` it is
+                aborted.
 
         """
         options = options or JobOptions()
@@ -142,7 +145,9 @@ class Job:
             alone="driver" if job_id is None else "",
         )
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
-        return cls(replace(plain.as_recorded(open_job(plain, options, facts)), alone=alone))
+        with aborting_unbegun(plain) if job_id is None else nullcontext():
+            record = open_job(plain, options, facts)
+        return cls(replace(plain.as_recorded(record), alone=alone))
 
     @property
     def reference(self) -> JobReference:
@@ -438,7 +443,7 @@ class Job:
         context = self._recorded()
         end = look_up_end(context, context.record)
         if end is not None and end.kind == "abandon":
-            return finish_abort(context, end)
+            return undo(context, end)
         if end is None and context.record is None:
             raise NoSuchJob(never_set_up(context))
         if end is None and not is_publishing(context):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from airflow_s3commit import RollbackReport, rollback
+from airflow_s3commit import RollbackReport, rollback, verify
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     InvalidOption,
@@ -250,6 +251,25 @@ def test_the_markers_of_partitions_follow_a_rollback() -> None:
     rolled_back(lake)
     markers = [key for key in lake.keys(f"{ROOT}dt=") if key.endswith("_SUCCESS")]
     assert markers == [f"{ROOT}dt=1/_SUCCESS"]
+
+
+@each("verb", ["put", "delete"])
+@each("nth", range(1, 9))
+def test_a_rollback_that_dies_leaves_its_markers_to_a_sweep(verb: str, nth: int) -> None:
+    """Wherever it dies, after a sweep the partitions with files have markers, and the others have none."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}, job_id=FIRST, conflict_mode="append", partition_success=True).commit()
+    lake.sealed({"dt=2/a": b"2"}, conflict_mode="append").commit()
+    lake.store.die(verb, nth=nth, after=True)
+    with suppress(Crash):
+        rolled_back(lake)
+    lake.store.rest()
+    lake.store_clock.advance(DAY)
+    assert lake.sweep().failures == []
+    markers = [key for key in lake.keys(f"{ROOT}dt=") if key.endswith("_SUCCESS")]
+    partitions = {path.partition("/")[0] for path in table(lake)}
+    assert markers == [f"{ROOT}{name}/_SUCCESS" for name in sorted(partitions)]
+    assert verify(lake.store, FLIGHTS, threads=0).sound
 
 
 def test_a_retention_is_refused_if_markers_come_in_between() -> None:

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.exceptions import OutcomeUnknown, S3CommitError
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import Layout
@@ -120,3 +121,21 @@ def naming(context: JobContext, step: str) -> Iterator[None]:
     except S3CommitError as error:
         error.add_note(f"{STEP_NOTE}{step} of {context.name}")
         raise
+
+
+@contextmanager
+def after_effect(done: str, then: str) -> Iterator[None]:
+    """Say of any error in the block what was done before it, and stays: no error may say that it was not.
+
+    Args:
+        done: What was done, such as ``job … is committed, as entry 7 of the log, and not finished``.
+        then: The next action.
+
+    Raises:
+        OutcomeUnknown: A request failed, or was refused.
+
+    """
+    try:
+        yield
+    except S3CommitError as error:
+        raise OutcomeUnknown(f"{done} ({described(error)}); {then}") from error

@@ -8,7 +8,9 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from airflow_s3commit._causes import described
 from airflow_s3commit.exceptions import (
+    DidNotHappen,
     ForeignRecord,
     InvalidRecord,
     NoSuchKey,
@@ -172,13 +174,9 @@ def create(
     body = encode(record)
     try:
         written = store.put(bucket, key, body, if_none_match=True)
-    except PreconditionFailed:
-        return load(store, bucket, key, type(record))
-    except OutcomeUnknown:
-        existing = find(store, bucket, key, type(record))
-        if existing is None:
-            raise
-        return existing
+    except (PreconditionFailed, OutcomeUnknown) as error:
+        # A client sends a request again: so it may be this record, also after `PreconditionFailed`.
+        return _read_back(store, bucket, key, type(record), error)
     except StoreRejected as error:
         if error.code != "NotImplemented":
             raise
@@ -187,3 +185,18 @@ def create(
             f" rejected ({error}); use another store, or a newer version of this one"
         ) from error
     return Stored(record, written.etag, written.date, written.date, sha256(body))
+
+
+def _read_back(
+    store: ObjectStore, bucket: str, key: str, kind: type[R], first: PreconditionFailed | OutcomeUnknown
+) -> Stored[R]:
+    """Read a record that a request has created, if not another writer.
+
+    Raises:
+        OutcomeUnknown: It cannot be read, or is not there.
+
+    """
+    try:
+        return load(store, bucket, key, kind)
+    except DidNotHappen as error:
+        raise OutcomeUnknown(f"{first}; and reading it back did not settle it: {described(error)}") from first

@@ -16,7 +16,14 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from airflow_s3commit._causes import ending
-from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed, StoreRejected, StoreUnsuitable
+from airflow_s3commit.exceptions import (
+    NoSuchKey,
+    OutcomeUnknown,
+    PreconditionFailed,
+    StoreRejected,
+    StoreUnsuitable,
+    Unavailable,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -87,11 +94,15 @@ def _lists_upload(context: JobContext, headers: Mapping[str, str]) -> bool:
     upload_id = store.create_upload(
         bucket, key, metadata={}, content_type="application/octet-stream", headers=headers or None
     )
-    with ending(
-        lambda: store.abort_upload(bucket, key, upload_id),
-        f"aborting the probe's upload of {join_uri(bucket, key)}",
-        "it may stay pending until a sweep",
-    ):
+    where, left = f"the probe's upload of {join_uri(bucket, key)}", "may stay pending until a sweep"
+
+    def abort() -> None:
+        try:
+            store.abort_upload(bucket, key, upload_id)
+        except (StoreRejected, Unavailable) as error:
+            raise OutcomeUnknown(f"{where} {left}: {error}") from error
+
+    with ending(abort, f"aborting {where}", f"it {left}"):
         # By a prefix, as an abort lists them: some stores list uploads by their exact keys only.
         listed = store.list_uploads(bucket, probes_prefix(context.layout.destination))
         return any(upload.upload_id == upload_id for upload in listed)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from msgspec import UNSET
 
-from airflow_s3commit._causes import described
+from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     ForeignRecord,
     InvalidRecord,
     NoSuchKey,
     OutcomeUnknown,
-    S3CommitError,
 )
-from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.pending_uploads import untracked_uploads
 from airflow_s3commit.protocol.metadata.removal import (
@@ -75,7 +75,21 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
             raise AlreadyCommitted(
                 f"{context.name} is committed, as entry {end.number} of the log; it cannot be aborted"
             )
-        return finish_abort(context, end)
+        return undo(context, end)
+
+
+@contextmanager
+def aborting_unbegun(context: JobContext) -> Iterator[None]:
+    """Abort a job if it is unknown whether its setup in the block has happened.
+
+    Before: nobody else has the job's id, so no other process goes on with it.
+    """
+    try:
+        yield
+    except OutcomeUnknown as error:
+        with noting(error, f"aborting {context.name}", "a sweep ends it"):
+            abort(context, "its setup failed")
+        raise
 
 
 def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> Entry:
@@ -93,27 +107,6 @@ def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> E
     )
 
 
-def finish_abort(context: JobContext, entry: Entry) -> AbortReport:
-    """Undo what an abandoned job did; of an error say that the job is aborted. Repeatable by any process.
-
-    Args:
-        context: The job.
-        entry: Its ``abandon`` entry.
-
-    Raises:
-        OutcomeUnknown: A request failed.
-
-    """
-    try:
-        return undo(context, entry)
-    except S3CommitError as error:
-        why = f" ({entry.why})" if entry.why else ""
-        raise OutcomeUnknown(
-            f"{context.name} is aborted{why}, as entry {entry.number} of the log, but not all of it is"
-            f" undone, and some of its files may be visible ({described(error)}); abort it again"
-        ) from error
-
-
 def undo(context: JobContext, entry: Entry) -> AbortReport:
     """Undo what an abandoned job did. Repeatable by any process.
 
@@ -124,10 +117,19 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
         entry: Its ``abandon`` entry.
 
     Raises:
-        S3CommitError: A request failed; run the step again.
+        OutcomeUnknown: A request failed. The job is aborted: run the step again.
 
     """
-    context = context.in_staging(entry.staging)
+    why = f" ({entry.why})" if entry.why else ""
+    done = (
+        f"{context.name} is aborted{why}, as entry {entry.number} of the log, but not all of it is undone,"
+        " and some of its files may be visible"
+    )
+    with after_effect(done, "abort it again"):
+        return _undo(context.in_staging(entry.staging), entry)
+
+
+def _undo(context: JobContext, entry: Entry) -> AbortReport:
     # Before uploads are listed: a task attempt that records its output later finds the receipt.
     write_receipt(context.store, context.layout.destination, entry)
     staged = list_staging(context)

@@ -101,12 +101,13 @@ def commit(
             raise NoSuchJob(never_set_up(context))
         if end is None and job is not None:
             run = _Run(context, job, log, seen, progress, lambda: counting.counters)
-            end, known = _publish(run, seal_sha256), run
+            end = _publish(run, seal_sha256)
+            known = run.known(end)
         assert end is not None
         if end.kind == "abandon":
             undo(context, end)
             refuse_ended(context, end)
-        _finish(context, end, known)
+        finish(context, end, known)
         return end
 
 
@@ -116,26 +117,6 @@ def _reads_late(context: JobContext) -> bool:
     Only for a job that nobody else ends, and that is never refused for what others commit.
     """
     return bool(context.alone) and context.record is not None and context.record.options.only_adds
-
-
-def _finish(context: JobContext, end: Entry, run: _Run | None) -> None:
-    """Finish a committed job; of an error say that the job is committed.
-
-    Raises:
-        OutcomeUnknown: A request failed.
-
-    """
-    known = run.known(end) if run is not None else None
-    try:
-        finish(context, end, known)
-    except OutcomeUnknown as error:
-        error.add_note(f"the job is committed, as entry {end.number}: commit it again to finish what is left")
-        raise
-    except S3CommitError as error:
-        raise OutcomeUnknown(
-            f"{context.name} is committed, as entry {end.number} of the log, and not finished: {error};"
-            " commit it again to finish what is left"
-        ) from error
 
 
 @dataclass

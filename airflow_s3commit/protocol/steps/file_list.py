@@ -7,9 +7,11 @@ the pendingsets alone and in their order, so that every process writes the same 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from os import SEEK_END
-from tempfile import SpooledTemporaryFile, gettempdir
+from tempfile import SpooledTemporaryFile
 
 import msgspec
 from msgspec import Raw
@@ -66,6 +68,27 @@ def write_files(context: JobContext, lines: Iterable[bytes], key: str) -> str:
     return digest.hexdigest()
 
 
+@contextmanager
+def spooling(what: str) -> Iterator[None]:
+    """Raise an error of the local disk, which holds a long list of files, as one of this package.
+
+    Args:
+        what: Whose list it is, for the message.
+
+    Raises:
+        Unavailable: The disk failed.
+
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(
+            f"{what}: a list of files does not fit into {tempfile.tempdir or 'the temporary directory'}"
+            f" ({error.strerror}): make room there, or set TMPDIR to another directory, then run the step"
+            " again"
+        ) from error
+
+
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 
 
@@ -101,27 +124,21 @@ class FileList:
 
     def add_entry(self, entry: FileEntry) -> None:
         """Append one file."""
-        self._append([self._encoder.encode(entry) + b"\n"])
-
-    def _append(self, lines: Iterable[bytes]) -> None:
-        try:
-            self._spool.writelines(lines)
-        except OSError as error:
-            raise Unavailable(
-                f"{self._name}: its list of files does not fit into {gettempdir()} ({error.strerror}): make"
-                " room there, or set TMPDIR to another directory, then run the step again"
-            ) from error
+        with spooling(self._name):
+            self._spool.write(self._encoder.encode(entry) + b"\n")
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines, each with its line feed."""
-        self._spool.seek(0)
-        yield from self._spool
+        with spooling(self._name):
+            self._spool.seek(0)
+            yield from self._spool
 
     def short(self) -> list[Raw] | None:
         """Return the lines, without their line feeds, if they may lie within an entry; else None."""
-        self._spool.seek(0, SEEK_END)
-        if self._spool.tell() > WITHIN_BYTES:
-            return None
+        with spooling(self._name):
+            self._spool.seek(0, SEEK_END)
+            if self._spool.tell() > WITHIN_BYTES:
+                return None
         return [Raw(line.removesuffix(b"\n")) for line in self.lines()]
 
     @property

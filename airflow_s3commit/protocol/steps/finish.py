@@ -13,7 +13,7 @@ from itertools import islice
 from msgspec import UNSET
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seals, pendingset_key
 from airflow_s3commit.protocol.model.codec import decode_lines
@@ -61,12 +61,17 @@ def finish(context: JobContext, entry: Entry, known: Known | None = None) -> Non
         known: What this process knows of it.
 
     Raises:
-        S3CommitError: A request failed. The job is committed: run the step again.
+        OutcomeUnknown: A request failed. The job is committed: run the step again.
 
     """
+    done = f"{context.name} is committed, as entry {entry.number} of the log, and not finished"
+    with after_effect(done, "commit it again to finish what is left"):
+        _finish(context.in_staging(entry.staging), entry, known)
+
+
+def _finish(context: JobContext, entry: Entry, known: Known | None) -> None:
     commit = entry.commit
     assert commit is not None
-    context = context.in_staging(entry.staging)
     store, home = context.store, context.layout.destination
     takes = commit.takes != "nothing" or bool(commit.restores)
     needs_what_left = takes and (entry.marks or not commit.retain)

@@ -13,6 +13,7 @@ from airflow_s3commit.exceptions import InvalidRecord, PreconditionFailed, TooLa
 from airflow_s3commit.protocol.model.codec import LINE_BYTES, LIST_BYTES, Count, Text, decode_lines
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.steps.file_list import spooling
 from airflow_s3commit.store.base import ObjectStore
 
 #: Bytes of a list of files to read at once.
@@ -44,16 +45,19 @@ def read_list(
 
     Raises:
         InvalidRecord: The list was changed, or a file is outside of the destination.
+        Unavailable: The local disk, which holds a long list, failed.
 
     """
     with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
         digest = hashlib.sha256()
         for piece in pieces:
             digest.update(piece)
-            spool.write(piece)
+            with spooling(where):
+                spool.write(piece)
         if digest.hexdigest() != files_sha256:
             raise _changed(where, job_id)
-        spool.seek(0)
+        with spooling(where):
+            spool.seek(0)
         for entry in decode_lines(kind, _lines(spool, where), where):
             if home.relative(entry.key) is None:
                 raise InvalidRecord(f"{where} names {entry.key[:200]}, outside of {home.uri}")

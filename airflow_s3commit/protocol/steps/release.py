@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 
 from airflow_s3commit.exceptions import NoSuchKey, Unavailable
-from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
 from airflow_s3commit.protocol.metadata.fitness import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import delete_objects
@@ -43,7 +43,7 @@ def release(context: JobContext, now: float) -> int:
 
     Raises:
         Unavailable: Entries of jobs came first a hundred times: run it again.
-        OutcomeUnknown: A response was lost: run it again.
+        OutcomeUnknown: A response was lost, or a request failed after the entry: run it again.
 
     """
     store, home, log, deleted = context.store, context.layout.destination, Log(context), 0
@@ -73,7 +73,11 @@ def release(context: JobContext, now: float) -> int:
             if (entry := log.append(freeing)) is not None:
                 logger.info("%s: released what generations %s took", home.uri, frees)
                 write_checkpoint(store, home, entry)
-                return deleted + _delete_freed(context, read_table(store, home, entry.number))
+                done = (
+                    f"entry {entry.number} of the log of {home.uri} releases files, and not all are deleted"
+                )
+                with after_effect(done, "run it again"):
+                    return deleted + _delete_freed(context, read_table(store, home, entry.number))
         raise Unavailable(
             f"{home.uri}: entries of jobs came first {TRIES} times; nothing is released, run it again"
         )

@@ -12,7 +12,14 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, NoSuchKey, NotReversible
+from airflow_s3commit._causes import noting
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    DidNotHappen,
+    NoSuchKey,
+    NotReversible,
+    Refused,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
@@ -21,7 +28,7 @@ from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Source, Table
-from airflow_s3commit.protocol.steps.abort import abandon, undo
+from airflow_s3commit.protocol.steps.abort import abort, aborting_unbegun, undo
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import read_table
@@ -136,7 +143,8 @@ def roll_back(context: JobContext, to: int, *, retain: str = "0s", seen: int | N
         NoSuchKey: There is no such generation.
         NotReversible: A file of the generation is gone, changed or released. Nothing was changed.
         DestinationChanged: Another job committed meanwhile. Nothing was changed.
-        OutcomeUnknown: A response was lost. Look at the log, and run it again.
+        OutcomeUnknown: A response was lost, or a request failed after the entry: look at the log, and commit
+            the job of the rollback again, or abort it.
         Unavailable: Other entries came first a hundred times. Nothing was changed: run it again.
 
     """
@@ -156,11 +164,11 @@ def enter_rollback(context: JobContext, change: Change, options: JobOptions) -> 
     if not change.restores:
         return None
     with naming(context, f"rollback to generation {change.to}"):
-        stored = set_up(context, options, {})
-        look_at_record(context, stored)
+        with aborting_unbegun(context):
+            stored = set_up(context, options, {})
+            look_at_record(context, stored)
         job = stored.record
         log = Log(context, job.base)
-        log.read()
 
         def entry_after(head: Position) -> Entry:
             store, home = context.store, context.layout.destination
@@ -176,12 +184,12 @@ def enter_rollback(context: JobContext, change: Change, options: JobOptions) -> 
             return ending(context, head, job, commit=_commit(table, anew, options))
 
         try:
+            log.read()
             end = log.end_job(entry_after, otherwise="Nothing was changed: run it again")
-        except (DestinationChanged, InvalidOption, NotReversible) as error:
-            end = abandon(context, log, job, str(error))
-            if end.kind == "abandon":
-                undo(context, end)
-                raise
+        except (DidNotHappen, Refused) as error:
+            with noting(error, f"aborting {context.name}", "a sweep ends it"):
+                abort(context, str(error))
+            raise
         if end.kind == "abandon":
             undo(context, end)
             raise DestinationChanged(f"{context.name} was aborted by another process; nothing was changed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from airflow_s3commit._causes import undoing
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
@@ -22,7 +23,12 @@ from airflow_s3commit.protocol.model.sealed_job import (
 )
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import finish
-from airflow_s3commit.protocol.steps.setup import find_end, job_record, refuse_ended, refusing_ended
+from airflow_s3commit.protocol.steps.setup import (
+    find_end_after_write,
+    job_record,
+    refuse_ended,
+    refusing_ended,
+)
 from airflow_s3commit.protocol.steps.stage import Keys, Schemas, slim
 
 logger = logging.getLogger(__name__)
@@ -50,6 +56,7 @@ def seal(
         AlreadyCommitted: The job is committed.
         JobClosed: The job is aborted, has no sealed stage, or was sealed with other stages.
         NoSuchJob: The job was never set up.
+        OutcomeUnknown: A response was lost, or a request failed after the write: seal it again.
 
     """
     with naming(context, "seal"), refusing_ended(context):
@@ -61,10 +68,15 @@ def seal(
         key = seal_key(context.layout.destination, context.job_id)
         stored = records.create(context.store, context.bucket, key, record)
         # Write, then look: another process may have ended the job since the first look.
-        if (end := find_end(context)) is not None:
-            if stored.record.nonce == record.nonce:
-                _end_again(context, end)
-            refuse_ended(context, end)
+        if (end := find_end_after_write(context)) is not None:
+            is_own = stored.record.nonce == record.nonce
+
+            def end_again() -> None:
+                if is_own:
+                    _end_again(context, end)
+
+            with undoing(end_again, f"clearing away the late seal of {context.name}", "a sweep does it"):
+                refuse_ended(context, end)
         if stored.record.stages != record.stages:
             raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
     logger.info("%s: sealed, %d files", context.name, stored.record.counts.files)

@@ -45,15 +45,24 @@ def sealed_uploads(
             job's id in its name, and could overwrite another job's file. Hadoop's adopted files may.
 
     """
-    adopted = context.record is not None and context.record.adopted
     for _, _, pendingset in each_pendingset(context, stages, selected):
         for upload in pendingset.commits:
-            if not adopted and owner_of(upload.destinationKey) != context.job_id:
-                raise InvalidRecord(
-                    f"{context.name}: the sealed file {upload.destinationKey} does not have the job's id in"
-                    " its name"
-                )
+            check_name(context, upload.destinationKey)
             yield upload
+
+
+def check_name(context: JobContext, key: str) -> None:
+    """Refuse a file that does not have the job's id in its name, unless Hadoop named it and it was adopted.
+
+    Before: the job's record was read.
+
+    Raises:
+        InvalidRecord: It has not, and could overwrite another job's file.
+
+    """
+    is_adopted = context.record is not None and context.record.adopted
+    if not is_adopted and owner_of(key) != context.job_id:
+        raise InvalidRecord(f"{context.name}: the file {key} does not have the job's id in its name")
 
 
 def bare_keys(context: JobContext, seal: SealRecord) -> set[str]:

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
-from airflow_s3commit._causes import noting
+from airflow_s3commit._causes import described, noting, undoing
 from airflow_s3commit.exceptions import (
     AccessDenied,
     AlreadyCommitted,
+    DidNotHappen,
     InvalidDestination,
     InvalidRecord,
     JobClosed,
@@ -21,6 +22,7 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
     NoSuchKey,
     NoSuchUpload,
+    OutcomeUnknown,
     PreconditionFailed,
     StoreUnsuitable,
 )
@@ -66,6 +68,7 @@ def open_job(
     Raises:
         AccessDenied: The credentials may not do what a job needs.
         StoreUnsuitable: The store does not do what a job relies on. The job's record is removed.
+        OutcomeUnknown: The job may be set up: set it up again, or abort it.
         S3CommitError: As `set_up`.
 
     """
@@ -82,11 +85,13 @@ def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
 
     Raises:
         StoreUnsuitable: The store does not do what a job relies on. The job's record is removed.
+        OutcomeUnknown: A request failed. The job is set up: set it up again, or abort it.
 
     """
     key = job_key(context.layout.destination, context.job_id)
     try:
-        look_at_conditions(context, context.bucket, key, encode(stored.record), stored.etag)
+        with after_write(context):
+            look_at_conditions(context, context.bucket, key, encode(stored.record), stored.etag)
     except StoreUnsuitable as error:
         with noting(error, f"deleting {join_uri(context.bucket, key)}", "it is left until a sweep"):
             delete_record(context, context.bucket, key)
@@ -119,6 +124,8 @@ def set_up(
         JobMismatch: A job with this id is open, with other options.
         AlreadyCommitted: A job with this id is committed.
         JobClosed: A job with this id was aborted.
+        OutcomeUnknown: A response was lost, or a request failed after the write: set the job up again, or
+            abort it.
 
     """
     if adopting is None:
@@ -153,11 +160,15 @@ def set_up(
             f"{context.name} is open with other options: {found.options}; give the new job another id"
         )
     # Write, then look: another process may have ended the job since the first look.
-    if (end := find_end(context)) is not None:
-        if found.nonce == record.nonce:
-            with suppress(PreconditionFailed):
-                delete_record(context, context.bucket, key, if_match=stored.etag)
-        refuse_ended(context, end)
+    if (end := find_end_after_write(context)) is not None:
+
+        def withdraw() -> None:
+            if found.nonce == record.nonce:
+                with suppress(PreconditionFailed):
+                    delete_record(context, context.bucket, key, if_match=stored.etag)
+
+        with undoing(withdraw, f"deleting {join_uri(context.bucket, key)}", "it is left until a sweep"):
+            refuse_ended(context, end)
     return stored
 
 
@@ -300,6 +311,34 @@ def find_end(context: JobContext) -> Entry | None:
     if context.alone:
         return None
     return find_receipt(context.store, context.layout.destination, context.job_id)
+
+
+def find_end_after_write(context: JobContext) -> Entry | None:
+    """Return the entry that ended the job as `find_end` does, after this process wrote a record of the job.
+
+    Raises:
+        OutcomeUnknown: A request failed. The record is written: take the step again.
+
+    """
+    with after_write(context):
+        return find_end(context)
+
+
+@contextmanager
+def after_write(context: JobContext) -> Iterator[None]:
+    """Say of a failed request in the block that the step wrote a record before it, which stays.
+
+    Raises:
+        OutcomeUnknown: A request failed.
+
+    """
+    try:
+        yield
+    except DidNotHappen as error:
+        raise OutcomeUnknown(
+            f"{context.name}: the step has written its record, and then failed ({described(error)}): take it"
+            " again, or abort the job"
+        ) from error
 
 
 def refuse_ended(context: JobContext, end: Entry | None) -> None:

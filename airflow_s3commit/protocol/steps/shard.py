@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.exceptions import InvalidOption, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
 from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seals
@@ -54,6 +54,10 @@ def complete_part(
         stages = load_stage_seals(context, seal)
         uploads = sealed_uploads(context, stages, lambda number: number % parts == part)
         counter = Counter(context, seal.counts.files, progress)
-        for upload in complete_uploads(context, uploads):
-            counter.add(upload)
+        try:
+            for upload in complete_uploads(context, uploads):
+                counter.add(upload)
+        except S3CommitError as error:
+            error.add_note(f"some files of {context.name} may be visible: commit it, or abort it")
+            raise
         return counter.progress.files_done

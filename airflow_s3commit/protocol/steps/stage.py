@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from airflow_s3commit._causes import undoing
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
@@ -23,7 +24,13 @@ from airflow_s3commit.protocol.model.sealed_job import (
     SealReference,
     StageSealRecord,
 )
-from airflow_s3commit.protocol.steps.setup import find_end, job_record, refuse_ended, refusing_ended
+from airflow_s3commit.protocol.steps.sealed import check_name
+from airflow_s3commit.protocol.steps.setup import (
+    find_end_after_write,
+    job_record,
+    refuse_ended,
+    refusing_ended,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,22 +62,28 @@ def seal_stage(
 
     Raises:
         DuplicateOutput: A task occurs twice, or a key is written twice.
-        InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed.
+        InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed; or a file
+            does not have the job's id in its name.
         AlreadyCommitted: The job is committed.
         JobClosed: The job is aborted, or the stage attempt was sealed with other tasks.
         NoSuchJob: The job was never set up.
+        OutcomeUnknown: A response was lost, or a request failed after the write: seal the stage again.
 
     """
     with naming(context, f"seal of stage {stage}-{stage_attempt}"), refusing_ended(context):
-        job_record(context)
+        context = context if context.record is not None else context.as_recorded(job_record(context))
         sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
         record = _make_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
         key = context.layout.stage_seal(stage, stage_attempt)
         stored = records.create(context.store, context.staging_bucket, key, record)
-        if (end := find_end(context)) is not None:
-            if stored.record.nonce == record.nonce:
-                delete_record(context, context.staging_bucket, key)
-            refuse_ended(context, end)
+        if (end := find_end_after_write(context)) is not None:
+
+            def withdraw() -> None:
+                if stored.record.nonce == record.nonce:
+                    delete_record(context, context.staging_bucket, key)
+
+            with undoing(withdraw, f"deleting {context.staging_uri(key)}", "it is left until a sweep"):
+                refuse_ended(context, end)
         if stored.record.tasks != sealed:
             raise JobClosed(
                 f"{context.staging_uri(key)} was sealed before, with other task attempts: a stage attempt is"
@@ -170,6 +183,7 @@ def _read_output(
         added = Counts()
         for upload in pendingset.commits:
             keys.add(upload.destinationKey, task)
+            check_name(context, upload.destinationKey)
             relative = context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
             name, counts = partition_of(relative), _counts(upload)
             partitions[name] = partitions.get(name, Counts()).plus(counts)

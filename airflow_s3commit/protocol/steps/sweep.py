@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport
@@ -115,9 +115,10 @@ def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
         finish(job, end)
         return AbortReport(uploads=0, objects=0)
     report = undo(job, end) if end is not None else abort(job, why)
-    # What it has in the destination beside its sealed files, which are gone by now.
-    left = written_here(job, found.job_id, found.objects)
-    late = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in left), "metadata")
+    with after_effect(f"{job.name} is aborted, and some of its files may be visible", "sweep again"):
+        # What it has in the destination beside its sealed files, which are gone by now.
+        left = written_here(job, found.job_id, found.objects)
+        late = delete_objects(job, (ObjectToDelete(info.key, info.etag) for info in left), "metadata")
     return AbortReport(uploads=report.uploads, objects=report.objects + late)
 
 

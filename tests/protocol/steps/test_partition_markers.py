@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from unittest.mock import ANY
+
+import pytest
+
 from airflow_s3commit import JobOptions
+from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.marker import find_marker
 from airflow_s3commit.protocol.steps.setup import set_up
+from tests.protocol.building import Lake as Home
+from tests.protocol.building import named
 from tests.protocol.steps.lake import A, Actor, B, C, Lake, Watched, calls_of, play
 
 JOBS: list[tuple[str, ConflictMode, Committer]] = [
@@ -34,6 +41,20 @@ def test_a_commit_that_empties_a_partition_leaves_the_marker_of_a_later_one() ->
             lake, actors = world()
             watched, _ = play(lake, actors, [(first, own), (1 - first, 1_000_000)])
             assert _marked(lake, "dt=1") == _newest(lake, watched, "dt=1")
+
+
+def test_a_job_that_retains_does_not_commit_beside_markers() -> None:
+    """Set up before the first marker of a partition, it is refused at its commit, and aborted."""
+    lake = Home()
+    lake.put({"dt=1/old": b"old"})
+    job = lake.sealed({"dt=1/a": b"1"}, retain="1d")
+    lake.sealed({"dt=2/a": b"2"}, job_id=B, conflict_mode="append", partition_success=True).commit()
+    with pytest.raises(InvalidOption, match="Set the job up without retain"):
+        job.commit()
+    state = job.state()
+    assert state is not None
+    assert state.state == "aborted"
+    assert lake.data() == {"dt=1/old": b"old", "dt=2/_SUCCESS": ANY, named("dt=2/a", B): b"2"}
 
 
 def _marked(lake: Lake, partition: str) -> int | None:

@@ -15,6 +15,7 @@ from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     DestinationNotEmpty,
     JobClosed,
+    OutcomeUnknown,
     S3CommitError,
     Unavailable,
 )
@@ -257,6 +258,117 @@ def play_late_sealer() -> None:
         end_all(lake, watched, A)
 
 
+def _calls_before(lake: Lake, actor: Actor, verb: str, ending: str = "") -> int:
+    """Return how many calls a process makes before its first one of a verb on a key with this ending."""
+    store = FaultyStore(lake.store)
+    actor(store)
+    called = (call.verb == verb and call.key.endswith(ending) for call in store.calls)
+    return list(called).index(True)
+
+
+def play_late_completion() -> None:
+    """Let a commit complete an upload and die, at any call of an abort of its job."""
+
+    def world() -> tuple[Lake, list[Actor]]:
+        lake = _sealed("append")
+        return lake, [lake.commit(A), lake.abort(A)]
+
+    begun, undone = _calls_before(*_first(world), "complete_upload"), calls_of(*_first(world, 1))
+    for calls in range(undone + 1):
+        lake, actors = world()
+        watched, _ = play(lake, actors, [(0, begun), (1, calls), (0, 1)], dies=0)
+        watched.check_left()
+        end_all(lake, watched, A)
+
+
+def test_a_completion_while_a_job_is_undone_leaves_no_object() -> None:
+    """Objects go after uploads: so an upload that is completed meanwhile is either aborted or taken back."""
+    play_late_completion()
+
+
+def play_slow_abort() -> None:
+    """Abort a job slowly; meanwhile another process aborts it and dies, and a rival commits."""
+
+    def world() -> tuple[Lake, list[Actor]]:
+        lake = Lake()
+        lake.prepare(B, "append")
+        dies = Fault("crash-after", "put", "*_s3commit/log/*")
+        return lake, [lake.abort(C), lambda store: lake.abort(C)(FaultyStore(store, dies)), lake.commit(B)]
+
+    for own in range(calls_of(*_first(world)) + 1):
+        lake, actors = world()
+        watched, _ = play(lake, actors, [(0, own), (1, 1_000_000), (2, 1_000_000)])
+        end_all(lake, watched, B, C)
+
+
+def test_a_slow_abort_ends_no_job_twice() -> None:
+    """The newest entry is read before the receipt, which later entries write: one of them has the end."""
+    play_slow_abort()
+
+
+def play_slow_setup() -> None:
+    """Create the record of a job again after its end, at any call of a late task attempt."""
+
+    def world() -> tuple[Lake, list[Actor]]:
+        lake = Lake()
+        lake.prepare(A, "append")
+        return lake, [lake.set_up(A, "append"), lake.attempt(A, "2"), lake.abort(A)]
+
+    begun = _calls_before(*_first(world), "put", "job.json")
+    for written in range(calls_of(*_first(world, 1)) + 1):
+        lake, actors = world()
+        schedule = [(0, begun), (1, written), (2, 1_000_000), (0, 1), (1, 1_000_000)]
+        watched, _ = play(lake, actors, schedule)
+        watched.check_left()
+        end_all(lake, watched, A)
+
+
+def test_a_record_that_comes_back_deceives_no_task() -> None:
+    """A task attempt goes by the receipt, which never goes, and not by the record of its job."""
+    play_slow_setup()
+
+
+def play_copied_names() -> None:
+    """Abort a half-published job whose id a file older than the log has in its name."""
+    lake = Lake()
+    copied = f"{ROOT}dt=2/copied-{C}.parquet"
+    lake.store.put(BUCKET, copied, b"older")
+    lake.prepare(C, "append")
+    watched = Watched(lake)
+    with suppress(Crash):
+        lake.commit(C)(FaultyStore(watched, Fault("crash-before", "put", "*_s3commit/log/*")))
+    lake.abort(C)(watched)
+    assert copied in watched.table()
+    watched.check_at_rest()
+
+
+def test_an_abort_leaves_an_older_file_with_the_job_s_id_in_its_name() -> None:
+    """The log says which files are the job's, and not their names alone."""
+    play_copied_names()
+
+
+def play_empty_dataset() -> None:
+    """Abort a half-published job, the first one of an empty dataset."""
+    lake = Lake(older=False)
+    lake.prepare(A, "append")
+    watched = Watched(lake)
+    with suppress(Crash):
+        lake.commit(A)(FaultyStore(watched, Fault("crash-before", "put", "*_s3commit/log/*")))
+    lake.abort(A)(watched)
+    assert watched.table() == set(), "a file of an aborted job is in the table"
+    watched.check_at_rest()
+
+
+def test_the_first_job_of_an_empty_dataset_leaves_nothing() -> None:
+    """The log begins before a job completes a file: so that is never taken for one older than the log."""
+    play_empty_dataset()
+
+
+def _first(world: Callable[[], tuple[Lake, list[Actor]]], number: int = 0) -> tuple[Lake, Actor]:
+    lake, actors = world()
+    return lake, actors[number]
+
+
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_a_record_never_begins_after_the_end_of_its_job(end: str) -> None:
     """A setup that stops anywhere after its job's end leaves no record from which that end is not found."""
@@ -277,11 +389,13 @@ def test_a_sealer_that_slept_hides_no_object() -> None:
     play_late_sealer()
 
 
-def test_a_full_disk_ends_a_commit_before_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails", ["write", "seek"])
+def test_a_full_disk_ends_a_commit_before_its_entry(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the list of files cannot be kept, the error says that nothing happened, and what to do."""
     lake = _sealed("append")
     watched = Watched(lake)
     with monkeypatch.context() as patch:
+        patch.setattr(_FullDisk, fails, _full)
         patch.setattr("airflow_s3commit.protocol.steps.file_list.SpooledTemporaryFile", _FullDisk)
         with pytest.raises(Unavailable, match=r"No space left on device.*TMPDIR"):
             lake.commit(A)(watched)
@@ -290,9 +404,29 @@ def test_a_full_disk_ends_a_commit_before_its_entry(monkeypatch: pytest.MonkeyPa
     watched.check_at_rest()
 
 
+@pytest.mark.parametrize("fails", ["write", "seek"])
+def test_a_full_disk_after_the_entry_is_no_failed_commit(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the list of what a commit takes cannot be read, the error says that the job is committed."""
+    lake = Lake(older=False)
+    lake.prepare(B, "append")
+    watched = Watched(lake)
+    lake.commit(B)(watched)
+    lake.prepare(A, "replace")
+    with monkeypatch.context() as patch:
+        patch.setattr(_FullDisk, fails, _full)
+        patch.setattr("airflow_s3commit.protocol.steps.lists.SpooledTemporaryFile", _FullDisk)
+        with pytest.raises(OutcomeUnknown, match=r"is committed, as entry 3.*No space left on device"):
+            lake.commit(A)(watched)
+    lake.commit(A)(watched)
+    watched.check_at_rest()
+
+
 class _FullDisk(BytesIO):
+    """A temporary file, some method of which a test makes fail."""
+
     def __init__(self, max_size: int) -> None:
         super().__init__()
 
-    def writelines(self, _: object) -> None:
-        raise OSError(ENOSPC, strerror(ENOSPC))
+
+def _full(*_: object) -> None:
+    raise OSError(ENOSPC, strerror(ENOSPC))

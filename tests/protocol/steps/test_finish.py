@@ -1,0 +1,57 @@
+"""What follows a commit's entry follows from the entry and the log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cases import each
+from tests.protocol.building import HOME, ROOT, Crash, Lake, named
+
+ENTRY = f"log/{2:020d}.json"
+
+
+def _at_the_entry(lake: Lake, *acts: Callable[[], object]) -> None:
+    """Have things done right after the entry of our job."""
+
+    def after(call: object) -> None:
+        if str(call).startswith("put") and str(call).endswith(ENTRY):
+            lake.store.after = lambda _: None
+            for act in acts:
+                act()
+
+    lake.store.after = after
+
+
+@each("mode", ["append", "replace"])
+@each("committer", ["magic", "directory"])
+@each("dies", [False, True])
+def test_nothing_is_inferred_from_a_listing_after_the_entry(mode: str, committer: str, dies: bool) -> None:
+    """After its entry a commit lists no data: what another program adds then is not taken for anybody's."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    job = lake.sealed({"dt=1/a": b"1"}, conflict_mode=mode, committer=committer)
+    acts = [lambda: lake.put({"dt=1/late": b"late"}), lake.store.calls.clear]
+    _at_the_entry(lake, *acts, *([lake.store.crash] if dies else []))
+    if dies:
+        with pytest.raises(Crash):
+            job.commit()
+        lake.store.rest()
+    lake.job().commit()
+    listed = {call.key for call in lake.store.calls if call.verb == "list_objects"}
+    assert all(key.startswith((HOME, f"{ROOT}__magic_job-")) for key in listed)
+    old = {"dt=1/old": b"old"} if mode == "append" else {}
+    assert lake.data() == {**old, "dt=1/late": b"late", named("dt=1/a"): b"1"}
+    assert lake.entries()[1]["commit"].get("unowned", []) == []
+
+
+def test_a_file_that_is_written_over_after_the_entry_stays() -> None:
+    """What a commit took of other programs is deleted only as it was when the entry was made."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    job = lake.sealed({"dt=1/a": b"1"})
+    lake.put({"dt=1/added": b"added"})
+    _at_the_entry(lake, lambda: lake.put({"dt=1/old": b"newer", "dt=1/added": b"newer"}))
+    job.commit()
+    assert lake.data() == {"dt=1/old": b"newer", "dt=1/added": b"newer", named("dt=1/a"): b"1"}

@@ -1,0 +1,64 @@
+"""``_SUCCESS`` goes forward: over the marker of an older generation, or an older one of another program."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.protocol.steps.manifests import read_success
+from tests.cases import each
+from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, named, once
+
+MARKER = f"{ROOT}_SUCCESS"
+THEIRS_MARKER = b'{"another": "program\'s"}'
+
+
+@each("first", ["the entry", "the marker"])
+def test_another_program_s_marker_counts_by_its_time(first: str) -> None:
+    """A marker that another program wrote before the entry is written over; one that came later stays."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"})
+
+    def write_marker() -> None:
+        lake.store_clock.advance(1)
+        lake.store.inner.put(BUCKET, MARKER, THEIRS_MARKER)
+        lake.store_clock.advance(1)
+
+    hook = "before" if first == "the marker" else "after"
+    setattr(lake.store, hook, once("put", f"log/{2:020d}.json", write_marker))
+    job.commit()
+    assert (lake.get(MARKER) == THEIRS_MARKER) == (first == "the entry")
+
+
+@each("body", [b"", b"{", b"[]", bytes(5 << 20)])
+def test_a_marker_that_cannot_be_read_is_another_program_s(body: bytes) -> None:
+    """Whatever lies there, a commit after it writes its own."""
+    lake = Lake()
+    lake.store.put(BUCKET, MARKER, body)
+    lake.store_clock.advance(1)
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    assert read_success(lake.store, lake.context().layout.destination).generation == 2
+
+
+def test_a_commit_that_slept_leaves_the_marker_of_a_later_one() -> None:
+    """An older generation is never written over a newer one, however late its process goes on."""
+    lake = Lake()
+    slow, fast = lake.sealed({"dt=1/a": b"1"}), lake.sealed({"dt=1/b": b"2"}, job_id=THEIRS)
+
+    def overtake() -> None:
+        lake.store.rest()
+        fast.commit()
+
+    lake.store.before = once("put", "_SUCCESS", overtake)
+    slow.commit()
+    assert read_success(lake.store, lake.context().layout.destination).generation == 3
+
+
+def test_the_marker_comes_after_what_it_says() -> None:
+    """While replaced files are there, the marker is that of the generation before."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    job = lake.sealed({"dt=1/b": b"2"}, job_id=THEIRS)
+    lake.store.die("delete", named("a"))
+    with pytest.raises(Crash):
+        job.commit()
+    assert read_success(lake.store.inner, lake.context().layout.destination).generation == 2
