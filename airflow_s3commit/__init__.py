@@ -47,7 +47,11 @@ if TYPE_CHECKING:
     )
     from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules, audit
     from airflow_s3commit.protocol.inspect.history import history
-    from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
+    from airflow_s3commit.protocol.inspect.verify_dataset import (
+        FileDifferences,
+        VerifyReport,
+        verify_manifest,
+    )
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.metadata.registry import register_destination
@@ -89,6 +93,7 @@ __all__ = [
     "DestinationNotEmpty",
     "DidNotHappen",
     "DuplicateOutput",
+    "FileDifferences",
     "FileEntry",
     "ForeignRecord",
     "GlueTable",
@@ -169,7 +174,11 @@ if not TYPE_CHECKING:
             ),
             "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
             "airflow_s3commit.protocol.inspect.history": ("history",),
-            "airflow_s3commit.protocol.inspect.verify_dataset": ("VerifyReport", "verify_manifest"),
+            "airflow_s3commit.protocol.inspect.verify_dataset": (
+                "FileDifferences",
+                "VerifyReport",
+                "verify_manifest",
+            ),
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
             "airflow_s3commit.protocol.steps.manifests": (

@@ -26,8 +26,8 @@ PACKAGE = ROOT / "airflow_s3commit"
 #: The names of each face beside the exceptions, which `airflow_s3commit` exports all.
 FACES = {
     "airflow_s3commit": """
-        AbortReport AuditReport AuditRules CommittedTask Counts Destination FileEntry
-        GlueTable Job JobOptions JobReference JobState JobWriter Manifest
+        AbortReport AuditReport AuditRules CommittedTask Counts Destination FileDifferences
+        FileEntry GlueTable Job JobOptions JobReference JobState JobWriter Manifest
         MemoryStore ObjectOptions ObjectStore OutputFile Preview Progress
         RegistrationReport RepairReport RetryPolicy RollbackReport S3Config S3Store SealReference
         SweepReport TableReport TaskAttempt VerifyReport __version__ audit

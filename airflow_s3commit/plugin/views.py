@@ -158,7 +158,7 @@ def read_job(store: ObjectStore, place: Place, job_id: str) -> JobView:
         S3CommitError: A request failed.
 
     """
-    details = describe_job(store, place.destination, job_id, place.staging_root)
+    details = describe_job(store, place.destination, job_id)
     summary = details.summary
     layout = Layout.of(place.destination, job_id)
     context = JobContext(store, layout).in_staging(summary.staging or "")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -71,54 +70,6 @@ class RegistrationReport(Plain, Struct, frozen=True, kw_only=True):
     removed: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """What to change in a catalog.
-
-    Attributes:
-        add: Directories to add, by the partition.
-        remove: Partitions that the table does not have.
-
-    """
-
-    add: dict[Values, str]
-    remove: list[Values]
-
-
-def plan_registration(
-    place: Destination, table: Table, columns: Sequence[str], found: Collection[Values]
-) -> Registration:
-    """Return what to change in a catalog so that it has the table's partitions.
-
-    Args:
-        place: The destination.
-        table: The table.
-        columns: The catalog's partition columns, outermost first.
-        found: The partitions that the catalog has.
-
-    Raises:
-        InvalidOption: A directory of the table is not a partition by these columns; or one has files that
-            were replaced and are retained, which readers of a catalog would read beside the new ones.
-
-    """
-    left = (*table.retained.values(), *table.freed.values())
-    retained = {name for one in left for name, numbers in one.pieces.items() if numbers}
-    wanted = {}
-    for directory in sorted(table.live):
-        if directory in retained:
-            raise InvalidOption(
-                f"partition {directory!r} of {place.uri} has files that generation"
-                f" {table.generation} or one before has replaced and retains: readers of a catalog list"
-                " directories, and would read them beside the new ones. Commit without retain, or wait"
-                " until a sweep has deleted them"
-            )
-        wanted[_values(place.uri, directory, columns)] = directory
-    return Registration(
-        {values: directory for values, directory in wanted.items() if values not in found},
-        sorted(set(found) - wanted.keys()),
-    )
-
-
 def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationReport:
     """Make a catalog's partitions of a table those that have files at the newest generation of its log.
 
@@ -145,13 +96,18 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
     removed: set[str] = set()
     table = read_table(store, place)
     for _ in range(_TRIES):
-        plan = plan_registration(place, table, catalog.columns, catalog.partitions())
-        gone = _without_files(store, place, table, catalog, plan.remove)
-        if plan.add:
-            catalog.add(list(plan.add), list(plan.add.values()))
+        wanted, found = _wanted(place, table, catalog.columns), {*catalog.partitions()}
+        if new := {values: directory for values, directory in wanted.items() if values not in found}:
+            catalog.add(list(new), list(new.values()))
+        gone = {}
+        for values in sorted(found - wanted.keys()):
+            directory = _below(place, catalog.location_of(values))
+            # Without a log nothing says whose a file is.
+            if directory and not _has_files(store, place, directory, any_name=not table.head.number):
+                gone[values] = directory
         if gone:
             catalog.remove(list(gone))
-        added.update(plan.add.values())
+        added.update(new.values())
         removed.update(gone.values())
         before, table = table, read_table(store, place)
         # A registration after a newer commit may have ended meanwhile, and this one may have undone it.
@@ -169,24 +125,20 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
     )
 
 
-def _without_files(
-    store: ObjectStore,
-    place: Destination,
-    table: Table,
-    catalog: Catalog,
-    partitions: Iterable[Values],
-) -> dict[Values, str]:
-    """Return the directories of those partitions that are in the table's, and have no files of others.
+def _wanted(place: Destination, table: Table, columns: Sequence[str]) -> dict[Values, str]:
+    """Return the directories of a table by the values of their partition.
 
-    Files of jobs that are not in the table any more, or not yet, do not count.
+    Readers of a catalog list directories, so one is refused in which replaced files are retained.
     """
-    gone = {}
-    for values in partitions:
-        directory = _below(place, catalog.location_of(values))
-        # Without a log nothing says whose a file is.
-        if directory and not _has_files(store, place, directory, any_name=not table.head.number):
-            gone[values] = directory
-    return gone
+    left = (*table.retained.values(), *table.freed.values())
+    retained = {name for one in left for name, numbers in one.pieces.items() if numbers}
+    if crowded := sorted(retained & table.live.keys()):
+        raise InvalidOption(
+            f"partition {crowded[0]!r} of {place.uri} has files that generation {table.generation} or one"
+            " before has replaced and retains: readers of a catalog list directories, and would read them"
+            " beside the new ones. Commit without retain, or wait until a sweep has deleted them"
+        )
+    return {_values(place.uri, directory, columns): directory for directory in sorted(table.live)}
 
 
 def _below(place: Destination, uri: str) -> str:
@@ -199,7 +151,10 @@ def _below(place: Destination, uri: str) -> str:
 
 
 def _has_files(store: ObjectStore, place: Destination, directory: str, *, any_name: bool) -> bool:
-    """Return whether a directory has data objects that no job's name claims, or of any name."""
+    """Return whether a directory has data objects that no job's name claims, or of any name.
+
+    Files of jobs that are not in the table any more, or not yet, do not count.
+    """
     for info in store.list_objects(place.bucket, place.key(f"{directory}/")):
         relative = place.relative(info.key) or ""
         if is_data(relative) and (any_name or owner_of(info.key) is None):

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.table import Pieces
-from airflow_s3commit.protocol.steps.rollback import Change, enter_rollback, plan_rollback
+from airflow_s3commit.protocol.steps.rollback import Change, roll_back
 from airflow_s3commit.store.base import ObjectStore
 
 
@@ -92,12 +90,12 @@ def rollback(
     home = Destination.of(destination)
     layout = Layout.of(home, new_uuid())
     context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
-    options = JobOptions(conflict_mode="replace", retain=retain)
-    change = plan_rollback(context, to, newest)
-    report = RollbackReport(
+    change, entry = roll_back(context, to, retain=retain, seen=newest, dry_run=dry_run)
+    return RollbackReport(
         destination=home.uri,
         to=to,
         newest=change.now,
+        generation=entry.number if entry is not None else None,
         dry_run=dry_run,
         partitions=sorted(change.restores),
         files=_files(change, change.restores),
@@ -105,10 +103,6 @@ def rollback(
         removed=_files(change, change.leaving),
         retain=retain,
     )
-    if dry_run or not change.restores:
-        return report
-    entry = enter_rollback(context, change, options)
-    return replace(report, generation=entry.number if entry is not None else None)
 
 
 def _files(change: Change, pieces: Pieces) -> int:

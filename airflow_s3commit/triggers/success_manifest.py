@@ -174,7 +174,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
         )
 
         key = (self.destination, self.search_depth, self.aws_conn_id, self.region_name, self.verify)
-        return shared_poller(key, self._open), ManifestSearch(Criteria.from_dict(self.wanted))
+        return shared_poller(key, self._open), ManifestSearch(Criteria(**self.wanted))
 
     def _max_age(self, last: bool) -> float:
         return min(self.poke_interval, _LAST_SEARCH_AGE) if last else self.poke_interval

@@ -62,10 +62,7 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_dict(cls, rules: Mapping[str, Any]) -> AuditRules:
-        """Return the rules from JSON values.
-
-        Args:
-            rules: The rules by name; numbers may be text.
+        """Return the rules from JSON values by name; numbers may be text.
 
         Raises:
             ValueError: A rule is unknown or has an invalid value, or there is none.
@@ -149,16 +146,8 @@ def commit_before(
     """Return the commit that a job's output is compared with, for `audit`. Reads only.
 
     It is the newest commit that the table has files of in one of the job's partitions; if there is none, the
-    newest that it has files of. Data that is older than the log does not count: its rows are not known.
-
-    Args:
-        store: The store of the destination.
-        destination: The destination.
-        partitions: The partitions that the job writes.
-
-    Returns:
-        The manifest of the commit; None if there is none; the error if it cannot be read, so that `audit`
-        fails the rules that need it.
+    newest that it has files of. Data that is older than the log does not count: its rows are not known. None
+    if there is none; an error if it cannot be read, so that `audit` fails the rules that need it.
 
     Raises:
         S3CommitError: A request failed.

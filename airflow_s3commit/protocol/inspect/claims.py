@@ -34,15 +34,8 @@ def claims_of_hadoop(
 ) -> dict[str, Claim]:
     """Return whose files of Hadoop, or copies that an adoption made, name an upload, by its id. Reads only.
 
-    Searched are ``roots``, and every directory above the keys, because destinations nest: a job on
-    ``flights/dt=1/`` or on the whole bucket also uploads below ``flights/``.
-
-    Args:
-        store: The store of the uploads.
-        bucket: Their bucket.
-        keys: Their keys; without any nothing is searched.
-        roots: Other directories with stagings.
-        threads: Number of directories to list at once; 0 lists in the caller's thread.
+    Searched are ``roots``, and every directory above the uploads' keys, because destinations nest: a job on
+    ``flights/dt=1/`` or on the whole bucket also uploads below ``flights/``. Without keys none is searched.
 
     Raises:
         S3CommitError: A request failed.

@@ -63,26 +63,15 @@ class JobDetails(Plain, Struct, frozen=True, kw_only=True):
     problems: list[str] = []
 
 
-def describe_job(
-    store: ObjectStore, destination: Destination, job_id: str, staging_root: Destination | None = None
-) -> JobDetails:
-    """Return the details of one job. Reads only.
-
-    A damaged record does not raise: it is among the ``problems``.
-
-    Args:
-        store: The store of the destination.
-        destination: The destination of the job.
-        job_id: Id of the job.
-        staging_root: The root of the job's staging, if not the destination. A job with a record of its own
-            is found without.
+def describe_job(store: ObjectStore, destination: Destination, job_id: str) -> JobDetails:
+    """Return the details of one job. Reads only. A damaged record does not raise: it is a problem.
 
     Raises:
         NoSuchJob: The job has neither records nor a staging, and has not ended.
         S3CommitError: A request failed.
 
     """
-    summary = summary_of(store, destination, job_id, staging_root)
+    summary = summary_of(store, destination, job_id)
     if summary is None:
         raise NoSuchJob(never_set_up(JobContext(store, Layout.of(destination, job_id))))
     problems = [summary.problem] if summary.problem is not None else []

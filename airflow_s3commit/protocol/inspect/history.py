@@ -7,8 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from airflow_s3commit._clock import Clock
 from airflow_s3commit.exceptions import Unavailable
@@ -58,17 +57,10 @@ def follow(
     clock: Clock,
     draw: Callable[[float, float], float] = random.uniform,
 ) -> Iterator[Manifest]:
-    """Yield the manifest of each commit after a generation, in their order, for ever; waits for new ones.
+    """Yield the manifest of each commit after a generation, 0 for all, for ever; waits for new ones.
 
-    A look for new ones takes one request. A store that is unavailable is asked again at the next look.
-
-    Args:
-        store: The store of the destination.
-        destination: The destination.
-        after: The generation; 0 for all.
-        interval: Seconds from one look to the next, give or take a fifth, so that many do not look at once.
-        clock: Waits.
-        draw: Returns a random number between two.
+    A look for new ones takes one request, ``interval`` seconds after the last one, give or take a fifth, so
+    that many do not look at once. A store that is unavailable is asked again at the next look.
 
     Raises:
         NoSuchKey: There is no such generation.
@@ -97,14 +89,8 @@ def _is_told(entry: Entry) -> bool:
 _MAX_LISTED = 20_000
 
 
-class CommitProgress(Struct, frozen=True, kw_only=True):
-    """Progress of a commit that is running, or was interrupted.
-
-    Attributes:
-        completed: Uploads completed so far.
-        files: Uploads of the job.
-
-    """
+class CommitProgress(NamedTuple):
+    """How many of a job's uploads a commit that is running, or was interrupted, has completed."""
 
     completed: int
     files: int
@@ -123,11 +109,6 @@ def commit_progress(
     Omits jobs adopted from Hadoop, because the names of their files need not have the job's id. Omits all
     jobs if more than 20,000 uploads are pending.
 
-    Args:
-        store: The store of the destination.
-        destination: The destination of the jobs.
-        jobs: Summaries of jobs; those that are not sealed are ignored.
-
     Raises:
         S3CommitError: A request failed.
 
@@ -140,7 +121,7 @@ def commit_progress(
         return {}
     pending = Counter(owner_of(upload.key) for upload in listed)
     return {
-        job.job_id: CommitProgress(completed=job.output.files - pending[job.job_id], files=job.output.files)
+        job.job_id: CommitProgress(job.output.files - pending[job.job_id], job.output.files)
         for job in sealed
         if pending[job.job_id] < job.output.files
     }

@@ -115,15 +115,10 @@ def list_jobs(
     *,
     committed: bool = False,
 ) -> Iterator[JobSummary]:
-    """Yield the jobs that have records or a staging folder, and optionally all committed ones. Reads only.
+    """Yield the jobs that have records or a staging, here or below ``staging_root``. Reads only.
 
-    A damaged record does not raise: it is the ``problem`` of its job.
-
-    Args:
-        store: The store of the destination.
-        destination: The destination of the jobs.
-        staging_root: Second directory to search for staging folders of jobs on this destination.
-        committed: Whether to yield also the jobs that are committed and cleaned up, the newest first.
+    With ``committed`` also those that are committed and cleaned up, the newest first. A damaged record does
+    not raise: it is the ``problem`` of its job.
 
     Raises:
         InvalidRecord: An entry of the log is damaged, and the jobs that are cleaned up are wanted.
@@ -144,11 +139,9 @@ def list_jobs(
                 yield ended_summary(read.entry, look.now)
 
 
-def summary_of(
-    store: ObjectStore, destination: Destination, job_id: str, staging_root: Destination | None = None
-) -> JobSummary | None:
+def summary_of(store: ObjectStore, destination: Destination, job_id: str) -> JobSummary | None:
     """Return the summary of one job; None if nothing of it is known. Reads only. Raises as `list_jobs`."""
-    look = _Look(store, destination, (staging_root or destination,), job_id)
+    look = _Look(store, destination, (destination,), job_id)
     if job_id in look.jobs:
         return look.summary(look.jobs[job_id])
     end = look_up_end(JobContext(store, Layout.of(destination, job_id)), None)
@@ -172,12 +165,7 @@ def open_jobs(store: ObjectStore, home: Destination) -> list[JobRecord]:
 
 
 def latest_endings(store: ObjectStore, destination: Destination, most: int) -> list[JobSummary]:
-    """Return the jobs that were committed or aborted last, latest first. Reads only.
-
-    Args:
-        store: The store of the destination.
-        destination: The destination.
-        most: Maximum number of jobs.
+    """Return up to ``most`` jobs that were committed or aborted last, latest first. Reads only.
 
     Raises:
         InvalidRecord: An entry of the log is damaged.
@@ -191,13 +179,7 @@ def latest_endings(store: ObjectStore, destination: Destination, most: int) -> l
 
 
 def ended_summary(entry: Entry, now: float | None) -> JobSummary:
-    """Return the summary of a job that has ended and is cleaned up.
-
-    Args:
-        entry: Its entry in the log.
-        now: The store's time, in seconds since the epoch; None if unknown.
-
-    """
+    """Return the summary of a job that has ended and is cleaned up, at the store's time, if that is known."""
     manifest = Manifest.of(entry) if entry.commit is not None else None
     assert entry.job_id is not None
     return JobSummary(
@@ -319,15 +301,9 @@ def pending_uploads(
     most: int | None = None,
     threads: int = 16,
 ) -> Iterator[UploadSummary]:
-    """Yield every pending upload below a destination, with the job that claims it. Reads only.
+    """Yield up to ``most`` pending uploads below a destination, with the jobs that claim them. Reads only.
 
-    Args:
-        store: The store of the destination.
-        destination: The destination.
-        staging_root: Second directory to search for staging folders.
-        measure: Whether to list each upload's parts: one request per upload and 1,000 parts.
-        most: Maximum number of uploads, in the store's order; None for all.
-        threads: Concurrent requests; 0 sends them in the caller's thread.
+    To ``measure`` lists each upload's parts: one request per upload and 1,000 parts.
 
     Raises:
         S3CommitError: A request failed.

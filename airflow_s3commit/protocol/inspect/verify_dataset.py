@@ -101,14 +101,7 @@ class FileDifferences(Plain, Struct, kw_only=True):
         return not self.missing_count and not self.changed_count
 
     def add(self, home: Destination, differences: Iterable[Difference], table: Table) -> None:
-        """Count what differs.
-
-        Args:
-            home: The destination.
-            differences: The files that differ from what was committed.
-            table: The table, read after the files were looked at: it tells which of them are still needed.
-
-        """
+        """Count what differs, by a table that was read after the files: it tells which are still needed."""
         for key, number, change in differences:
             if not table.can_restore(partition_of(home.relative(key) or ""), number):
                 self.removed += 1
@@ -188,12 +181,7 @@ class ExpectedFiles:
         return int(self._rows.execute("SELECT count(*) FROM file WHERE number > 0").fetchone()[0])
 
     def compare(self, batch: list[ObjectInfo]) -> list[tuple[ObjectInfo, ExpectedFile | None]]:
-        """Compare listed objects with the files that must be there; return the others, and what is known.
-
-        Args:
-            batch: Objects that were not compared before.
-
-        """
+        """Compare listed objects with the files that must be there; return the others, and what is known."""
         found = [(info, self._pop(info.key)) for info in batch]
         pairs = [(info, file) for info, file in found if file is not None and file.number > 0]
         self._add(_compare(self._context, pairs, self._report))

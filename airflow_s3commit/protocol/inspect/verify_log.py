@@ -159,12 +159,7 @@ class LogCheck:
         return self._checkpointed(generation)
 
     def compare_lists(self, read: Collection[int]) -> None:
-        """Compare lists of files that are objects with the SHA-256 in their entries.
-
-        Args:
-            read: The commits whose lists the caller reads, which compares them too.
-
-        """
+        """Compare lists of files with the SHA-256 in their entries, but for commits that the caller reads."""
         others = (source for number, source in self._lists.items() if number not in read)
         for source, files in each_list(FileSummary, self.store, self.destination, others):
             try:

@@ -219,12 +219,7 @@ class _Comparison:
         self._expected.close()
 
     def run(self, step: Callable[[int], None]) -> None:
-        """Compare everything.
-
-        Args:
-            step: Called with the number of objects that were compared.
-
-        """
+        """Compare everything."""
         self._read_lists()
         compared = 0
         for batch in in_batches(data_objects(self._context, None), BATCH):

@@ -176,14 +176,7 @@ def _take_record(store: ObjectStore, found: Found, read: Fetched | InvalidRecord
 def find_end(store: ObjectStore, found: Found, newest: Entry | None) -> None:
     """Find the entry that ended a job: the newest of the log, which alone may lack its receipt, or that.
 
-    Args:
-        store: The store of the destination.
-        found: The job; its record was read before the log.
-        newest: The newest entry; None without a log.
-
-    Raises:
-        S3CommitError: A request failed.
-
+    Before: the job's record was read, then the newest entry; None without a log.
     """
     home = found.layout.destination
     try:

@@ -127,7 +127,9 @@ def plan_rollback(context: JobContext, to: int, seen: int | None = None) -> Chan
     return change
 
 
-def roll_back(context: JobContext, to: int, *, retain: str = "0s", seen: int | None = None) -> Entry | None:
+def roll_back(
+    context: JobContext, to: int, *, retain: str = "0s", seen: int | None = None, dry_run: bool = False
+) -> tuple[Change, Entry | None]:
     """Make the table what it was at an older generation, by a commit of its own.
 
     Args:
@@ -135,9 +137,10 @@ def roll_back(context: JobContext, to: int, *, retain: str = "0s", seen: int | N
         to: The generation.
         retain: How long the files that leave the table stay in place, as a job's option.
         seen: The newest generation that the caller knows; None for any.
+        dry_run: Only look what would change.
 
     Returns:
-        The commit's entry; None if the table is already so.
+        What changes, and the commit's entry; None without one: for a dry run, or if the table is already so.
 
     Raises:
         NoSuchKey: There is no such generation.
@@ -148,21 +151,10 @@ def roll_back(context: JobContext, to: int, *, retain: str = "0s", seen: int | N
         Unavailable: Other entries came first a hundred times. Nothing was changed: run it again.
 
     """
+    options = JobOptions(conflict_mode="replace", retain=retain)
     change = plan_rollback(context, to, seen)
-    return enter_rollback(context, change, JobOptions(conflict_mode="replace", retain=retain))
-
-
-def enter_rollback(context: JobContext, change: Change, options: JobOptions) -> Entry | None:
-    """Commit a rollback that was planned. Arguments, results and errors as for `roll_back`.
-
-    Args:
-        context: A new job of the destination, with an id that nobody has used.
-        change: What `plan_rollback` returned.
-        options: Options of the commit.
-
-    """
-    if not change.restores:
-        return None
+    if dry_run or not change.restores:
+        return change, None
     with naming(context, f"rollback to generation {change.to}"):
         with aborting_unbegun(context):
             stored = set_up(context, options, {})
@@ -195,7 +187,7 @@ def enter_rollback(context: JobContext, change: Change, options: JobOptions) -> 
             raise DestinationChanged(f"{context.name} was aborted by another process; nothing was changed")
         finish(context, end)
         logger.info("%s: rolled back to %d, generation %d", end.destination, change.to, end.number)
-        return end
+        return change, end
 
 
 def _commit(table: Table, change: Change, options: JobOptions) -> Commit:

@@ -45,11 +45,9 @@ class Left:
 
 
 def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
-    """List what is left of jobs at a destination, then read how far they are.
+    """List what is left of jobs at a destination, and in stagings below other roots; read how far they are.
 
-    Args:
-        context: A job of the destination with an id that nobody uses.
-        roots: Other directories with stagings of its jobs.
+    The context is of a job of the destination with an id that nobody uses.
 
     Raises:
         InvalidRecord: An entry of the log is damaged.
@@ -69,11 +67,7 @@ def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
 def judge(found: Found, now: float, older_than: float) -> tuple[Action | None, str]:
     """Return what to do with what is left of a job, or None to leave it, and why.
 
-    Args:
-        found: What there is of it.
-        now: The store's time, in seconds since the epoch.
-        older_than: Seconds without a sign of life after which a job that has not ended is dead.
-
+    At the store's time a job that has not ended is dead after ``older_than`` seconds without a sign of life.
     """
     silent, end = f"its last sign of life was {found.silent(now):.0f} s ago", found.end
     if found.problem:
@@ -93,15 +87,9 @@ def judge(found: Found, now: float, older_than: float) -> tuple[Action | None, s
 
 
 def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
-    """End a job that is not to be left, or do again what follows its end. Repeatable.
+    """End a job that is not to be left, or do again what follows its end; return what an abort has removed.
 
-    Args:
-        context: As for `find_left`.
-        found: What is left of the job.
-        why: The reason of an abort, for the log.
-
-    Returns:
-        What an abort has removed; nothing for a commit.
+    Repeatable. The context is as for `find_left`; ``why`` is the reason of an abort, for the log.
 
     Raises:
         AlreadyCommitted: A commit came in between, and wins: its job is finished the next time.

@@ -109,14 +109,8 @@ def apply_sweep(
 ) -> SweepReport:
     """Remove the items of a plan that have not changed since. Repeatable with the same plan.
 
-    Errors of removals are not raised but added to the report, so that one failure does not stop the rest.
-
-    Args:
-        store: The store of the destination.
-        plan: The plan.
-        clock: Source of time for records.
-        new_id: Source of nonces for records.
-        threads: Concurrent requests; 0 sends them in the caller's thread.
+    Errors of removals are not raised but added to the report, so that one failure does not stop the rest. The
+    other arguments are those of `sweep`.
 
     Raises:
         S3CommitError: The destination could not be read.

@@ -62,8 +62,8 @@ def plan_sweep(
         destination: The destination.
         older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
             any job waits for its commit.
-        staging_roots: Directories with stagings of its jobs that are not below the destination. A job's own
-            record names its staging; only what outlived that record is found by these alone.
+        staging_roots: Directories with stagings of its jobs that are not below the destination: what outlived
+            its job's record is found by these alone.
         threads: Concurrent requests; 0 sends them in the caller's thread.
 
     Raises:

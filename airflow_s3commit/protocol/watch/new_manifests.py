@@ -43,10 +43,14 @@ class Snapshot:
         destination: The dataset.
         depth: How many commits to know at most.
 
+    Attributes:
+        marker: Where there is no log, what ``_SUCCESS`` says, or why it cannot be read.
+
     """
 
     def __init__(self, store: ObjectStore, destination: Destination, *, depth: int = 100) -> None:
         self.destination = destination
+        self.marker: SuccessData | NoSuchKey | InvalidRecord | None = None
         self._depth = depth
         self._store = store
         self._looks = 0
@@ -58,31 +62,38 @@ class Snapshot:
         self._older: Iterator[Read] = iter(())
         #: How each job that somebody asked for has ended; None if it has not.
         self._ends: dict[str, Entry | None] = {}
-        self._success: SuccessData | S3CommitError | None = None
 
     def refresh(self) -> None:
         """Read what is new in the log.
 
         Never raises: until the next refresh, every call that needs what could not be read raises the error.
         """
-        self._failure, self._success = None, None
+        self._failure = None
         self._looks += 1
         try:
             if not self._goes_on():
-                self._newest, self._commits, self._older, self._ends = None, [], iter(()), {}
-                read = newest_entry(self._store, self.destination)
-                if read is not None:
-                    self._older = entries_before(self._store, self.destination, read, at_once=_AT_ONCE)
-                    self._take(read)
+                self._begin()
         except S3CommitError as error:
             self._failure = error
+
+    def _begin(self) -> None:
+        store, home = self._store, self.destination
+        self._newest, self._commits, self._older, self._ends = None, [], iter(()), {}
+        read = newest_entry(store, home)
+        if read is not None:
+            self._older = entries_before(store, home, read, at_once=_AT_ONCE)
+            self._take(read)
+            return
+        try:
+            self.marker = read_success(store, home)
+        except (NoSuchKey, InvalidRecord) as error:
+            self.marker = error
 
     def newest(self) -> Iterator[Manifest]:
         """Yield the newest commits of jobs; reads older entries of the log only as the caller goes on.
 
         Raises:
-            InvalidRecord: An entry is damaged or missing.
-            S3CommitError: A request failed.
+            S3CommitError: What the refresh raised; or an older entry cannot be read.
 
         """
         self._raise_failure()
@@ -104,8 +115,7 @@ class Snapshot:
         """Return the entry that ended a job; None if the job has not ended.
 
         Raises:
-            InvalidRecord: The id is not valid, or a record is damaged.
-            S3CommitError: A request failed.
+            S3CommitError: What the refresh raised; or the id is not valid, or the receipt cannot be read.
 
         """
         self._raise_failure()
@@ -116,32 +126,9 @@ class Snapshot:
             self._ends[job_id] = newest if is_newest else find_receipt(self._store, self.destination, job_id)
         return self._ends[job_id]
 
-    def success(self) -> SuccessData:
-        """Return what ``_SUCCESS`` says. It is read once a refresh at most, and only for who asks.
-
-        Raises:
-            NoSuchKey: It does not exist.
-            InvalidRecord: It is empty, truncated, or no marker.
-            S3CommitError: The request failed.
-
-        """
-        if self._success is None:
-            try:
-                self._success = read_success(self._store, self.destination)
-            except S3CommitError as error:
-                self._success = error
-        if isinstance(self._success, S3CommitError):
-            raise self._success.with_traceback(None)
-        return self._success
-
     @property
     def has_log(self) -> bool:
-        """Whether there is a log.
-
-        Raises:
-            S3CommitError: A request failed.
-
-        """
+        """Whether there is a log. Raises what the refresh did."""
         self._raise_failure()
         return self._newest is not None
 
@@ -225,9 +212,7 @@ class ManifestFeed:
 
         Raises:
             InvalidRecord: An entry of the log is damaged.
-            NoSuchBucket: The destination's bucket does not exist.
-            AccessDenied: The credentials may not read the destination.
-            S3CommitError: Another request failed.
+            S3CommitError: A request failed.
 
         """
         store, home = self._store, self._destination

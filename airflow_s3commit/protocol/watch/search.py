@@ -6,12 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
+from msgspec import Struct
 
 from airflow_s3commit._format import moment
 from airflow_s3commit.exceptions import (
@@ -23,6 +23,7 @@ from airflow_s3commit.exceptions import (
     Refused,
     Unavailable,
 )
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.manifest import Manifest
@@ -79,8 +80,7 @@ def outcome_of(error: Exception) -> Outcome:
     return "unavailable" if isinstance(error, Unavailable) else "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Criteria:
+class Criteria(Plain, Struct, frozen=True, kw_only=True):
     """Conditions that a manifest must all meet.
 
     Attributes:
@@ -93,10 +93,10 @@ class Criteria:
     """
 
     job_id: str | None = None
-    context: Mapping[str, str] = field(default_factory=dict)
+    context: dict[str, str] = {}
     newer_than: float | None = None
     min_files: int = 0
-    partitions: frozenset[str] = frozenset()
+    partitions: list[str] = []
 
     @classmethod
     def of(
@@ -111,13 +111,7 @@ class Criteria:
     ) -> Criteria:
         """Build criteria from user input, in which rendered templates may be text in place of other types.
 
-        Args:
-            job: A job reference or a job id.
-            run_id: The Airflow run that committed.
-            context: Further entries of the job's context.
-            newer_than: A datetime or ISO 8601 text; UTC without a time zone.
-            partitions: One partition or several.
-            min_files: Minimum number of files.
+        A job is given by its reference or its id, and a time without a zone is in UTC.
 
         Raises:
             ValueError: A condition is given but empty, as a template without a value renders: without it any
@@ -148,17 +142,8 @@ class Criteria:
             context=facts,
             newer_than=_seconds(newer_than),
             min_files=int(min_files or 0),
-            partitions=frozenset(check_partition_names(names or (), "the condition partitions")),
+            partitions=sorted({*check_partition_names(names or (), "the condition partitions")}),
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the criteria as JSON values, from which `from_dict` restores them in another process."""
-        return {**asdict(self), "partitions": sorted(self.partitions)}
-
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> Criteria:
-        """Build criteria from the result of `to_dict`."""
-        return cls(**{**mapping, "partitions": frozenset(mapping.get("partitions", ()))})
 
     def unmet(self, manifest: Manifest) -> list[str]:
         """Return the conditions that a manifest does not meet: what each wants, and what was found."""
@@ -267,10 +252,6 @@ class ManifestSearch:
 
     The commit that matches need not be the last one, so the search looks at the newest ones. A commit never
     changes: each is judged once.
-
-    Args:
-        criteria: What the manifest must meet.
-
     """
 
     def __init__(self, criteria: Criteria) -> None:
@@ -279,14 +260,10 @@ class ManifestSearch:
         self._judged: dict[str, list[str]] = {}
 
     def look(self, view: Snapshot) -> SearchResult:
-        """Search a snapshot once. Repeatable.
-
-        Args:
-            view: Snapshot of the destination, always the same one; refresh it between two searches.
+        """Search a snapshot once, always the same one; refresh it between two searches. Repeatable.
 
         Raises:
-            NoSuchBucket: The destination's bucket does not exist.
-            AccessDenied: The credentials may not read the destination.
+            S3CommitError: What the refresh raised, unless a record was damaged; or another request failed.
 
         """
         try:
@@ -336,15 +313,13 @@ def _without_commits(view: Snapshot) -> SearchResult:
     where = view.where()
     if view.has_log:
         return SearchResult(None, f"no commit in {where} yet", "absent")
-    outcome: Outcome = "foreign"
-    try:
-        view.success()
-        says = "_SUCCESS is of another S3A committer"
-    except NoSuchKey:
+    marker = view.marker
+    if marker is None or isinstance(marker, NoSuchKey):
         return SearchResult(None, f"no {where} yet", "absent")
-    except InvalidRecord as error:
-        says, outcome = str(error), "empty" if isinstance(error, ForeignRecord) else _damage(error)
-    return SearchResult(None, f"no {where}, and {says}", outcome)
+    if isinstance(marker, InvalidRecord):
+        outcome: Outcome = "empty" if isinstance(marker, ForeignRecord) else _damage(marker)
+        return SearchResult(None, f"no {where}, and {marker}", outcome)
+    return SearchResult(None, f"no {where}, and _SUCCESS is of another S3A committer", "foreign")
 
 
 def _damage(error: InvalidRecord) -> Outcome:
@@ -415,13 +390,7 @@ _GUARD = threading.Lock()
 
 
 def shared_poller(key: Hashable, open_view: Callable[[], Snapshot]) -> SharedPoller:
-    """Return the running event loop's poller for a key; create it if there is none.
-
-    Args:
-        key: The destination, with all settings of its connection.
-        open_view: Creates the snapshot of a new poller.
-
-    """
+    """Return the running event loop's poller for a key, which has all settings that matter; or create it."""
     with _GUARD:
         pollers = _POLLERS.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
         poller = pollers.get(key)
