@@ -65,6 +65,12 @@ def several(count: int, noun: str) -> str:
     return f"{number(count)} {noun}{'' if count == 1 else 's'}"
 
 
+def shortened(names: list[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown  # noqa: PLR2004
+
+
 @or_unknown
 def size(count: float | None) -> str:
     """Return a number of bytes as ``1.5 GiB``; a question mark for None."""

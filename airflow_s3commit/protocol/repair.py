@@ -135,7 +135,8 @@ def repair(
 
 def _checked(context: JobContext, step: Callable[[int], None]) -> LogCheck:
     check = LogCheck(context.store, context.layout.destination, step).read()
-    check.compare_lists(())
+    for _ in check.files():
+        pass
     return check
 
 

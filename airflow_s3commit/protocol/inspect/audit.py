@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from airflow_s3commit._format import shortened
 from airflow_s3commit.exceptions import AuditFailed, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.model.codec import Count, Plain
 from airflow_s3commit.protocol.model.destination import Destination
@@ -21,6 +22,8 @@ from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.store.base import ObjectStore
 
 _Ratio = Annotated[float, Meta(ge=0)]
+
+_ROOT = "the root"
 
 #: The commit to compare with: its manifest, or the error if it cannot be read, or None without one.
 CommitBefore: TypeAlias = Manifest | S3CommitError | None
@@ -203,15 +206,15 @@ def _sizes(counts: Counts, rules: AuditRules) -> Iterator[AuditCheck]:
 
 
 def _partitions(partitions: Mapping[str, Counts], rules: AuditRules) -> Iterator[AuditCheck]:
-    present = {partition_form(name): name for name, counts in partitions.items() if counts.files}
-    expected = {partition_form(name): name for name in rules.partitions}
+    present = {partition_form(name): name or _ROOT for name, counts in partitions.items() if counts.files}
+    expected = {partition_form(name): name or _ROOT for name in rules.partitions}
     if expected:
         missing = sorted(expected[form] for form in expected.keys() - present)
-        found = f"no data for {_shortened(missing)}" if missing else "data for all of them"
-        yield _check("partitions", not missing, _shortened(sorted(expected.values())), found)
+        found = f"no data for {shortened(missing)}" if missing else "data for all of them"
+        yield _check("partitions", not missing, shortened(sorted(expected.values())), found)
     if rules.only_partitions:
         others = sorted(present[form] for form in present.keys() - expected)
-        found = f"data for {_shortened(others)}" if others else "no other partitions"
+        found = f"data for {shortened(others)}" if others else "no other partitions"
         yield _check("only_partitions", not others, "no other partitions", found)
 
 
@@ -293,15 +296,10 @@ def _comparable_rows(sealed: SealReference, before: Manifest) -> tuple[int | Non
         Counts.total(partitions[name].without_columns() for name in shared).rows
         for partitions in (sealed.partitions, before.partitions)
     )
-    return rows, earlier, f" in {_shortened(sorted(shared))}"
+    return rows, earlier, f" in {shortened(sorted(name or _ROOT for name in shared))}"
 
 
 def _check(name: str, passed: bool, expected: str, found: object) -> AuditCheck:
     return AuditCheck(
         check=name, passed=passed, expected=expected, found="unknown" if found is None else str(found)
     )
-
-
-def _shortened(names: list[str]) -> str:
-    shown = ", ".join(name or "the root" for name in names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown  # noqa: PLR2004

@@ -8,7 +8,7 @@ after the log, and the log again before anything is said to be wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec import UNSET, Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
-from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest, sha256
+from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, Line, decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import Position
@@ -63,14 +63,15 @@ class LogFinding(Struct, frozen=True, kw_only=True):
     remedy: str
 
 
+class ListedFile(FileSummary, frozen=True, kw_only=True, gc=False):
+    """What a comparison needs of a committed file."""
+
+    etag: Line = ""
+    upload: Line = ""
+
+
 class Ending(NamedTuple):
-    """How a job has ended.
-
-    Attributes:
-        number: Number of its entry.
-        is_commit: Whether it is committed; otherwise it is aborted.
-
-    """
+    """How a job has ended: the number of its entry, and whether that is a commit."""
 
     number: int
     is_commit: bool
@@ -92,6 +93,7 @@ class LogCheck:
         open: The jobs with records of their own, as they were after the log was read.
         unfinished: The jobs that have ended, and that may not be cleaned up yet: those that had a record of
             their own after the log was read, and those that ended later.
+        unread: The commits whose lists of files cannot be read, once `files` has read them.
         marked: The newest entry that touched each partition, of those that have had a marker.
         findings: What is wrong.
 
@@ -105,6 +107,7 @@ class LogCheck:
     ended: dict[str, Ending] = field(default_factory=dict)
     open: dict[str, Found] = field(default_factory=dict)
     unfinished: dict[str, Ending] = field(default_factory=dict)
+    unread: set[int] = field(default_factory=set)
     marked: dict[str, int] = field(default_factory=dict)
     findings: list[LogFinding] = field(default_factory=list)
     _digests: dict[int, str] = field(default_factory=dict)
@@ -158,23 +161,31 @@ class LogCheck:
             raise NoSuchKey(f"{where} has no generation {generation}: the newest entry is {self.head}")
         return self._checkpointed(generation)
 
-    def compare_lists(self, read: Collection[int]) -> None:
-        """Compare lists of files with the SHA-256 in their entries, but for commits that the caller reads."""
-        others = (source for number, source in self._lists.items() if number not in read)
-        for source, files in each_list(FileSummary, self.store, self.destination, others):
-            try:
-                for _ in files:
-                    pass
-            except InvalidRecord as error:
-                self.add_list(source.number, str(error))
+    def files(self, more: Mapping[int, Source] = {}) -> Iterator[tuple[Source, ListedFile]]:
+        """Yield the files of every commit with a list of its own, and of ``more`` commits; compare the lists.
 
-    def add_list(self, number: int, problem: str) -> None:
+        Also those that the table no longer needs.
+        """
+        sources = {**self._lists, **more}
+        for source, files in each_list(ListedFile, self.store, self.destination, sources.values()):
+            count, counted = 0, sum(one.files for one in source.partitions.values())
+            try:
+                for file in files:
+                    count += 1
+                    yield source, file
+                if source.partitions and count != counted:
+                    raise InvalidRecord(f"lists {count} files; entry {source.number} counts {counted}")
+            except InvalidRecord as error:
+                self.unread.add(source.number)
+                self._add_list(source.number, str(error))
+
+    def _add_list(self, number: int, problem: str) -> None:
         """Add a finding about the list of files of a commit, unless there is one."""
         source = self._lists.get(number)
         key = entry_key(self.destination, number)
         key = key if source is None else key_with_list(self.destination, source)
         if not any(one.where.endswith(key) for one in self.findings):
-            self._add(key, problem, NO_LIST)
+            self._add(key, problem, _NO_LIST)
 
     def _read_entries(self) -> None:
         """Read all entries, and add them up."""
@@ -238,7 +249,7 @@ class LogCheck:
         if commit.within is UNSET:
             self._lists[entry.number] = Source(entry.number, entry.job_id, commit.files_sha256, False, {})
         elif sha256(b"".join(bytes(line) + b"\n" for line in commit.within)) != commit.files_sha256:
-            self.add_list(entry.number, "has another list of files within than it names")
+            self._add_list(entry.number, "has another list of files within than it names")
 
     def _applied(self, table: Table | None, read: Read) -> Table | None:
         """Return a table after an entry; None if the entry cannot follow, or there was none before."""
@@ -371,7 +382,7 @@ def _touched(commit: Commit) -> set[str]:
 _NO_ENTRY = "restore it from a version of the object or a backup: until then nobody can commit"
 _COPY = "remove _s3commit/ from the copy: its next job lists the files and begins a log"
 _CUT = "compare the log with a backup: entries are gone, or another log was put in its place"
-NO_LIST = "restore it from a version of the object or a backup, or let a job replace its partitions"
+_NO_LIST = "restore it from a version of the object or a backup, or let a job replace its partitions"
 _CHECKPOINT = "run s3commit repair; readers pass it over"
 _CHECKPOINT_READ = "run s3commit repair; until then readers believe it"
 _RECEIPT = "run s3commit repair: late tasks and setups of the job go by it"

@@ -26,14 +26,11 @@ from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.records import exists
-from airflow_s3commit.protocol.model.codec import Line
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, job_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.table import Pieces, Source, Table
-from airflow_s3commit.protocol.steps.files import each_list
+from airflow_s3commit.protocol.model.table import Left, Pieces, Source, Table
 from airflow_s3commit.protocol.steps.fold import what_left
-from airflow_s3commit.protocol.steps.lists import FileSummary
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
@@ -188,11 +185,6 @@ def verify_table(
     return report
 
 
-class _ListedFile(FileSummary, frozen=True, kw_only=True, gc=False):
-    etag: Line = ""
-    upload: Line = ""
-
-
 #: Stands for the commit of files that a job at work is about to delete. Other files that are not in the table
 #: and may be there, those of later commits and retained ones, have their commit's number below zero.
 _DOOMED = 0
@@ -211,8 +203,6 @@ class _Comparison:
         self._context = JobContext(log.store, Layout.of(log.destination, OLDER_DATA))
         self._expected = ExpectedFiles(self._context, report, self._newest)
         self._unowned: dict[str, str] = {}
-        #: Commits whose lists cannot be read.
-        self._unread: set[int] = set()
 
     def close(self) -> None:
         """Delete what is on disk."""
@@ -232,59 +222,43 @@ class _Comparison:
         log, table = self._log, self._table
         newest = log.newest or table
         self._unowned = newest.unowned_in_place()
-        read = self._add_files(table.sources, table.live, int)
-        self._report.generation, self._report.files = table.generation, self._expected.count()
+        sources: dict[int, Source] = {}
+        numbers: dict[tuple[str, int], int] = {}
+
+        def expect(pieces: Pieces, known: Mapping[int, Source], number_of: Callable[[int], int]) -> None:
+            sources.update(known)
+            for name, commits in pieces.items():
+                for one in commits:
+                    numbers.setdefault((name, one), number_of(one))
+
+        expect(table.live, table.sources, int)
         for pieces in (newest.live, *(one.pieces for one in (newest.retained | newest.freed).values())):
-            others = {
-                name: {*numbers}.difference(table.live.get(name, ())) for name, numbers in pieces.items()
-            }
-            read |= self._add_files(newest.sources, others, lambda number: -number)
-        log.compare_lists(read)
+            expect(pieces, newest.sources, lambda number: -number)
         for ending in log.unfinished.values():
-            if ending.is_commit:
-                self._add_doomed(ending.number)
+            if ending.is_commit and (left := self._taken_by(ending.number)) is not None:
+                expect(left.pieces, left.sources, lambda _: _DOOMED)
+        for source, file in log.files(sources):
+            number = numbers.get((partition_of(self._home.relative(file.key) or ""), source.number))
+            if number is not None:
+                self._expected.add(file.key, ExpectedFile(file.size, file.etag, file.upload, number))
+        self._report.generation, self._report.files = table.generation, self._expected.count()
 
     def _newest(self) -> Table:
         """Return the newest table, with the commits that came meanwhile."""
         self._log.catch_up()
         return self._log.newest or self._table
 
-    def _add_doomed(self, number: int) -> None:
-        """Add what an unfinished commit has taken, and perhaps not deleted yet."""
+    def _taken_by(self, number: int) -> Left | None:
+        """Return what an unfinished commit took and perhaps has not deleted; add what was in no table."""
         try:
             left = what_left(self._log.store, self._home, number)
         except InvalidRecord as error:
             logger.warning("what entry %d took is not known: %s", number, error)
-            return
-        self._add_files(left.sources, left.pieces, lambda _: _DOOMED)
+            return None
         commit = read_entry(self._log.store, self._home, number).entry.commit
         for one in commit.unowned if commit is not None else ():
             self._expected.add(one.key, ExpectedFile(one.size, one.etag, "", _DOOMED))
-
-    def _add_files(
-        self, sources: Mapping[int, Source], pieces: Pieces, number_of: Callable[[int], int]
-    ) -> set[int]:
-        """Add the files of some pieces of a table; return the commits whose lists were read."""
-        partitions: dict[int, set[str]] = {}
-        for name, numbers in pieces.items():
-            for one in numbers:
-                partitions.setdefault(one, set()).add(name)
-        wanted = (sources[one] for one in sorted(partitions))
-        for source, listed in each_list(_ListedFile, self._log.store, self._home, wanted):
-            names, count = partitions[source.number], 0
-            try:
-                for file in listed:
-                    if self._partition(file.key) in names:
-                        count += 1
-                        expected = ExpectedFile(file.size, file.etag, file.upload, number_of(source.number))
-                        self._expected.add(file.key, expected)
-                counted = sum(source.partitions[name].files for name in names)
-                if count != counted:
-                    raise InvalidRecord(f"lists {count} files; entry {source.number} counts {counted}")
-            except InvalidRecord as error:
-                self._unread.add(source.number)
-                self._log.add_list(source.number, str(error))
-        return {*partitions}
+        return left
 
     def _judge(self, beside: list[tuple[ObjectInfo, ExpectedFile | None]]) -> None:
         """Count objects that are not in the table by what the log says of them and of their jobs."""
@@ -307,7 +281,7 @@ class _Comparison:
                 report.later += 1
             elif ending is not None and owner in log.unfinished:
                 report.removed += 1
-            elif ending is not None and ending.number not in self._unread:
+            elif ending is not None and ending.number not in log.unread:
                 report.leftover_count += 1
                 _name(report.leftovers, found)
             elif owner in alive or (owner is None and self._is_adopting):
@@ -329,9 +303,6 @@ class _Comparison:
     def _is_adopting(self) -> bool:
         """Whether a job is at work whose files Hadoop named: their names do not tell them from others."""
         return any(job.record is not None and job.record.adopted for job in self._log.open.values())
-
-    def _partition(self, key: str) -> str:
-        return partition_of(self._home.relative(key) or "")
 
 
 def _name(names: list[Beside], found: Beside) -> None:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import msgspec
 from msgspec import Struct
 
-from airflow_s3commit._format import moment
+from airflow_s3commit._format import moment, shortened
 from airflow_s3commit.exceptions import (
     AccessDenied,
     ForeignRecord,
@@ -158,7 +158,7 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
         missing = sorted(name for name in self.partitions if partition_form(name) not in forms)
         if missing:
             there = sorted(name or "the root" for name in manifest.partitions) or ["no files"]
-            unmet.append(f"partitions: wanted {_shortened(missing)}, found {_shortened(there)}")
+            unmet.append(f"partitions: wanted {shortened(missing)}, found {shortened(there)}")
         if self.newer_than is not None and manifest.committed <= self.newer_than * 1000:
             newer_than = moment(round(self.newer_than * 1000))
             unmet.append(
@@ -178,11 +178,6 @@ def _text(name: str, value: Any) -> str:
         f"the condition {name} is {value!r}, which is not text; native rendering turns text such as 20130101"
         " into a number"
     )
-
-
-def _shortened(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown  # noqa: PLR2004
 
 
 def _is_empty(value: Any) -> bool:
