@@ -45,13 +45,6 @@ class Authority:
         self.file = folder / "authority.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    @property
-    def subject_hash(self) -> str:
-        """The name, without its ending, under which OpenSSL looks for it in a folder."""
-        # It hashes the name in lower case, which ours is, without the two bytes that frame it.
-        digest = hashlib.sha1(self._name.public_bytes()[2:], usedforsecurity=False).digest()
-        return digest[3::-1].hex()
-
     def certificate(self, address: str = _HOST) -> Path:
         """Return a file with a certificate for an address, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,17 +123,6 @@ class TestTrust:
             authorities = store._curl._settings.authorities
             assert authorities is not None
             assert "BEGIN CERTIFICATE" in Path(authorities).read_text()
-
-
-def test_a_folder_of_authorities(authority: Authority, server: FaultServer, tmp_path: Path) -> None:
-    """If ``verify`` is a folder, libcurl trusts the authorities there, and no others."""
-    folder = tmp_path / "authorities"
-    folder.mkdir()
-    with door_to(server, authority.certificate()) as door:
-        config = replace(server.config, endpoint_url=door.endpoint_url, verify=str(folder))
-        assert isinstance(completed(config, "curl"), StoreRejected)
-        shutil.copy(authority.file, folder / f"{authority.subject_hash}.0")
-        assert completed(config, "curl") == "e-1"
 
 
 def test_connections_are_kept(authority: Authority, server: FaultServer) -> None:

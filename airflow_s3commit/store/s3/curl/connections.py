@@ -12,16 +12,12 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from ssl import CertificateError
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pycurl
-from botocore.exceptions import ConnectionClosedError, EndpointConnectionError, ReadTimeoutError, SSLError
 from botocore.httpsession import get_cert_path
 
-from airflow_s3commit.store.s3.curl.decoding import Response
+from airflow_s3commit.store.s3.curl.messages import Response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,17 +27,12 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.s3.curl.endpoints import Endpoint
 
-NOT_TRUSTED = frozenset({pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE})
-
 #: Operations with a request body.
 WITH_BODY = frozenset({"CompleteMultipartUpload", "DeleteObjects"})
 
-#: Operations whose response headers are not needed, except Retry-After. They come by the thousand, and a
-#: callback per header line costs a thirtieth of the whole request.
+#: Operations whose response headers are not needed. They come by the thousand, and a callback per header line
+#: costs a thirtieth of the whole request.
 WITHOUT_HEADERS = frozenset({"CompleteMultipartUpload", "AbortMultipartUpload"})
-
-#: Bytes of a body that are read regardless of the limit: an error document is smaller.
-ERROR_BYTES = 16 * 1024
 
 #: The libcurl options that set the HTTP method, by S3's name of the operation.
 METHODS: dict[str, tuple[tuple[int, Any], ...]] = {
@@ -58,7 +49,7 @@ class ConnectionSettings:
     """How connections are made.
 
     Attributes:
-        authorities: File or folder with the authorities to trust; None not to check certificates.
+        authorities: File with the authorities to trust; None not to check certificates.
         connect_seconds: How long connecting may take.
         silent_seconds: How long a store may send nothing; some seconds more after a request with a body,
             because libcurl averages.
@@ -93,7 +84,6 @@ class Connection:
     """
 
     __slots__ = (
-        "_announced",
         "_body",
         "_head",
         "_size",
@@ -115,7 +105,7 @@ class Connection:
         self.keys: ReadOnlyCredentials | None = None
         self._head: list[bytes] = []
         self._body: list[bytes] = []
-        self._size = self._announced = 0
+        self._size = 0
         self.handle = handle = pycurl.Curl()
         for option, value in (*_options(settings), *METHODS[operation]):
             handle.setopt(option, value)
@@ -124,58 +114,31 @@ class Connection:
         # Only GETs are limited in size: a check per piece would cost each of a million completions.
         handle.setopt(pycurl.WRITEFUNCTION, self._keep if operation == "GetObject" else self._body.append)
 
-    def response(self) -> Response:
-        """Return the response, which is complete, and make room for the next one."""
+    def response(self, *, is_whole: bool) -> Response | None:
+        """Return the response, or None if it was cut off; make room for the next one."""
         head, body = self._head, self._body
-        response = Response(
-            self.handle.getinfo(pycurl.RESPONSE_CODE),
-            b"".join(head) if head else self._retry_after_header(),
-            body[0] if len(body) == 1 else b"".join(body),
-        )
-        self._clear()
+        response = None
+        if is_whole:
+            status = self.handle.getinfo(pycurl.RESPONSE_CODE)
+            response = Response(status, b"".join(head), body[0] if len(body) == 1 else b"".join(body))
+        elif self.handle.getinfo(pycurl.REQUEST_SIZE) == 0:
+            # No byte of the request was sent, on this connection or one tried before it.
+            response = Response(0, b"", b"")
+        head.clear()
+        body.clear()
+        self._size = 0
         return response
 
     def _keep(self, piece: bytes) -> int:
         """Buffer a piece of the body; return 0 beyond the limit, which makes libcurl end the transfer."""
-        if not self._size and self.limit is not None:
-            # Known before the first byte is kept: an object that is too long costs only its headers.
-            self._announced = _content_length(self._head)
+        if not self._size and self.limit is not None and _content_length(self._head) > self.limit:
+            # Before the first byte is kept: an object that is too long costs only its headers.
+            return 0
         self._size += len(piece)
-        if self._is_full():
+        if self.limit is not None and self._size > self.limit:
             return 0
         self._body.append(piece)
         return len(piece)
-
-    def _is_full(self) -> bool:
-        # An error document is read even where the limit is smaller.
-        size = max(self._size, self._announced)
-        return self.limit is not None and size > max(self.limit, ERROR_BYTES)
-
-    def _clear(self) -> None:
-        self._head.clear()
-        self._body.clear()
-        self._size = self._announced = 0
-
-    def _retry_after_header(self) -> bytes:
-        """Return the Retry-After that libcurl parsed, as a block of headers."""
-        seconds = self.handle.getinfo(pycurl.RETRY_AFTER)
-        return b"HTTP/1.1\r\nRetry-After: %d\r\n\r\n" % seconds if seconds else b""
-
-    def error(self, code: int, message: str) -> Response | Exception:
-        """Return the botocore error for a libcurl code, or the response that was cut off at its limit."""
-        if code == pycurl.E_WRITE_ERROR and self._is_full():
-            self._body.clear()
-            return self.response()
-        self._clear()
-        url = _origin(self.handle.getinfo(pycurl.EFFECTIVE_URL))
-        if code in NOT_TRUSTED:
-            return SSLError(endpoint_url=url, error=CertificateError("CERTIFICATE_VERIFY_FAILED"))
-        if self.handle.getinfo(pycurl.REQUEST_SIZE) == 0:
-            # No byte of the request was sent, on this connection or one tried before it.
-            return EndpointConnectionError(endpoint_url=url, error=message)
-        if code == pycurl.E_OPERATION_TIMEDOUT:
-            return ReadTimeoutError(endpoint_url=url, error=message)
-        return ConnectionClosedError(endpoint_url=url, error=message)
 
     def authorize(self, endpoint: Endpoint, keys: ReadOnlyCredentials, header: str | None) -> None:
         """Set the headers and credentials of the next requests; ``header`` is for the next one only."""
@@ -213,9 +176,6 @@ def _options(settings: ConnectionSettings) -> Iterator[tuple[int, Any]]:
     if settings.authorities is None:
         yield pycurl.SSL_VERIFYPEER, False
         yield pycurl.SSL_VERIFYHOST, 0
-    elif Path(settings.authorities).is_dir():
-        yield pycurl.CAPATH, settings.authorities
-        yield pycurl.CAINFO, None
     else:
         yield pycurl.CAINFO, settings.authorities
 
@@ -227,11 +187,6 @@ def _content_length(head: list[bytes]) -> int:
         if name.lower() == b"content-length" and value.strip().isdigit():
             return int(value)
     return 0
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
 
 
 #: The first libcurl whose signatures are known to equal botocore's.
@@ -333,8 +288,11 @@ class Connections:
         self._multi.add_handle(handle)
         self.in_flight += 1
 
-    def wait(self, seconds: float) -> list[tuple[Any, Response | Exception]]:
-        """Wait at most ``seconds`` for anything to happen; return the ended requests' tags and responses."""
+    def wait(self, seconds: float) -> list[tuple[Any, Response | None]]:
+        """Wait at most ``seconds`` for anything to happen; return the ended requests' tags and responses.
+
+        None stands for a response that did not come, or not whole.
+        """
         multi, idle = self._multi, self._idle_sockets
         if self._timer is not None:
             seconds = min(seconds, max(0.0, self._timer - time.monotonic()))
@@ -346,16 +304,16 @@ class Connections:
         if self._timer is not None and self._timer <= time.monotonic():
             self._timer = None
             multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
-        ended: list[tuple[Any, Response | Exception]] = []
+        ended: list[tuple[Any, Response | None]] = []
         left = self.in_flight
         while left:
             left, good, bad = multi.info_read()
             for handle in good:
                 connection = self._release(handle)
-                ended.append((connection.tag, connection.response()))
-            for handle, code, message in bad:
+                ended.append((connection.tag, connection.response(is_whole=True)))
+            for handle, _, _ in bad:
                 connection = self._release(handle)
-                ended.append((connection.tag, connection.error(code, message)))
+                ended.append((connection.tag, connection.response(is_whole=False)))
         return ended
 
     def close(self) -> None:

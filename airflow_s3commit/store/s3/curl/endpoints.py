@@ -17,10 +17,7 @@ from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
 from botocore.utils import get_environ_proxies
 
-from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.store.credentials import check_keys
-from airflow_s3commit.store.s3.errors import translate
-from airflow_s3commit.store.s3.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,22 +83,15 @@ class Endpoint:
     _signature: tuple[RequestSigner, str, str]
 
     def credentials(self) -> ReadOnlyCredentials | None:
-        """Return the client's credentials, renewed if they are about to expire.
-
-        None if it has none, or unusable ones: the client itself then reports it.
-
-        Raises:
-            BotoCoreError: They could not be loaded.
-            ClientError: The credentials service refused.
-
-        """
+        """Return the client's credentials, renewed if they are about to expire; None without usable ones."""
         signer, service, version = self._signature
-        auth: Any = signer.get_auth_instance(service, self.region, version)
-        found: ReadOnlyCredentials | None = auth.credentials
         try:
+            auth: Any = signer.get_auth_instance(service, self.region, version)
+            found: ReadOnlyCredentials | None = auth.credentials
             if found is not None:
                 check_keys(found.access_key, found.secret_key, found.token, "that the client found")
-        except AccessDenied:
+        except Exception:
+            # The client itself reports it.
             return None
         return found
 
@@ -130,11 +120,8 @@ class EndpointCache:
             pass
         try:
             endpoint = self._learn(bucket, operation)
-        except AccessDenied:
-            return None
-        except Exception as error:
+        except Exception:
             # No credentials, unusable ones, or an invalid name: the client itself reports it.
-            translate(error, Request(operation, bucket))
             return None
         self._known[bucket, operation] = endpoint
         return endpoint

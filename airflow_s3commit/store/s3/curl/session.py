@@ -160,28 +160,16 @@ class CurlSession:
         self._credentials: tuple[Endpoint, float, ReadOnlyCredentials | None] | None = None
 
     def route(self, bucket: str, operation: str) -> Route:
-        """Return where an operation is sent and how it is signed; None if only the client can send it.
-
-        Raises:
-            BotoCoreError: The credentials could not be loaded.
-            ClientError: The credentials service refused.
-
-        """
+        """Return where an operation is sent and how it is signed; None if only the client can send it."""
         endpoint = self.endpoints.find(bucket, operation)
-        keys = None if endpoint is None else self.credentials(endpoint)
+        keys = None if endpoint is None else self._keys(endpoint)
         return None if endpoint is None or keys is None else (endpoint, keys)
 
-    def credentials(self, endpoint: Endpoint, *, refresh: bool = False) -> ReadOnlyCredentials | None:
-        """Return the credentials to sign with; None if there are none.
-
-        Raises:
-            BotoCoreError: The credentials could not be loaded.
-            ClientError: The credentials service refused.
-
-        """
+    def _keys(self, endpoint: Endpoint) -> ReadOnlyCredentials | None:
+        """Return the credentials to sign with; None without usable ones, which the client then reports."""
         now = self.retry.clock.monotonic()
         cached = self._credentials
-        if cached is not None and cached[0] is endpoint and now < cached[1] and not refresh:
+        if cached is not None and cached[0] is endpoint and now < cached[1]:
             return cached[2]
         found = endpoint.credentials()
         if cached is not None and cached[2] == found:
