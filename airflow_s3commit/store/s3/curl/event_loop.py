@@ -53,7 +53,7 @@ T = TypeVar("T")
 def perform(session: CurlSession, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
     """Make many calls; see `ObjectStore.perform`.
 
-    Closing the iterator waits for the attempts in flight and retries none of them.
+    Closing the iterator draws no further call, and waits for those that were sent.
     """
     source = iter(calls)
     first = next(source, None)
