@@ -51,7 +51,8 @@ def test_an_abort_that_fails_is_reported_with_its_cause(lake: Lake, run: RunProg
     lake.store.rest()
     assert result.exit_code == 5
     assert "the parts are bad" in result.stderr
-    assert "is not undone (the store is gone" in result.stderr
+    assert "is not undone" in result.stderr
+    assert "Unavailable: the store is gone" in result.stderr
     assert "up to 2 files of it may be visible" in result.stderr
     assert "run the same command again" in result.stderr
     assert len(lake.data()) == 1

@@ -242,6 +242,24 @@ def test_what_is_sound_is_left_alone() -> None:
     assert table(lake) == {NEW, OLD2, named("dt=4/a", LAST)}
 
 
+def test_a_table_whose_columns_changed_once_stays_sound() -> None:
+    """Night after night nothing is wrong with it, before and after checkpoints, and nothing to repair."""
+    lake = Lake()
+    for night in range(2 * CHECKPOINT_EVERY):
+        job = lake.set_up(an_id(f"night {night}"))
+        with job.task_attempt("spark", "1", "00000", "1", threads=0, min_part_bytes=1) as attempt:
+            attempt.open("dt=1/a").close()
+            attempt.describe(1, "before" if night < CHECKPOINT_EVERY // 2 else "after")
+            task = attempt.commit()
+        job.seal_stage("spark", "1", [task])
+        job.seal()
+        job.commit()
+    assert len(lake.keys(f"{HOME}checkpoints/")) == 2
+    report = verify(lake.store, FLIGHTS, threads=0)
+    assert (report.sound, report.log) == (True, [])
+    assert repaired(lake).repaired == []
+
+
 def test_a_repaired_table_verifies() -> None:
     """After a repair the check of the whole table finds nothing wrong."""
     lake = filled()

@@ -120,10 +120,9 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
         OutcomeUnknown: A request failed. The job is aborted: run the step again.
 
     """
-    why = f" ({entry.why})" if entry.why else ""
     done = (
-        f"{context.name} is aborted{why}, as entry {entry.number} of the log, but not all of it is undone,"
-        " and some of its files may be visible"
+        f"{context.name} is aborted, as entry {entry.number} of the log, but not all of it is undone, and"
+        " some of its files may be visible"
     )
     with after_effect(done, "abort it again"):
         return _undo(context.in_staging(entry.staging), entry)

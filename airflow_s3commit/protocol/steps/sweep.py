@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.layout import Layout, owner_of
 from airflow_s3commit.protocol.steps.abort import abort, undo
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.found import Found, find_end, find_jobs
-from airflow_s3commit.protocol.steps.newest import newest_entry
+from airflow_s3commit.protocol.steps.log import Log
 from airflow_s3commit.protocol.steps.release import strays, written_here
 from airflow_s3commit.store.base import ObjectToDelete, Upload
 
@@ -56,10 +56,12 @@ def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
     store, home, left = context.store, context.layout.destination, Left()
     _list(context, left)
     left.jobs = find_jobs(store, home, (home, *roots), known=left.jobs)
-    newest = newest_entry(store, home)
-    left.has_log = newest is not None
+    # Entries are read by their keys: a listing that lags may show none.
+    log = Log(context)
+    log.read()
+    left.has_log = log.newest is not None
     for found in left.jobs.values():
-        find_end(store, found, newest.entry if newest is not None else None)
+        find_end(store, found, log.newest.entry if log.newest is not None else None)
         found.objects = list(written_here(context, found.job_id, found.objects))
     return left
 

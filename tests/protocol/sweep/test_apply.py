@@ -20,6 +20,7 @@ from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from airflow_s3commit.store.base import Upload
 from airflow_s3commit.testing.faulty_store import Crash, Effect, Fault, FaultyStore, StoreCall
 from tests.crash.faulty import FAULTS
+from tests.crash.late import LaggingLog
 from tests.protocol import building
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, an_id, named, once
 
@@ -221,6 +222,17 @@ def test_unclaimed_uploads_are_aborted_when_old(*, has_log: bool) -> None:
     left = {upload.upload_id: upload.key for upload in lake.store.list_uploads(BUCKET, "")}
     assert sorted(left.values()) == [f"{ROOT}dt=1/young.parquet", "flights10/x"]
     assert beside in left
+
+
+def test_a_listing_of_the_log_that_lags_hides_no_log() -> None:
+    """An upload with a job's id is aborted by an entry of the log, even where no listing shows one."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    lake.stray(named("dt=1/stray", THEIRS))
+    lake.store_clock.advance(2 * 86_400.0)
+    lake.sweep(LaggingLog(lake.store, listings=100, lacks=10))
+    assert lake.pending() == []
+    assert [entry.get("job_id") for entry in lake.entries()] == [None, OURS, THEIRS]
 
 
 def test_jobs_on_directories_above_and_below_keep_their_uploads() -> None:

@@ -1,0 +1,106 @@
+"""What ends a commit without its entry, and what becomes of the job then."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, JobClosed, Unavailable
+from airflow_s3commit.protocol.steps import log
+from airflow_s3commit.testing import StoreCall
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, Lake, an_id, named, once
+
+OLD = {"dt=1/old": b"old", "dt=2/old": b"old"}
+
+
+def _state(lake: Lake) -> str:
+    state = lake.job().state()
+    assert state is not None
+    return state.state
+
+
+def _rival(lake: Lake, name: str, path: str) -> None:
+    """Commit another job, unseen by what is set on the store."""
+    lake.store.rest()
+    lake.sealed({path: b"2"}, job_id=an_id(name), conflict_mode="append").commit()
+
+
+@each("path", ["dt=1/b", "dt=3/b"])
+@each("during", [False, True])
+def test_a_commit_takes_no_more_than_its_preview_has_shown(path: str, during: bool) -> None:
+    """A later commit to the same partitions refuses it, and one elsewhere does not; nothing is lost."""
+    lake = Lake()
+    lake.put(OLD)
+    job = lake.sealed({"dt=1/a": b"1"})
+    seen = job.preview().generation
+    if during:
+        lake.store.before = once("put", f"log/{2:020d}.json", lambda: _rival(lake, "rival", path))
+    else:
+        _rival(lake, "rival", path)
+    theirs = named(path, an_id("rival"))
+    if path.startswith("dt=3"):
+        job.commit(generation=seen)
+        assert lake.data().keys() == {"dt=2/old", named("dt=1/a"), theirs}
+        return
+    with pytest.raises(DestinationChanged, match="generation 2 changed its partitions after the"):
+        job.commit(generation=seen)
+    assert lake.data().keys() == {*OLD, theirs}
+    assert _state(lake) == ("aborted" if during else "sealed")
+    if not during:
+        job.commit(generation=job.preview().generation)
+        assert lake.data().keys() == {"dt=2/old", named("dt=1/a")}
+
+
+@each("mode", ["append", "replace"])
+def test_a_commit_that_is_always_overtaken_gives_up(mode: str) -> None:
+    """If other entries always come first it says so, with its files there, and may be taken up or undone."""
+    lake = Lake()
+    lake.put(OLD)
+    job = lake.sealed({"dt=1/a": b"1"}, conflict_mode=mode)
+    numbers = iter(range(1000))
+
+    def overtake(call: StoreCall) -> None:
+        if call.verb == "put" and "/_s3commit/log/" in call.key:
+            lake.store.before = lambda _: None
+            lake.set_up(an_id(f"rival {next(numbers)}")).abort()
+            lake.store.before = overtake
+
+    lake.store.before = overtake
+    with pytest.raises(Unavailable, match=f"came first {log.TRIES} times.*commit it again, or abort it"):
+        job.commit()
+    assert next(numbers) == log.TRIES
+    lake.store.rest()
+    assert lake.data().keys() == {*OLD, named("dt=1/a")}
+    assert _state(lake) == "sealed"
+    lake.job().commit()
+    assert lake.data().keys() == {named("dt=1/a"), "dt=2/old"} | ({"dt=1/old"} if mode == "append" else set())
+
+
+def test_a_job_that_is_not_sealed_is_not_committed() -> None:
+    """Whatever its stages are, an unsealed job is refused, and stays open."""
+    lake = Lake()
+    job = lake.set_up()
+    lake.run_stage(job, {"dt=1/a": b"1"})
+    for step in (job.commit, job.preview, lambda: job.complete_part(0, 1)):
+        with pytest.raises(JobClosed, match="is not sealed"):
+            step()
+    assert (_state(lake), lake.data()) == ("open", {})
+
+
+def test_a_damaged_table_ends_no_job() -> None:
+    """Once its files are there, a job waits for the table's records to be restored, and is then committed."""
+    lake = Lake()
+    lake.put(OLD)
+    job = lake.sealed({"dt=1/a": b"1"})
+    key = f"{HOME}log/{1:020d}.json"
+    whole = lake.get(key)
+    lake.store.after = once(
+        "complete_upload", "", lambda: lake.store.inner.put(BUCKET, key, whole.replace(b"dt=1", b"dt=9"))
+    )
+    with pytest.raises(InvalidRecord) as caught:
+        job.commit()
+    assert "up to 1 files of it may be visible" in "".join(caught.value.__notes__)
+    assert _state(lake) == "sealed"
+    lake.store.put(BUCKET, key, whole)
+    lake.job().commit()
+    assert lake.data() == {named("dt=1/a"): b"1", "dt=2/old": b"old"}

@@ -1,0 +1,101 @@
+"""The log is one chain: whoever reads or extends it notices what is not of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
+from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
+from airflow_s3commit.protocol.steps.log import find_head, find_receipt
+from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.testing import FaultyStore
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, THEIRS, Lake, an_id, named
+
+
+@each("count", [0, 1, 999, 1000, 1001, 1013, 2300, 13_500])
+@each("checkpoints", [True, False])
+def test_the_head_is_found_with_few_listings(count: int, checkpoints: bool) -> None:
+    """However long a log is, its newest entry is found; with checkpoints the middle of it is not listed."""
+    store, home = MemoryStore((BUCKET,)), Lake().context().layout.destination
+    for number in range(1, count + 1):
+        store.put(BUCKET, entry_key(home, number), b"")
+        if checkpoints and number % 13 == 0:
+            store.put(BUCKET, checkpoint_key(home, number), b"")
+    store.put(BUCKET, f"{HOME}log/readme.txt", b"")
+    counted = FaultyStore(store)
+    assert find_head(counted, home) == count
+    assert len(counted.calls) <= (1 if count < 1000 else 3)
+
+
+def test_a_checkpoint_beyond_the_end_says_nothing() -> None:
+    """A log that was cut has the entries that are there, whatever checkpoints are left of the others."""
+    store, home = MemoryStore((BUCKET,)), Lake().context().layout.destination
+    for number in range(1, 1501):
+        store.put(BUCKET, entry_key(home, number), b"")
+    store.put(BUCKET, checkpoint_key(home, 1989), b"")
+    assert find_head(store, home) == 1500
+
+
+def _grown(name: str, count: int) -> Lake:
+    """Return a lake with a number of commits."""
+    lake = Lake()
+    for number in range(count):
+        job_id = an_id(f"{name} {number}")
+        lake.sealed({f"dt=1/{number}": b"1"}, job_id=job_id, conflict_mode="append").commit()
+    return lake
+
+
+def _put_log(lake: Lake, other: Lake, numbers: range) -> None:
+    for number in numbers:
+        key = f"{HOME}log/{number:020d}.json"
+        lake.store.put(BUCKET, key, other.get(key))
+
+
+@each("harm", ["another whole log", "its end", "its base", "a copy's", "cut"])
+def test_a_job_ends_in_the_log_that_it_began_in(harm: str) -> None:
+    """If that was written over meanwhile, wholly, in part or by a copy's, it neither commits nor aborts."""
+    lake, other = _grown("ours", 3), _grown("another", 5)
+    job = lake.sealed({"dt=1/a": b"1"})
+    base = job.record().base.number
+    if harm == "another whole log":
+        _put_log(lake, other, range(1, 7))
+    elif harm == "its end":
+        _put_log(lake, other, range(base + 1, 7))
+    elif harm == "its base":
+        _put_log(lake, other, range(base, base + 1))
+    elif harm == "cut":
+        for number in range(3, base + 1):
+            lake.store.delete(BUCKET, f"{HOME}log/{number:020d}.json")
+    else:
+        lake.tamper(f"{HOME}log/{base:020d}.json", old=b"s3://lake/flights/", new=b"s3://lake/flight/")
+    before, entries = lake.data(), lake.keys(f"{HOME}log/")
+    for step in (job.commit, lake.job().commit, lake.job().abort):
+        with pytest.raises(S3CommitError):
+            step()
+        assert lake.keys(f"{HOME}log/") == entries
+    assert lake.data().keys() - before.keys() <= {named("dt=1/a")}
+    assert before.items() <= lake.data().items()
+
+
+def test_an_entry_of_a_copy_is_named_as_such() -> None:
+    """Whoever adds to a copied log is told what to remove."""
+    lake, copy = _grown("ours", 1), Lake(prefix="copy/")
+    copy.store = lake.store
+    for key in lake.keys(f"{HOME}log/"):
+        lake.store.put(BUCKET, key.replace(HOME, "copy/_s3commit/"), lake.get(key))
+    with pytest.raises(ForeignRecord, match="this dataset is a copy"):
+        copy.set_up()
+    with pytest.raises(ForeignRecord, match="this dataset is a copy"):
+        copy.job().abort()
+
+
+def test_a_receipt_in_another_s_place_is_refused() -> None:
+    """A receipt that was copied says nothing of the job whose place it has."""
+    lake = _grown("ours", 1)
+    lake.store.put(BUCKET, lake.receipt_key(THEIRS), lake.get(lake.receipt_key(an_id("ours 0"))))
+    home = lake.context().layout.destination
+    with pytest.raises(InvalidRecord, match="it was copied here"):
+        find_receipt(lake.store, home, THEIRS)
+    with pytest.raises(InvalidRecord, match="it was copied here"):
+        lake.set_up(THEIRS)

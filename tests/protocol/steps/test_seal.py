@@ -1,0 +1,103 @@
+"""The seal of a job: which stage attempts count, decided once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, InvalidRecord, JobClosed
+from airflow_s3commit.protocol.model.job import Removal
+from airflow_s3commit.protocol.steps.stage import seal_stage
+from tests.cases import each
+from tests.protocol.building import Lake, named
+
+
+def _stages(files: Mapping[tuple[str, str], str]) -> Lake:
+    """Return a lake with a job whose stage attempts, each of one task, are sealed."""
+    lake = Lake()
+    job = lake.set_up(conflict_mode="append")
+    for (stage, attempt), path in files.items():
+        lake.run_stage(job, {path: b"1"}, stage=stage, stage_attempt=attempt)
+    return lake
+
+
+def test_of_a_stage_one_attempt_counts() -> None:
+    """Of two sealed attempts somebody says which one counts; the files of the other never appear."""
+    lake = _stages({("spark", "1"): "dt=1/a", ("spark", "2"): "dt=1/b"})
+    with pytest.raises(DuplicateOutput, match="several sealed attempts of stage spark"):
+        lake.job().seal()
+    lake.job().seal([("spark", "2")])
+    lake.job().commit()
+    assert lake.data().keys() == {named("dt=1/b")}
+    assert lake.pending() == []
+
+
+def test_stages_share_no_key() -> None:
+    """Two stages that wrote one key are refused: one would overwrite the other."""
+    lake = _stages({("one", "1"): "dt=1/a", ("two", "1"): "dt=1/a"})
+    with pytest.raises(DuplicateOutput, match="written twice"):
+        lake.job().seal()
+    lake.job().seal([("two", "1")])
+
+
+def test_a_job_is_sealed_once() -> None:
+    """The same stages give the same seal, others are refused, and the first seal counts."""
+    lake = _stages({("one", "1"): "dt=1/a", ("two", "1"): "dt=2/a"})
+    seal = lake.job().seal([("one", "1")])
+    assert lake.job().seal([("one", "1")]) == seal
+    for others in ([("two", "1")], [("one", "1"), ("two", "1")], []):
+        with pytest.raises(JobClosed, match="sealed before, with other stages"):
+            lake.job().seal(others)
+    lake.job().commit(seal_sha256=seal.sha256)
+    assert lake.data().keys() == {named("dt=1/a")}
+
+
+def test_a_job_without_stages_is_sealed_on_request_alone() -> None:
+    """A job that nobody wrote for is not sealed by chance; asked for, it commits no files."""
+    lake = _stages({})
+    with pytest.raises(JobClosed, match="has no sealed stage"):
+        lake.job().seal()
+    assert lake.keys(lake.open_key("sealed.json")) == []
+    assert lake.job().commit(stages=[]).counts.files == 0
+
+
+def test_a_stage_that_is_not_sealed_is_refused() -> None:
+    """A seal names stages that are sealed, each by the digest that the caller knows."""
+    lake = _stages({("one", "1"): "dt=1/a"})
+    with pytest.raises(InvalidRecord, match="stage two-1 was not sealed"):
+        lake.job().seal([("one", "1"), ("two", "1")])
+    with pytest.raises(InvalidRecord, match="changed after it was written"):
+        lake.job().seal([("one", "1")], digests={("one", "1"): "0" * 64})
+    lake.job().seal([("one", "1")])
+
+
+@each(
+    ("asked", "mode"),
+    [
+        ((None, None), "append"),
+        (("nothing", None), "append"),
+        (("partitions", "partitions"), "replace"),
+        (("everything", "nothing"), "replace everything"),
+        (("partitions", "nothing"), "refused"),
+    ],
+)
+def test_writers_decide_together_what_a_commit_removes(
+    asked: tuple[Removal | None, Removal | None], mode: str
+) -> None:
+    """One commit adds to partitions, overwrites them or overwrites all, as its stages asked; never a mix."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old", "dt=3/old": b"old"})
+    job = lake.set_up(conflict_mode="as-written", committer="partitioned")
+    for number, removes in enumerate(asked, start=1):
+        task = lake.run_task(job, {f"dt={number}/a": b"1"}, stage=f"stage{number}")
+        seal_stage(job._recorded(), f"stage{number}", "1", [task], removes=removes)
+    if mode == "refused":
+        with pytest.raises(InvalidOption, match="stage stage2 adds to partition 'dt=2'"):
+            job.seal()
+        assert lake.keys(lake.open_key("sealed.json")) == []
+        return
+    job.seal()
+    job.commit()
+    left = {"append": {"dt=1/old", "dt=3/old"}, "replace": {"dt=3/old"}, "replace everything": set[str]()}
+    assert lake.data().keys() == left[mode] | {named("dt=1/a"), named("dt=2/a")}
