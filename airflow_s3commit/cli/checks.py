@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 
 import click
 
@@ -16,10 +15,8 @@ from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, Facts, Line, View, labelled
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import CommandLines, NextStep
-from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine, object_probes
+from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policies, lifecycle_rule
-from airflow_s3commit.protocol.doctor.probes import DATA_PROBES, RECORD_PROBES
-from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS
 from airflow_s3commit.protocol.inspect.verify_dataset import FileDifferences, VerifyReport, verify_manifest
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
@@ -73,19 +70,12 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
         return _print_documents(session, policy=policy, lifecycle=lifecycle, days=days, kms_key=kms_key)
     if kms_key is not None:
         raise click.UsageError("--kms-key needs --policy")
-    asked = session.connection.object_options
-    total = (
-        len(RECORD_PROBES) * (1 if session.staging_root is None else 2) + len(DATA_PROBES) + len(REHEARSALS)
-    )
-    total += len(list(object_probes(asked)))
-    begun = count()
-    with session.output.working("checking the bucket", total) as step:
+    with session.output.working("checking the bucket"):
         diagnosis = examine(
             session.store,
             session.destination,
             session.staging_root,
-            object_options=asked,
-            progress=lambda _: step(next(begun)),
+            object_options=session.connection.object_options,
         )
     return session.output.result(diagnosis.to_dict(), *_diagnosis_views(diagnosis), ok=diagnosis.healthy)
 

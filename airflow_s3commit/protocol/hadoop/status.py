@@ -34,9 +34,9 @@ from airflow_s3commit.protocol.hadoop.files import (
     magic_files,
     read_files,
 )
-from airflow_s3commit.protocol.metadata.fitness import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import decode, largest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS

@@ -15,9 +15,9 @@ from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify,
 from airflow_s3commit.protocol.inspect.claims import claims_of_hadoop
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.fitness import read_time
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.store_clock import read_time
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.entry import Entry

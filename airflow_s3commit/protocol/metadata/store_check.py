@@ -36,8 +36,6 @@ from airflow_s3commit.store.remembering import RememberingStore
 #: An ETag that no object has.
 NO_ETAG = "0" * 32
 
-_PROBE = b"s3commit looks at the store"
-
 
 @dataclass
 class _Seen:
@@ -57,12 +55,6 @@ def _seen_of(store: ObjectStore) -> _Seen:
         store = store.inner
     plain = store_without_headers(store)
     return _seen_of(plain) if plain is not store else _seen.setdefault(store, _Seen())
-
-
-def has_looked(store: ObjectStore, bucket: str) -> bool:
-    """Return whether this process has looked at a bucket with this store: set-ups do not look again."""
-    seen = _seen_of(store)
-    return bucket in seen.conditions and any(bucket == one for one, _ in seen.uploads)
 
 
 def look_at_uploads(context: JobContext, options: JobOptions) -> None:
@@ -108,28 +100,23 @@ def _lists_upload(context: JobContext, headers: Mapping[str, str]) -> bool:
         return any(upload.upload_id == upload_id for upload in listed)
 
 
-def look_at_conditions(context: JobContext, bucket: str, key: str, body: bytes, etag: str | None) -> None:
-    """Try conditional writes of an object that is there, with its own content.
-
-    Args:
-        context: The job.
-        bucket: The object's bucket.
-        key: The object's key.
-        body: Its content.
-        etag: Its ETag; None to ask for it.
+def look_at_conditions(context: JobContext, bucket: str, key: str, body: bytes, etag: str) -> None:
+    """Try conditional writes of an object that is there, with its own content and ETag.
 
     Raises:
         StoreUnsuitable: The store does not honour create-only writes or compare-and-swap.
 
     """
-    seen = _seen_of(context.store)
-    if bucket in seen.conditions:
-        return
-    etag = etag or context.store.head(bucket, key).etag
-    lack = _lack(context.store, bucket, key, body, etag)
-    if lack:
-        raise unfenced(context, bucket, lack)
-    seen.conditions.add(bucket)
+    seen = _seen_of(context.store).conditions
+    if bucket not in seen:
+        if lack := _lack(context.store, bucket, key, body, etag):
+            raise _unsuitable(
+                context,
+                bucket,
+                f"{lack}, so nothing keeps two committers apart; use another store, or a newer version of"
+                " this one",
+            )
+        seen.add(bucket)
 
 
 def look_at_bulk_deletes(context: JobContext) -> None:
@@ -143,26 +130,11 @@ def look_at_bulk_deletes(context: JobContext) -> None:
         return
     where = join_uri(bucket, key)
     with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
-        if not heeds_etags_in_bulk(store, bucket, key):
+        store.put(bucket, key, b"s3commit looks at the store")
+        failures = store.delete_many(bucket, [ObjectToDelete(key, NO_ETAG)])
+        if not any(failure.code == "PreconditionFailed" for failure in failures):
             store.follow(bucket, replace(store.profile(bucket), bulk_etags=False))
     seen.add(bucket)
-
-
-def heeds_etags_in_bulk(store: ObjectStore, bucket: str, key: str) -> bool:
-    """Return whether a bulk delete leaves an object with another ETag; writes a probe, which may be left."""
-    store.put(bucket, key, _PROBE)
-    failures = store.delete_many(bucket, [ObjectToDelete(key, NO_ETAG)])
-    is_refused = any(failure.code == "PreconditionFailed" for failure in failures)
-    return is_refused and store.profile(bucket).bulk_etags
-
-
-def unfenced(context: JobContext, bucket: str, lack: str) -> StoreUnsuitable:
-    """Return the error for a store that does not keep two committers apart."""
-    return _unsuitable(
-        context,
-        bucket,
-        f"{lack}, so nothing keeps two committers apart; use another store, or a newer version of this one",
-    )
 
 
 def _unsuitable(context: JobContext, bucket: str, says: str) -> StoreUnsuitable:
@@ -172,32 +144,26 @@ def _unsuitable(context: JobContext, bucket: str, says: str) -> StoreUnsuitable:
 
 
 def _lack(store: ObjectStore, bucket: str, key: str, body: bytes, etag: str) -> str | None:
+    """Return which condition a store does not honour; None if it honours all."""
+
+    def writes(*, if_none_match: bool = False, if_match: str | None = None) -> bool:
+        with suppress(PreconditionFailed):
+            store.put(bucket, key, body, if_none_match=if_none_match, if_match=if_match)
+            return True
+        return False
+
     try:
         # Once is no proof: another process may just have deleted the object.
-        if _creates(store, bucket, key, body) and _creates(store, bucket, key, body):
+        if writes(if_none_match=True) and writes(if_none_match=True):
             return "a write with If-None-Match: * replaces an object that is there"
         # The right one first: it shows the store in which form ETags are compared.
-        if not _swaps(store, bucket, key, body, etag) and _has_etag(store, bucket, key, etag):
+        if not writes(if_match=etag) and _has_etag(store, bucket, key, etag):
             return "a write with If-Match is refused although the object has that ETag"
-        if _swaps(store, bucket, key, body, NO_ETAG):
+        if writes(if_match=NO_ETAG):
             return "a write with If-Match replaces an object that has another ETag, or is missing"
     except StoreRejected as error:
         return f"conditional writes are rejected ({error})"
     return None
-
-
-def _creates(store: ObjectStore, bucket: str, key: str, body: bytes) -> bool:
-    with suppress(PreconditionFailed):
-        store.put(bucket, key, body, if_none_match=True)
-        return True
-    return False
-
-
-def _swaps(store: ObjectStore, bucket: str, key: str, body: bytes, etag: str) -> bool:
-    with suppress(PreconditionFailed):
-        store.put(bucket, key, body, if_match=etag)
-        return True
-    return False
 
 
 def _has_etag(store: ObjectStore, bucket: str, key: str, etag: str) -> bool:

@@ -20,10 +20,10 @@ from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, Verdict, classify, find_hadoop_job
 from airflow_s3commit.protocol.inspect.claims import claims_of_hadoop, directories_above
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.metadata.fitness import has_true_upload_times, probe_time, read_time
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.store_clock import has_true_upload_times, probe_time, read_time
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import Layout, job_key, receipt_key

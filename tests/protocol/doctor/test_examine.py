@@ -32,7 +32,7 @@ from tests.fakes import ManualClock
 from tests.store.s3.deviant import DeviantStore
 from tests.store.s3.fault_server import FaultServer
 
-REHEARSED = ("pages of uploads", "commit", "replace", "abort", "sweep")
+REHEARSED = ("commit", "replace", "abort", "sweep")
 #: The most requests that a run may send.
 MOST_REQUESTS = 600
 
@@ -156,7 +156,7 @@ def test_a_good_store_is_healthy() -> None:
         ("metadata", "complete uploads", "failed", "another store"),
         ("conditional delete", "conditional delete", "warning", "no other writers"),
         ("delete headers", "conditional delete", "warning", "no other writers"),
-        ("pages", "pages of uploads", "warning", 'track_pending="s3"'),
+        ("pages", "list uploads", "warning", 'track_pending="s3"'),
         ("metadata", "commit", "skipped", ""),
         ("bulk headers", "bulk delete", "failed", "does not support"),
     ],

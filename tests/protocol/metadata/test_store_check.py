@@ -10,11 +10,12 @@ import pytest
 from airflow_s3commit.exceptions import AccessDenied, PreconditionFailed, StoreRejected, StoreUnsuitable
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.removal import delete_objects
-from airflow_s3commit.protocol.metadata.store_check import has_looked, look_at_uploads
+from airflow_s3commit.protocol.metadata.store_check import look_at_uploads
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete, Upload
 from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.testing import FaultyStore
 from tests.protocol.building import BUCKET, OURS, ROOT, Lake, once
 
 if TYPE_CHECKING:
@@ -113,8 +114,6 @@ def test_a_process_looks_once() -> None:
     """The second job of a process writes its record, and tries nothing."""
     lake = Lake()
     lake.set_up()
-    assert has_looked(lake.store, BUCKET)
-    assert not has_looked(Lake().store, BUCKET)
     lake.store.calls.clear()
     Job.setup(lake.store, lake.destination)
     assert [call.verb for call in lake.store.calls if call.verb == "put"] == ["put"]
@@ -190,8 +189,7 @@ def test_an_abort_of_the_probe_s_upload_is_not_taken_for_a_lack() -> None:
 
 def test_elsewhere_is_looked_at_too() -> None:
     """A bucket that a process has not seen is looked at, even if it knows another one of the store."""
-    store = MemoryStore((BUCKET, "other"))
-    Job.setup(store, f"s3://{BUCKET}/t/")
-    Job.setup(store, Destination("other", "t/"))
-    assert has_looked(store, BUCKET)
-    assert has_looked(store, "other")
+    store = FaultyStore(MemoryStore((BUCKET, "other")))
+    for bucket in (BUCKET, "other"):
+        Job.setup(store, Destination(bucket, "t/"))
+    assert {call.bucket for call in store.calls if call.verb == "create_upload"} == {BUCKET, "other"}

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.fitness import read_time
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
+from airflow_s3commit.protocol.metadata.store_clock import read_time
 from airflow_s3commit.protocol.model import (
     codec,
     destination,

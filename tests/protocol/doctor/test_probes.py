@@ -11,16 +11,20 @@ import pytest
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import NoSuchKey, StoreRejected, StoreUnsuitable
-from airflow_s3commit.protocol.metadata.fitness import (
-    ODD_NAME,
-    check_abort,
-    check_abort_over,
-    check_completion,
-    check_objects,
-    check_pages,
-)
+from airflow_s3commit.protocol.doctor.probes import DATA_PROBES, ODD_NAME, RECORD_PROBES
+from airflow_s3commit.protocol.doctor.sandbox import Sandbox
+from airflow_s3commit.protocol.model.destination import Destination
+from tests.fakes import ManualClock
 
-BUCKET, KEY = "lake", "flights/probe"
+BUCKET, HOME = "lake", Destination("lake", "flights/_s3commit/doctor/")
+OBJECT, ABORTED, COMPLETED = (HOME.key(name) for name in ("object", "aborted", "upload"))
+
+PROBES = {probe.name: probe for probe in (*RECORD_PROBES, *DATA_PROBES)}
+
+
+def sandbox(store: MemoryStore) -> Sandbox:
+    """Return a directory for probes."""
+    return Sandbox(store, Destination(BUCKET, "flights/"), HOME, ManualClock())
 
 
 class Lying(MemoryStore):
@@ -46,7 +50,7 @@ def _found(truth: Any, *args: Any, **arguments: Any) -> Any:
     try:
         return truth(*args, **arguments)
     except NoSuchKey:
-        return MemoryStore().put(BUCKET, KEY, b"")
+        return MemoryStore().put(BUCKET, COMPLETED, b"")
 
 
 def _missing(*_args: Any, **_arguments: Any) -> Any:
@@ -57,99 +61,104 @@ def _endless(*_args: Any, **_arguments: Any) -> Any:
     raise StoreRejected("it goes on")
 
 
-LIES: dict[str, tuple[Callable[..., Any], str, Callable[..., Any], str]] = {
+LIES: dict[str, tuple[str, str, Callable[..., Any], str]] = {
     "other content": (
-        check_objects,
+        "objects",
         "get",
         lambda truth, *a, **k: replace(truth(*a, **k), body=b"S3COMMIT DOCTOR"),
         "other content",
     ),
     "other ETags in HEAD": (
-        check_objects,
+        "objects",
         "head",
         lambda truth, *a: replace(truth(*a), etag="another"),
         "HEAD says.*another",
     ),
     "other sizes in a listing": (
-        check_objects,
+        "objects",
         "list_objects",
         lambda truth, *a: (replace(info, size=0) for info in truth(*a)),
         "a listing says.*0 bytes",
     ),
     "new objects are not listed": (
-        check_objects,
+        "objects",
         "list_objects",
         lambda *_: iter(()),
         "missing from a listing",
     ),
     "keys from elsewhere are listed": (
-        check_objects,
+        "objects",
         "list_objects",
         lambda truth, *a: (replace(info, key="elsewhere") for info in truth(*a)),
         "names keys that are elsewhere",
     ),
     "only the first page is listed": (
-        check_pages,
+        "pages of objects",
         "list_objects",
         lambda truth, *a, page: islice(truth(*a), page),
         "lacks 3 of 5, and repeats 0: jobs, verify and sweep would see only a part",
     ),
     "a key is on two pages": (
-        check_pages,
+        "pages of objects",
         "list_objects",
         lambda truth, *a, page: chain(islice(truth(*a), page), islice(truth(*a), page - 1, None)),
         "lacks 0 of 5, and repeats 1",
     ),
-    "the first page is listed for ever": (check_pages, "list_objects", _endless, "has no end: .*goes on"),
-    "deletes do nothing": (check_objects, "delete", _nothing, "still there after its deletion"),
-    "pending uploads are visible": (check_completion, "head", _found, "visible before its upload"),
-    "completions do nothing": (check_completion, "complete_upload", _nothing, "missing after its upload"),
+    "the first page is listed for ever": (
+        "pages of objects",
+        "list_objects",
+        _endless,
+        "has no end: .*goes on",
+    ),
+    "deletes do nothing": ("objects", "delete", _nothing, "still there after its deletion"),
+    "pending uploads are visible": ("complete uploads", "head", _found, "visible before its upload"),
+    "completions do nothing": ("complete uploads", "complete_upload", _nothing, "missing after its upload"),
     "metadata is lost": (
-        check_completion,
+        "complete uploads",
         "head",
         lambda truth, *a: replace(truth(*a), metadata={}),
         "lacks its upload's metadata",
     ),
     "parts are cut": (
-        check_completion,
+        "complete uploads",
         "upload_part",
         lambda truth, *a: truth(*a[:-1], a[-1][:-1]),
         "14 bytes",
     ),
     "deletes remove what begins with the key": (
-        check_objects,
+        "objects",
         "delete",
         lambda truth, *a: [truth(BUCKET, name) for name in (a[1], a[1] + ODD_NAME)],
         "went when .* was deleted: deletes remove other objects too",
     ),
     "an aborted upload changes the object": (
-        check_abort_over,
+        "abort uploads",
         "head",
         lambda truth, *a: replace(truth(*a), etag="another"),
         "changed by an upload that was not completed",
     ),
-    "an aborted upload removes the object": (check_abort_over, "head", _missing, "changed by an upload"),
-    "aborts do nothing": (check_abort, "abort_upload", _nothing, "still exists after its abort"),
+    "an aborted upload removes the object": ("abort uploads", "head", _missing, "changed by an upload"),
+    "aborts do nothing": ("abort uploads", "abort_upload", _nothing, "still exists after its abort"),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_detected(lie: str) -> None:
     """The reason says what is wrong, and no upload is left if the store aborts any."""
-    check, verb, answer, reason = LIES[lie]
+    name, verb, answer, reason = LIES[lie]
     store = Lying(verb, answer)
+    probed = sandbox(store)
     with pytest.raises(StoreUnsuitable, match=reason):
-        check(store, BUCKET, KEY)
+        PROBES[name].run(probed)
+    probed.clear()
     assert bool(list(store.list_uploads(BUCKET, ""))) == (verb == "abort_upload")
 
 
 def test_a_good_store_passes() -> None:
-    """Every check passes, and the object that a completion returns is the stored one."""
-    store = MemoryStore()
-    check_objects(store, BUCKET, KEY)
-    check_pages(store, BUCKET, KEY)
-    assert check_completion(store, BUCKET, KEY) == store.head(BUCKET, KEY)
-    store.delete(BUCKET, KEY)
-    check_abort(store, BUCKET, KEY)
-    check_abort_over(store, BUCKET, KEY)
+    """Every probe passes but that for a lifecycle rule, which is not there; nothing is left."""
+    store = MemoryStore(min_part_bytes=1)
+    probed = sandbox(store)
+    found = {name: probe.run(probed).verdict for name, probe in PROBES.items()}
+    assert {name for name, verdict in found.items() if verdict != "ok"} == {"lifecycle rule"}
+    probed.clear()
     assert (list(store.list_objects(BUCKET, "")), list(store.list_uploads(BUCKET, ""))) == ([], [])
