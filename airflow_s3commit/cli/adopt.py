@@ -14,11 +14,14 @@ from airflow_s3commit.cli.command import Session, as_duration, as_uri, store_com
 from airflow_s3commit.cli.lifecycle import report_ending
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import NOT_APPLIED, Column, Facts, Line, Table
-from airflow_s3commit.protocol.adoption.adopt import adopt as adopt_job
-from airflow_s3commit.protocol.adoption.adopt import clean_up_hadoop_job, find_hadoop_jobs, rehearse_adoption
-from airflow_s3commit.protocol.hadoop.files import directory_files, job_id_of
-from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, examine, find_hadoop_job
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.adoption.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.files import job_id_of
+from airflow_s3commit.protocol.hadoop.status import (
+    HadoopJob,
+    classify,
+    find_hadoop_job,
+    find_hadoop_jobs,
+)
 from airflow_s3commit.protocol.model.job import JobOptions
 
 
@@ -111,24 +114,25 @@ def adopt(
         raise click.UsageError("the job's UUID is missing; s3commit adopt DEST lists the jobs")
     if to_clean:
         return _clean_up(session, session.job_id, apply=apply)
-    request: dict[str, Any] = {
-        "commit": to_commit,
-        "job_id": session.job_id,
-        "pendingsets_uri": pendingsets,
-        "options": _options(session, pendingsets, conflict_mode),
-        "expect_tasks": expect_tasks,
-        "accept_partial": accept_partial,
-        "older_than": older_than,
-        "force": force,
-    }
+    adoption = Adoption(
+        session.store,
+        session.destination,
+        session.job_id,
+        pendingsets_uri=pendingsets,
+        options=_options(session, pendingsets, conflict_mode),
+        expect_tasks=expect_tasks,
+        accept_partial=accept_partial,
+        older_than=older_than,
+        force=force,
+    )
     if not apply:
-        return _dry_run(session, request)
+        return _dry_run(session, adoption, commit=to_commit, older_than=older_than)
     verb = "Commit" if to_commit else "Abort"
     session.output.confirm(
         f"{verb} Hadoop job {session.job_id} on {session.destination.uri}?", yes=session.yes
     )
     with session.output.completing("adopting") as progress:
-        ended = adopt_job(session.store, session.destination.uri, progress=progress, **request)
+        ended = adoption.commit(progress=progress) if to_commit else adoption.abort()
     return report_ending(session, ended)
 
 
@@ -175,13 +179,12 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
     return session.output.result(value, Table(columns, rows), *_problems(found))
 
 
-def _dry_run(session: Session, request: dict[str, Any]) -> ExitCode:
+def _dry_run(session: Session, adoption: Adoption, *, commit: bool, older_than: float) -> ExitCode:
     with session.output.working("reading Hadoop's files"):
-        found = rehearse_adoption(session.store, session.destination.uri, **request)
-    job, refused = found.job, found.refusal
+        job, refused = adoption.job, adoption.refusal(commit=commit)
     value: dict[str, Any] = {
         "dry_run": True,
-        "would": "commit" if request["commit"] else "abort",
+        "would": "commit" if commit else "abort",
         "job_id": session.job_id,
         "destination": session.destination.uri,
         "job": _plain(job) if job is not None else None,
@@ -196,11 +199,11 @@ def _dry_run(session: Session, request: dict[str, Any]) -> ExitCode:
         f"complete {several(job.uploads, 'upload')} ({size(job.bytes)})"
         f" of {several(job.pendingsets, 'task')}"
         f", and discard {number(job.others)} of attempts that are not committed"
-        if request["commit"]
+        if commit
         else f"discard {several(job.uploads + job.others, 'upload')}"
         f", and take back {several(job.published + job.others_published, 'object')}"
     )
-    verdict = classify(job, older_than=request["older_than"])
+    verdict = classify(job, older_than=older_than)
     return session.output.result(
         value,
         NOT_APPLIED,
@@ -214,7 +217,7 @@ def _dry_run(session: Session, request: dict[str, Any]) -> ExitCode:
         ),
         *([Line(refused, "red")] if refused is not None else []),
         *_problems([job]),
-        ok=refused is None and not (request["commit"] and job.lost),
+        ok=refused is None and not (commit and job.lost),
     )
 
 
@@ -235,7 +238,7 @@ def _clean_up(session: Session, job_id: str, *, apply: bool) -> ExitCode:
         f"Remove the leftovers of Hadoop job {job_id} at {session.destination.uri}?", yes=session.yes
     )
     with session.output.working("cleaning up"):
-        uploads = clean_up_hadoop_job(session.store, session.destination.uri, job_id)
+        uploads = Adoption(session.store, session.destination, job_id).clean_up()
     return session.output.result(
         {**value, "result": "cleaned up", "uploads": uploads},
         Line(f"removed the leftovers of {job_id}: {several(uploads, 'upload')} discarded, no object changed"),
@@ -254,21 +257,14 @@ def _problems(found: list[HadoopJob]) -> Iterator[Line]:
 
 
 def _found(session: Session, pendingsets: str | None) -> list[HadoopJob]:
-    if pendingsets is not None:
-        return _in_directory(session, pendingsets)
-    jobs = find_hadoop_jobs(session.store, session.destination.uri)
-    return [job for job in jobs if session.job_id in (None, job.job_id)]
-
-
-def _in_directory(session: Session, pendingsets: str) -> list[HadoopJob]:
-    """Describe the job whose pendingsets are in a directory."""
+    if pendingsets is None:
+        jobs = find_hadoop_jobs(session.store, session.destination)
+        return [job for job in jobs if session.job_id in (None, job.job_id)]
     job_id = session.job_id or job_id_of(pendingsets)
     if job_id is None:
         raise click.UsageError("the path of the directory has no job id: add the job's UUID")
-    files = directory_files(session.store, Destination.parse(pendingsets), job_id)
-    if not files.found and not files.unknown:
-        return []
-    return [examine(session.store, session.destination, files)]
+    job = find_hadoop_job(session.store, session.destination, job_id, pendingsets_uri=pendingsets)
+    return [job] if job is not None else []
 
 
 def _plain(job: HadoopJob) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Self
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
-from airflow_s3commit.protocol.hadoop.status import refuse_if_published
+from airflow_s3commit.protocol.hadoop.status import find_hadoop_job, refuse_end
 from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.model.codec import MIB
@@ -420,7 +420,9 @@ class Job:
         """
         context = with_readable_record(self._context)
         if context.record is None:
-            refuse_if_published(context.store, context.layout.destination, context.job_id)
+            theirs = find_hadoop_job(context.store, context.layout.destination, context.job_id)
+            if theirs is not None:
+                refuse_end(theirs)
         return abort(context, reason or "")
 
     def recover(self, *, progress: Callable[[Progress], object] | None = None) -> Manifest | AbortReport:

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_s3commit import Job, JobOptions, JobReference
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, S3CommitError
-from airflow_s3commit.protocol.adoption.adopt import adopt
+from airflow_s3commit.protocol.adoption.adopt import Adoption
 from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.testing import Crash, Fault, FaultyStore, StoreCall
 from tests.crash.faulty import FAULTS
@@ -100,11 +100,11 @@ class World:
             Job.at(store or self.observed, reference, clock=self.clock).abort()
             return
         is_magic = self.case.layout == "magic"
-        place: Any = {"job_id": UUID} if is_magic else {"pendingsets_uri": self.dead.pendingsets_uri}
-        adopt(
+        place: Any = {} if is_magic else {"pendingsets_uri": self.dead.pendingsets_uri}
+        adoption = Adoption(
             store or self.observed,
             self.dead.destination,
-            commit=step == "commit",
+            UUID,
             options=JobOptions(
                 committer="magic" if is_magic else "partitioned", conflict_mode=self.case.mode
             ),
@@ -112,6 +112,7 @@ class World:
             new_id=lambda: f"id-{next(self._ids):06d}",
             **place,
         )
+        adoption.commit() if step == "commit" else adoption.abort()
 
     def end(self, step: Step) -> None:
         """Take a step; if the job has ended otherwise, finish that; then check the end."""

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_s3commit import Destination, Job, JobOptions, JobReference, sweep
 from airflow_s3commit.exceptions import AlreadyCommitted, AuditFailed, S3CommitError
-from airflow_s3commit.protocol.adoption.adopt import adopt, clean_up_hadoop_job
+from airflow_s3commit.protocol.adoption.adopt import Adoption
 from airflow_s3commit.protocol.hadoop.status import classify, find_hadoop_job
 from airflow_s3commit.protocol.model.destination import hadoop_uri
 from tests.hadoop.real_hadoop import Hadoop
@@ -79,10 +79,11 @@ class World:
         listed = self.store.list_objects(self.place.bucket, self.place.key(f"__magic_job-{job_id}/"))
         return [*uploads, *(info.key for info in listed if info.size)]
 
-    def end(self, job_id: str, **asked: Any) -> S3CommitError | None:
+    def end(self, job_id: str, *, commit: bool = True, **asked: Any) -> S3CommitError | None:
         """Adopt a job and return the error."""
+        adoption = Adoption(self.store, self.place, job_id=job_id, **asked)
         try:
-            adopt(self.store, self.place.uri, job_id=job_id, **asked)
+            adoption.commit() if commit else adoption.abort()
         except S3CommitError as error:
             return error
         return None
@@ -120,7 +121,7 @@ def test_a_job_killed_at_a_request_is_known_and_ended(world: World, stop: str, c
         assert sweep(world.store, world.place, older_than=0.0, dry_run=False).jobs == []
     if status == "successful":
         assert isinstance(world.end(job_id, commit=commit), AlreadyCommitted)
-        assert clean_up_hadoop_job(world.store, world.place.uri, job_id) == 0
+        assert Adoption(world.store, world.place, job_id=job_id).clean_up() == 0
     elif status == "partial" and commit:
         error = world.end(job_id)
         assert isinstance(error, AuditFailed)

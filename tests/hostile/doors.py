@@ -20,7 +20,8 @@ from airflow_s3commit import (
 )
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
+from airflow_s3commit.protocol.adoption.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.status import find_hadoop_jobs
 from airflow_s3commit.protocol.inspect.details import describe_job
 from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs, pending_uploads
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
@@ -123,7 +124,7 @@ def _feed(lake: GuardedLake) -> None:
 
 
 def _hadoop(lake: GuardedLake) -> None:
-    find_hadoop_jobs(lake.store, lake.destination)
+    find_hadoop_jobs(lake.store, _place(lake))
 
 
 READING: dict[str, Door] = {
@@ -179,14 +180,20 @@ def _sweep(lake: GuardedLake) -> None:
 
 
 def _adopt(lake: GuardedLake) -> None:
-    adopt(lake.store, lake.destination, job_id=lake.job_id, clock=lake.clock, new_id=lake.new_id)
+    job = Adoption(lake.store, lake.destination, job_id=lake.job_id, clock=lake.clock, new_id=lake.new_id)
+    job.commit()
 
 
 def _adopt_to_abort(lake: GuardedLake) -> None:
-    adopt(
-        lake.store, lake.destination, job_id=lake.job_id, commit=False, force=True, clock=lake.clock,
+    job = Adoption(
+        lake.store,
+        lake.destination,
+        job_id=lake.job_id,
+        force=True,
+        clock=lake.clock,
         new_id=lake.new_id,
-    )  # fmt: skip
+    )
+    job.abort()
 
 
 def _settle_the_dead(lake: GuardedLake) -> None:

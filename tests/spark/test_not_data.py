@@ -10,7 +10,7 @@ import pytest
 
 import airflow_s3commit
 from airflow_s3commit import Destination, JobOptions, Manifest, rollback, verify
-from airflow_s3commit.protocol.adoption.adopt import adopt
+from airflow_s3commit.protocol.adoption.adopt import Adoption
 from airflow_s3commit.protocol.inspect.audit import commit_before
 from airflow_s3commit.protocol.registration import _has_files
 from airflow_s3commit.protocol.steps.log import read_entry
@@ -148,7 +148,7 @@ def test_a_job_of_hadoops_is_adopted_beside_it() -> None:
     for path in ("day=17_$folder$", "day=17/", "day=18/_SUCCESS"):
         dead.put(THEIRS_ROOT + path, b"")
     options = JobOptions(committer="magic", conflict_mode="fail")
-    manifest = adopt(dead.store, dead.destination, commit=True, job_id=UUID, options=options)
+    manifest = Adoption(dead.store, dead.destination, job_id=UUID, options=options).commit()
     assert isinstance(manifest, Manifest)
     assert manifest.counts.files == 3
 

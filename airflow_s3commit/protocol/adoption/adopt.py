@@ -1,169 +1,88 @@
-"""Find jobs that Hadoop's S3A committers left, and adopt one to commit or abort it.
+"""Adopt a job of Hadoop's S3A committers: it becomes a job of ours, committed or aborted like any other.
 
-Adoption copies Hadoop's records into a job of ours with the same id, which is then committed or aborted like
-any other. The Hadoop job must be dead, since its driver and tasks ignore our records.
+The Hadoop job must be dead, since its driver and tasks ignore our records. Each pendingset that counts
+becomes a committed task of one stage. Everything is read and checked before anything is written. Our records
+depend on Hadoop's alone, so a process that resumes after a crash, or runs beside another one, writes the same
+bytes. Hadoop's files in a magic directory, which is the staging of our job too, name the uploads that do not
+count; files of another directory are copied into a stage that is not sealed. The end of the job aborts these
+uploads, and removes the magic directory. A staging committer's directory belongs to its cluster and stays.
 
-An abort reads the pendingsets of a magic directory itself, since they are in the job's staging. Those of
-another directory are copied there first. It also deletes the objects that Hadoop has published.
+Names of Hadoop's files may repeat, and do not show whose they are. So nothing is published over an object of
+another writer, or over a file of the table: that is looked for each time an adoption runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TypedDict, Unpack
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import replace
 
 import msgspec
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import (
+    DestinationNotEmpty,
     InvalidDestination,
     InvalidOption,
     InvalidRecord,
     JobClosed,
+    JobMismatch,
     Refused,
     S3CommitError,
 )
-from airflow_s3commit.protocol.adoption.takeover import (
-    ABORTED,
-    Adoption,
-    check,
-    import_file,
-    is_sealed,
-    published,
-    refuse_occupied_again,
-    refuse_unknown,
-    take_over,
+from airflow_s3commit.protocol.hadoop.files import HadoopFile, files_of
+from airflow_s3commit.protocol.hadoop.status import (
+    HadoopJob,
+    Survey,
+    classify,
+    fates,
+    refuse_commit,
+    refuse_end,
 )
-from airflow_s3commit.protocol.hadoop.files import HadoopFile, HadoopFiles, job_id_of, magic_files, read_files
-from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, examine
+from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
-from airflow_s3commit.protocol.model.codec import text_digest
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task
+from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.layout import Layout, partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.protocol.steps.abort import abort
-from airflow_s3commit.protocol.steps.commit import commit as commit_job
+from airflow_s3commit.protocol.steps.commit import commit
+from airflow_s3commit.protocol.steps.conflicts import decide
+from airflow_s3commit.protocol.steps.files import each_list
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.lists import FileSummary
 from airflow_s3commit.protocol.steps.progress import Progress
+from airflow_s3commit.protocol.steps.seal import seal
+from airflow_s3commit.protocol.steps.sealed import find_seal
+from airflow_s3commit.protocol.steps.setup import open_job, recorded, refuse_ended
+from airflow_s3commit.protocol.steps.stage import seal_stage
+from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import ObjectStore
 
-#: The reason in the log of such an abort.
-ABORT_REASON = "adopted from Hadoop to be aborted"
+logger = logging.getLogger(__name__)
+
+#: The stage of the tasks that count, and the one of copied files that do not.
+_STAGE, _LEFTOVERS = "hadoop", "hadoop.leftovers"
+
+_NEUTRAL = JobOptions(committer="magic", conflict_mode="append")
 
 
-def prepare_abort(adoption: Adoption) -> bool:
-    """Set up a Hadoop job as ours, and import its uploads. Repeatable.
+class Adoption:
+    """The adoption of a Hadoop job. `commit`, `abort` and `clean_up` end it, and may be repeated.
 
-    Returns:
-        Whether there is something to abort.
+    A process that takes one of these steps again continues where another one stopped. One instance takes one
+    of them: it reads Hadoop's files once.
 
-    Raises:
-        InvalidRecord: A file is damaged, or not Hadoop's. Nothing was changed.
-        AlreadyCommitted: The Hadoop job is successful. Nothing was changed.
-        JobClosed: The Hadoop job may be alive. Nothing was changed.
-        S3CommitError: A request failed; prepare it again.
-
-    """
-    if adoption.end() is not None:
-        return True
-    existing, files = adoption.context.record, adoption.files()
-    if not files.found and not files.unknown:
-        return existing is not None
-    check_abort(adoption, files)
-    uploads = (
-        upload
-        for _, pendingset in adoption.readable(files.found, forgiving=adoption.force)
-        for upload in pendingset.commits
-    )
-    own = {key for key, is_own in published(adoption.context, uploads) if is_own}
-    neutral = msgspec.structs.replace(adoption.options, committer="magic", conflict_mode="append")
-    adoption.set_up(existing.options if existing is not None else neutral, files.uri, own)
-    if adoption.pendingsets_uri is not None:
-        for file, pendingset in adoption.readable(files.found, forgiving=adoption.force):
-            import_file(adoption.context, file, pendingset, ABORTED, text_digest(file.key).hex())
-    return True
-
-
-def clean_up(context: JobContext) -> int:
-    """Remove the magic directory of a successful Hadoop job, and abort its leftover uploads. Repeatable.
-
-    Leftover uploads are those of files that do not count, except for those that a file that counts lists too.
-    No object outside the magic directory is deleted.
-
-    Returns:
-        The number of aborted uploads.
-
-    Raises:
-        JobClosed: The job is not successful. Nothing was changed.
-        InvalidRecord: A file is damaged, or not Hadoop's. Nothing was changed.
-        S3CommitError: Something could not be removed; clean up again.
-
-    """
-    destination, job_id = context.layout.destination, context.job_id
-    files = magic_files(context.store, destination, job_id).get(job_id)
-    if files is None:
-        return 0
-    verdict = classify(examine(context.store, destination, files))
-    if verdict.status != "successful":
-        raise JobClosed(
-            f"Hadoop job {job_id} is {verdict.status}: {verdict.reason}. Adopt it instead: s3commit adopt …"
-        )
-    refuse_unknown(files)
-    counted = {PendingId.of(upload) for upload in _uploads(context, files.committed)}
-    leftover = {PendingId.of(upload) for upload in _uploads(context, files.others)} - counted
-    # Its names do not show whose its uploads are, as those of an adopted job; nothing else adopts it.
-    options = JobOptions(committer="magic", conflict_mode="append")
-    record = JobRecord(
-        **context.layout.place,
-        options=options,
-        adopted=True,
-        created=context.now_ms(),
-        nonce=context.new_id(),
-    )
-    aborted = abort_uploads(replace(context, record=record), leftover)
-    listed = context.store.list_objects(context.staging_bucket, context.layout.staging.prefix)
-    delete_records(context, (info.key for info in listed))
-    return aborted
-
-
-def _uploads(context: JobContext, files: Iterable[HadoopFile]) -> Iterator[PendingUpload]:
-    for _, outcome in read_files(context.store, files, context.job_id, context.layout.destination):
-        if isinstance(outcome, InvalidRecord):
-            raise outcome
-        yield from outcome.commits
-
-
-def check_abort(adoption: Adoption, files: HadoopFiles) -> None:
-    """Read all files, and raise if the job must not be aborted. Changes nothing."""
-    refuse_unknown(files)
-    adoption.examine(files, commit=False)
-    for _ in adoption.readable(files.found, forgiving=adoption.force):
-        pass
-
-
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """Result of a dry run of an adoption.
-
-    Attributes:
-        job: Facts about the Hadoop job; None if it has no files.
-        refusal: The error that the adoption would raise before any change; None if it would proceed.
-
-    """
-
-    job: HadoopJob | None
-    refusal: S3CommitError | None
-
-
-class AdoptionRequest(TypedDict, total=False):
-    """Which job to adopt and how: keyword arguments of `adopt` and `rehearse_adoption`, all optional.
-
-    Attributes:
-        job_id: UUID of the Hadoop job, as in ``__magic_job-<UUID>``. It may be omitted if it is in
-            ``pendingsets_uri``.
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        job_id: UUID of the Hadoop job, as in ``__magic_job-<UUID>``.
         pendingsets_uri: URI of a directory of pendingsets on S3: a staging committer's
             ``…/<UUID>/staging-uploads/_temporary/0/``, or a copy of one. The default is the job's magic
             directory.
@@ -174,197 +93,311 @@ class AdoptionRequest(TypedDict, total=False):
             staging committers they may have had no output.
         older_than: Seconds without activity below which the job is refused, because it may be alive. The
             default 0 refuses none: the caller knows that the job is dead.
-        force: End a job that may be alive, and skip unreadable files that do not count; with
-            ``commit=False`` skip any unreadable file. The uploads that only these files list stay pending
-            until a sweep.
-
-    """
-
-    job_id: str | None
-    pendingsets_uri: str | None
-    options: JobOptions | None
-    expect_tasks: int | None
-    accept_partial: bool
-    older_than: float
-    force: bool
-
-
-def find_hadoop_jobs(store: ObjectStore, destination: str | Destination) -> list[HadoopJob]:
-    """Return the jobs that Hadoop's magic committer left at a destination, oldest first. Reads only.
-
-    Jobs of the staging committers have their files on their cluster, and are not found.
-
-    Args:
-        store: The store of the destination.
-        destination: URI of the dataset's directory, or a `Destination`.
-
-    Raises:
-        S3CommitError: A request failed.
-
-    """
-    place = Destination.of(destination)
-    found = magic_files(store, place).values()
-    return sorted((examine(store, place, files) for files in found), key=lambda job: job.modified)
-
-
-def rehearse_adoption(
-    store: ObjectStore,
-    destination: str | Destination,
-    *,
-    commit: bool = True,
-    **request: Unpack[AdoptionRequest],
-) -> Rehearsal:
-    """Run the checks of `adopt` with the same arguments. Reads only.
-
-    Args:
-        store: The store of the destination.
-        destination: URI of the dataset's directory, or a `Destination`.
-        commit: Check for a commit; False checks for an abort.
-        **request: The job and the options of its adoption: see `AdoptionRequest`.
-
-    Raises:
-        InvalidRecord: The job id is missing or invalid.
-        InvalidDestination: The staging of the options is for another committer.
-        InvalidOption: The object options come too late for the job.
-        S3CommitError: A request failed.
-
-    """
-    adoption = _adoption(store, destination, request)
-    files = adoption.files()
-    job = examine(store, adoption.context.layout.destination, files) if files.found or files.unknown else None
-    try:
-        if commit and is_sealed(adoption):
-            refuse_occupied_again(adoption)
-        elif commit:
-            check(adoption, files)
-        elif job is not None and adoption.end() is None:
-            check_abort(adoption, files)
-    except Refused as error:
-        return Rehearsal(job, error)
-    return Rehearsal(job, None)
-
-
-def clean_up_hadoop_job(store: ObjectStore, destination: str | Destination, job_id: str) -> int:
-    """Remove the magic directory of a successful Hadoop job, and abort its leftover uploads. Repeatable.
-
-    The objects that the job published stay.
-
-    Args:
-        store: The store of the destination.
-        destination: URI of the dataset's directory, or a `Destination`.
-        job_id: UUID of the Hadoop job.
-
-    Returns:
-        The number of aborted uploads; 0 if the job has no directory.
-
-    Raises:
-        JobClosed: The job is not successful. Nothing was changed.
-        InvalidRecord: A file in its directory may be data, or cannot be read. Nothing was changed.
-        S3CommitError: Something could not be removed; clean up again.
-
-    """
-    return clean_up(JobContext(store, Layout.of(Destination.of(destination), job_id)))
-
-
-def adopt(
-    store: ObjectStore,
-    destination: str | Destination,
-    *,
-    commit: bool = True,
-    progress: Callable[[Progress], None] | None = None,
-    clock: Clock | None = None,
-    new_id: Callable[[], str] = new_uuid,
-    **request: Unpack[AdoptionRequest],
-) -> Manifest | AbortReport:
-    """Commit or abort a job that Hadoop's S3A committers left. Repeatable: resumes an interrupted adoption.
-
-    The Hadoop job must be dead; its driver may have died in the middle of its job commit. Everything is read
-    and checked before anything is changed. A commit completes every upload of the committed tasks, aborts
-    all other uploads of the job, and writes the manifest. An abort aborts all uploads of the job, and deletes
-    the objects that Hadoop published if they are provably from this job.
-
-    Args:
-        store: The store of the destination.
-        destination: URI of the dataset's directory, or a `Destination`.
-        commit: Commit the job; False aborts it.
-        progress: Called after each completed upload.
+        force: End a job that may be alive, and skip unreadable files: in a commit those that do not count, in
+            an abort any. The uploads that only these files list stay pending until a sweep.
         clock: Source of time for records and waits.
         new_id: Source of nonces for records.
-        **request: The job and the options of its adoption: see `AdoptionRequest`.
-
-    Returns:
-        The manifest of a commit, or the report of an abort.
 
     Raises:
-        NoSuchJob: A commit found no files of the job. An abort reports that it found nothing.
-        InvalidRecord: A file is damaged, of another version or job, or names a key outside the destination;
-            or the job id is missing or invalid. Nothing was changed.
-        DuplicateOutput: Two tasks write one key, or one task has two pendingsets. Nothing was changed.
-        DestinationNotEmpty: The conflict mode is ``fail``, and there is data; or an object of another writer,
-            or a file of the table, has the key of one of its files. Nothing was changed.
-        DestinationChanged: A job has replaced files in its partitions since it was adopted.
-        AuditFailed: Tasks are missing, or their number is not the expected one. Nothing was changed.
-        JobClosed: No task committed, so there is nothing to commit; or the job may be alive; or another
-            process aborted it.
-        JobMismatch: The job was adopted with other options before.
-        InvalidDestination: The options have a staging, and the job is in its magic directory.
+        InvalidRecord: The job id is invalid.
+        InvalidDestination: A URI is invalid; or the options have a staging, and the job is in its magic
+            directory.
         InvalidOption: The object options come too late: Hadoop has begun the uploads.
-        AlreadyCommitted: The Hadoop job is successful, so there is nothing to commit or abort
-            (`clean_up_hadoop_job` removes its leftovers); or the job to abort has been adopted and committed.
-        S3CommitError: As from the commit or abort of our job; adopt it again.
 
     """
-    adoption = _adoption(store, destination, request)
-    adoption.context = replace(adoption.context, clock=clock or SystemClock(), new_id=new_id)
-    with naming(adoption.context, "adoption"):
-        if commit:
-            take_over(adoption)
-            return Manifest.of(commit_job(adoption.context, progress=progress))
-        if not prepare_abort(adoption):
-            return AbortReport(uploads=0, objects=0)
-        return abort(adoption.context, ABORT_REASON)
 
+    def __init__(
+        self,
+        store: ObjectStore,
+        destination: str | Destination,
+        job_id: str,
+        *,
+        pendingsets_uri: str | None = None,
+        options: JobOptions | None = None,
+        expect_tasks: int | None = None,
+        accept_partial: bool = False,
+        older_than: float = 0.0,
+        force: bool = False,
+        clock: Clock | None = None,
+        new_id: Callable[[], str] = new_uuid,
+    ) -> None:
+        self._options = options or _NEUTRAL
+        if self._options.staging is not None and pendingsets_uri is None:
+            raise InvalidDestination(
+                "a job of Hadoop's magic committer is adopted in its own magic directory; leave staging out"
+            )
+        objects = self._options.object_options
+        if objects.of_data != objects.of_records:
+            raise InvalidOption(
+                "Hadoop began the uploads of an adopted job: storage class, tags, headers and a public ACL"
+                " come too late for them; of object_options set only encryption and an ACL for owners, for"
+                " its records"
+            )
+        root = Destination.parse(self._options.staging) if self._options.staging is not None else None
+        layout = Layout.of(Destination.of(destination), job_id, root)
+        self._context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id)
+        self._pendingsets_uri = pendingsets_uri
+        self._expect_tasks = expect_tasks
+        self._accept_partial = accept_partial
+        self._older_than = older_than
+        self._force = force
+        self._survey: Survey | None = None
 
-def _adoption(store: ObjectStore, destination: str | Destination, request: AdoptionRequest) -> Adoption:
-    place, pendingsets_uri = Destination.of(destination), request.get("pendingsets_uri")
-    job_id = _chosen_id(request.get("job_id"), pendingsets_uri)
-    options = _chosen_options(request.get("options"), pendingsets_uri)
-    root = Destination.parse(options.staging) if options.staging is not None else None
-    return Adoption(
-        JobContext(store, Layout.of(place, job_id, root)),
-        options,
-        pendingsets_uri,
-        expect_tasks=request.get("expect_tasks"),
-        force=request.get("force", False),
-        accept_partial=request.get("accept_partial", False),
-        older_than=request.get("older_than", 0.0),
-    )
+    @property
+    def job(self) -> HadoopJob | None:
+        """The facts about the Hadoop job; None if it has no files."""
+        survey = self._look()
+        return None if survey.files.are_none else survey.job
 
+    def refusal(self, *, commit: bool) -> S3CommitError | None:
+        """Return the error that `commit` or `abort` would raise before any change. Reads only.
 
-def _chosen_id(job_id: str | None, pendingsets_uri: str | None) -> str:
-    if job_id is not None:
-        return job_id
-    found = job_id_of(pendingsets_uri) if pendingsets_uri is not None else None
-    if found is None:
-        raise InvalidRecord(
-            "adopt needs the job's UUID: the … of its directory __magic_job-… or …/staging-uploads/"
+        Args:
+            commit: Check for a commit; False checks for an abort.
+
+        Raises:
+            S3CommitError: A request failed.
+
+        """
+        try:
+            self._check(commit=commit)
+        except Refused as error:
+            return error
+        return None
+
+    def commit(self, *, progress: Callable[[Progress], object] | None = None) -> Manifest:
+        """Complete every upload of the committed tasks, and abort all other uploads of the job.
+
+        Hadoop's driver may have died in the middle of its job commit.
+
+        Args:
+            progress: Called after each completed upload.
+
+        Raises:
+            NoSuchJob: There are no files of the job.
+            InvalidRecord: A file is damaged, of another version or job, or names a key outside the
+                destination. Nothing was changed.
+            DuplicateOutput: Two tasks write one key, or one task has two pendingsets. Nothing was changed.
+            DestinationNotEmpty: The conflict mode is ``fail``, and there is data; or an object of another
+                writer, or a file of the table, has the key of one of its files. Nothing was changed.
+            DestinationChanged: A job has replaced files in its partitions since it was adopted.
+            AuditFailed: Tasks are missing, or their number is not the expected one. Nothing was changed.
+            JobClosed: No task committed, so there is nothing to commit; or the job may be alive; or it was
+                aborted.
+            JobMismatch: The job was adopted with other options before.
+            AlreadyCommitted: The Hadoop job is successful: `clean_up` removes its leftovers.
+            S3CommitError: As from the commit of our job; adopt it again.
+
+        """
+        with naming(self._context, "adoption"):
+            try:
+                if self._check(commit=True) is None:
+                    self._take_over()
+            except S3CommitError:
+                # Another process may have ended the job meanwhile, and removed what this one reads.
+                end = self._end()
+                if end is None or end.kind == "abandon":
+                    refuse_ended(self._context, end)
+                    raise
+            return Manifest.of(commit(self._context, progress=progress))
+
+    def abort(self) -> AbortReport:
+        """Abort all uploads of the job, and delete the objects that Hadoop has provably made of them.
+
+        Raises:
+            InvalidRecord: A file is damaged, or not Hadoop's. Nothing was changed.
+            AlreadyCommitted: The Hadoop job is successful, or it was adopted and committed.
+            JobClosed: The job may be alive. Nothing was changed.
+            S3CommitError: As from the abort of our job; adopt it again.
+
+        """
+        with naming(self._context, "adoption"):
+            end, record = self._check(commit=False), self._context.record
+            if end is None and not (survey := self._look()).files.are_none:
+                # A record keeps its options, and a commit with others is refused.
+                options = record.options if record is not None else self._options
+                self._set_up(options, survey.own | survey.others_own)
+                self._copy(survey.files.found)
+            elif end is None and record is None:
+                return AbortReport(uploads=0, objects=0)
+            return abort(self._context, "adopted from Hadoop to be aborted")
+
+    def clean_up(self) -> int:
+        """Remove the magic directory of a successful job, and abort its leftover uploads; return how many.
+
+        The objects that the job published stay, and so does everything else outside the magic directory.
+
+        Raises:
+            JobClosed: The job is not successful. Nothing was changed.
+            InvalidRecord: A file in its directory may be data, or cannot be read. Nothing was changed.
+            S3CommitError: Something could not be removed; clean up again.
+
+        """
+        context, survey, job = self._context, self._look(), self.job
+        if job is None:
+            return 0
+        verdict = classify(job)
+        if verdict.status != "successful":
+            raise JobClosed(
+                f"Hadoop job {job.job_id} is {verdict.status}: {verdict.reason}. Adopt it instead: s3commit"
+                " adopt …"
+            )
+        self._refuse_damage([*survey.unreadable, *survey.others_unreadable])
+        leftover = {
+            PendingId.of(upload)
+            for _, pendingset in self._read(survey.files.others)
+            for upload in pendingset.commits
+            if upload_digest(upload.destinationKey, upload.uploadId) not in survey.counted
+        }
+        # Its names do not show whose its uploads are, as those of an adopted job.
+        record = JobRecord(**context.layout.place, options=_NEUTRAL, adopted=True, created=0, nonce="-")
+        aborted = abort_uploads(replace(context, record=record), leftover)
+        listed = context.store.list_objects(context.staging_bucket, context.layout.staging.prefix)
+        delete_records(context, (info.key for info in listed))
+        return aborted
+
+    def _look(self) -> Survey:
+        """Read Hadoop's files, at the first call."""
+        if self._survey is None:
+            store, home = self._context.store, self._context.layout.destination
+            files = files_of(store, home, self._context.job_id, self._pendingsets_uri)
+            self._survey = Survey(store, home, files)
+        return self._survey
+
+    def _end(self) -> Entry | None:
+        """Return the entry that ended our job; None if it has not ended. Reads the job's record, if any."""
+        self._context = recorded(self._context)
+        return look_up_end(self._context, self._context.record)
+
+    def _check(self, *, commit: bool) -> Entry | None:
+        """Raise if the job must not be committed, or aborted; return the entry that did so, if one has."""
+        end, context = self._end(), self._context
+        if end is not None and (end.kind == "commit") != commit:
+            refuse_ended(context, end)
+        if end is not None or ((survey := self._look()).files.are_none and not commit):
+            return end
+        # What was published since its seal, our commit has published.
+        if find_seal(context) is None:
+            refuse_end(survey.job, adopts=True, older_than=self._older_than, force=self._force)
+        if context.record is not None and commit and context.record.options != self._options:
+            raise JobMismatch(f"{context.name} was adopted with other options before; adopt it with those")
+        damage = [] if self._force else [*survey.unreadable, *survey.others_unreadable]
+        if not commit:
+            self._refuse_damage(damage)
+            return None
+        refuse_commit(survey.job, accept_partial=self._accept_partial, expect_tasks=self._expect_tasks)
+        self._refuse_damage([*survey.unreadable, *survey.flaws, *damage])
+        files = self._read(survey.files.committed)
+        self._refuse_occupied((upload for _, one in files for upload in one.commits), survey.listed)
+        if self._options.conflict_mode == "fail":
+            table = read_table(context.store, context.layout.destination)
+            decide(context, self._options, survey.partitions, table, survey.own)
+        return None
+
+    def _refuse_damage(self, errors: Iterable[S3CommitError]) -> None:
+        if unknown := self._look().files.unknown:
+            raise InvalidRecord(
+                f"{unknown[0]} is no file of Hadoop's committers, and a clean-up would delete it:"
+                " move it elsewhere first"
+            )
+        for error in errors:
+            raise error
+
+    def _refuse_occupied(self, uploads: Iterable[PendingUpload], listed: Container[bytes]) -> None:
+        """Refuse uploads with the key of another writer's object, or of a file of the table."""
+        for upload, fate, is_there in fates(self._context.store, uploads, listed):
+            if is_there and fate != "published":
+                raise self._occupied(upload.destinationKey, "an object of another writer is there")
+        self._refuse_listed(self._look().keys)
+
+    def _refuse_listed(self, keys: Container[bytes]) -> None:
+        """Refuse keys of files of the table, of other jobs: the table would list them twice."""
+        store, home = self._context.store, self._context.layout.destination
+        table = read_table(store, home)
+        commits = table.commits()
+        # The names of all other jobs' files have these jobs' ids.
+        others = (
+            table.sources[number]
+            for number in commits
+            if None in table.sources[number].owners and table.sources[number].job_id != self._context.job_id
         )
-    return found
+        for source, files in each_list(FileSummary, store, home, others):
+            names = commits[source.number]
+            for file in files:
+                if text_digest(file.key) in keys and partition_of(home.relative(file.key) or "") in names:
+                    job = f"of job {source.job_id}" if source.job_id is not None else "older than its log"
+                    raise self._occupied(file.key, f"it is a file of the table, {job}")
 
+    def _occupied(self, key: str, why: str) -> DestinationNotEmpty:
+        context = self._context
+        return DestinationNotEmpty(
+            f"{context.name} writes {join_uri(context.bucket, key)}, and {why}: a commit would overwrite it,"
+            " so nothing was changed. Move that object elsewhere, or replace its partition by another job,"
+            f" and adopt this one again; or give it up with: s3commit adopt {context.layout.destination.uri}"
+            f" {context.job_id} --abort"
+        )
 
-def _chosen_options(options: JobOptions | None, pendingsets_uri: str | None) -> JobOptions:
-    if options is None:
-        options = JobOptions(
-            committer="magic" if pendingsets_uri is None else "partitioned", conflict_mode="append"
+    def _take_over(self) -> None:
+        """Set our job up, copy Hadoop's pendingsets into it, and seal it. Repeatable."""
+        survey = self._look()
+        files = survey.files
+        self._set_up(self._options, survey.own)
+        # Another job may have begun the log meanwhile, and listed what Hadoop has published.
+        self._refuse_listed(survey.keys)
+        self._copy(files.others)
+        tasks = [
+            self._import(file, pendingset, _STAGE, file.task)
+            for file, pendingset in self._read(files.committed)
+        ]
+        seal_stage(self._context, _STAGE, str(files.run), tasks)
+        seal(self._context, [(_STAGE, str(files.run))])
+        logger.info("%s: adopted %d tasks from %s", self._context.name, len(tasks), files.uri)
+
+    def _set_up(self, options: JobOptions, own: Container[str]) -> None:
+        record = open_job(self._context, options, {"adopted_from": self._look().files.uri}, adopting=own)
+        self._context = self._context.as_recorded(record)
+
+    def _copy(self, files: Iterable[HadoopFile]) -> None:
+        """Copy files for the end of our job to abort their uploads; in a magic directory it finds them."""
+        if self._look().files.uri != self._context.layout.staging.uri:
+            for file, pendingset in self._read(files, forgiving=self._force):
+                self._import(file, pendingset, _LEFTOVERS, text_digest(file.key).hex())
+
+    def _read(
+        self, files: Iterable[HadoopFile], *, forgiving: bool = False
+    ) -> Iterator[tuple[HadoopFile, PendingSet]]:
+        """Read files again; skip one that cannot be read with a warning, or raise its error."""
+        context = self._context
+        for file, outcome in self._look().files.read(context.store, context.layout.destination, files):
+            if not isinstance(outcome, InvalidRecord):
+                yield file, outcome
+            elif not forgiving:
+                raise outcome
+            else:
+                logger.warning("%s: skipped a file: %s", context.name, outcome)
+
+    def _import(self, file: HadoopFile, pendingset: PendingSet, stage: str, task: str) -> CommittedTask:
+        """Write the pendingset of a Hadoop file as one of our job, and return its committed task. Repeatable.
+
+        Raises:
+            InvalidRecord: An earlier import of the file wrote other content.
+
+        """
+        context = self._context
+        extra = TaskExtra(
+            stage=stage,
+            stage_attempt=str(file.run),
+            task=task,
+            attempt="0",
+            nonce=bytes_digest(encode(pendingset)).hex(),
         )
-    if options.staging is not None and pendingsets_uri is None:
-        raise InvalidDestination(
-            "a job of Hadoop's magic committer is adopted in its own magic directory; leave staging out"
-        )
-    objects = options.object_options
-    if objects.of_data != objects.of_records:
-        raise InvalidOption(
-            "Hadoop began the uploads of an adopted job: storage class, tags, headers and a public ACL come"
-            " too late for them; of object_options set only encryption and an ACL for owners, for its records"
-        )
-    return options
+        commits = [msgspec.structs.replace(upload, jobId=context.job_id) for upload in pendingset.commits]
+        record = msgspec.structs.replace(pendingset, jobId=context.job_id, commits=commits, s3commit=extra)
+        key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
+        stored = records.create(context.store, context.staging_bucket, key, record)
+        if stored.record != record:
+            raise InvalidRecord(
+                f"{file.uri} has changed since it was imported as {context.staging_uri(key)}: its job may be"
+                " alive; stop it first"
+            )
+        return committed_task(context, key, extra, stored, commits)

@@ -13,46 +13,47 @@ an object of the right size may belong to the upload: the job is left alone, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from itertools import chain, islice, pairwise
+from typing import Literal, NamedTuple, TypeAlias
 
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     AuditFailed,
-    InvalidDestination,
+    DuplicateOutput,
     InvalidRecord,
     JobClosed,
     NoSuchJob,
     NoSuchKey,
     S3CommitError,
 )
-from airflow_s3commit.protocol.hadoop.files import (
-    HadoopFile,
-    HadoopFiles,
-    directory_files,
-    magic_files,
-    read_files,
-)
+from airflow_s3commit.protocol.hadoop.files import HadoopFile, HadoopFiles, files_of, magic_files
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
-from airflow_s3commit.protocol.model.codec import decode, largest, upload_digest
+from airflow_s3commit.protocol.model.codec import decode, largest, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import SUCCESS
+from airflow_s3commit.protocol.model.layout import SUCCESS, partition_of
 from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.ownership import is_ours
-from airflow_s3commit.protocol.model.pendingset import PendingUpload, pending_bytes
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 #: Status of a Hadoop job.
 Status: TypeAlias = Literal["successful", "unpublished", "half-published", "partial", "perhaps alive"]
 
+#: What became of an upload: see the fields of the same names of `HadoopJob`.
+Fate: TypeAlias = Literal["pending", "published", "uncertain", "lost"]
+
 _BATCH = 1_000
 
+#: Missing task numbers to name in messages.
+_MAX_NAMED = 20
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class HadoopJob:
     """Facts about a job of Hadoop's committers.
 
@@ -111,12 +112,178 @@ class HadoopJob:
         return f"{shown}, …" if self.gaps > len(self.missing) else shown
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Status of a job, and the reason in words."""
 
     status: Status
     reason: str
+
+
+class Survey:
+    """One reading of all files of a job, and of what became of the uploads that they list. Reads only.
+
+    This takes a listing of the pending uploads, one GET per file, and two requests for each upload that is
+    not listed.
+
+    Args:
+        store: The store of the destination.
+        destination: The job's destination.
+        files: The job's files.
+        most: Maximum number of unlisted uploads to ask about; None for no limit.
+
+    Attributes:
+        files: The job's files.
+        job: The facts.
+        counted: Digests of the uploads that count.
+        keys: Digests of their keys.
+        partitions: The partitions that they write.
+        listed: The start of each pending upload of the destination, by the upload's digest.
+        own: Keys of the objects that Hadoop has made of uploads that count.
+        others_own: Keys of the objects that it has made of other uploads.
+        unreadable: What is wrong with files that count.
+        others_unreadable: What is wrong with other files.
+        flaws: Why the output that counts cannot be committed.
+
+    Raises:
+        S3CommitError: A request failed.
+
+    """
+
+    def __init__(
+        self, store: ObjectStore, destination: Destination, files: HadoopFiles, most: int | None = None
+    ) -> None:
+        self.files = files
+        committed, gaps = files.committed, list(files.gaps())
+        self.job = HadoopJob(
+            files.job_id,
+            files.uri,
+            application_attempt=files.run,
+            files=len(files.found) + len(files.unknown),
+            pendingsets=len(committed),
+            gaps=sum(map(len, gaps)),
+            missing=tuple(islice(chain.from_iterable(gaps), _MAX_NAMED)),
+            marker=_marker(store, destination, files),
+            modified=files.modified,
+        )
+        self.counted: set[bytes] = set()
+        self.keys: set[bytes] = set()
+        self.partitions: set[str] = set()
+        self.own: set[str] = set()
+        self.others_own: set[str] = set()
+        self.unreadable: list[InvalidRecord] = []
+        self.others_unreadable: list[InvalidRecord] = []
+        self.flaws: list[S3CommitError] = [
+            DuplicateOutput(f"task {one.task} has two pendingsets in {files.uri}")
+            for one, other in pairwise(committed)
+            if one.task == other.task
+        ]
+        listed = store.list_uploads(destination.bucket, destination.prefix) if files.found else ()
+        self.listed = {upload_digest(one.key, one.upload_id): one.initiated for one in listed}
+        self._newest = files.modified
+        unlisted = chain(
+            self._unlisted(files.read(store, destination, committed), destination, count=True),
+            self._unlisted(files.read(store, destination, files.others), destination, count=False),
+        )
+        for upload, fate, _ in fates(store, islice(unlisted, most)):
+            counts = _digest(upload) in self.counted
+            if counts:
+                setattr(self.job, fate, getattr(self.job, fate) + 1)
+            if fate == "published":
+                (self.own if counts else self.others_own).add(upload.destinationKey)
+        self.job.whole = not sum(1 for _ in unlisted)
+        self.job.uploads = len(self.counted)
+        self.job.others_published = len(self.others_own)
+        self.job.silent = max(files.now - self._newest, 0.0) if files.now else None
+        damaged = [f"{uri} is no file of Hadoop's committers" for uri in files.unknown]
+        self.job.damaged = (*damaged, *map(str, self.unreadable), *map(str, self.others_unreadable))
+
+    def _unlisted(
+        self,
+        read: Iterable[tuple[HadoopFile, PendingSet | InvalidRecord]],
+        destination: Destination,
+        *,
+        count: bool,
+    ) -> Iterator[PendingUpload]:
+        """Note the uploads of files, which count or not; yield those that are not listed."""
+        for file, outcome in read:
+            if isinstance(outcome, InvalidRecord):
+                (self.unreadable if count else self.others_unreadable).append(outcome)
+                continue
+            for upload in outcome.commits:
+                if count:
+                    self._count(file, upload, destination)
+                elif _digest(upload) in self.counted:
+                    # A crash between a task's commit and the removal of its directory leaves it in both.
+                    continue
+                else:
+                    self.job.others += 1
+                initiated = self.listed.get(_digest(upload))
+                if initiated is None:
+                    yield upload
+                else:
+                    self._newest = max(self._newest, initiated)
+                    self.job.pending += count
+
+    def _count(self, file: HadoopFile, upload: PendingUpload, destination: Destination) -> None:
+        key = upload.destinationKey
+        if not upload.etags:
+            why = "has no parts, so no store can complete it; abort the job"
+            self.flaws.append(InvalidRecord(f"{file.uri}: the upload of {key} {why}"))
+        if text_digest(key) in self.keys:
+            where = join_uri(upload.bucket, key)
+            self.flaws.append(DuplicateOutput(f"two uploads write {where}, one of them in {file.uri}"))
+        self.keys.add(text_digest(key))
+        self.counted.add(_digest(upload))
+        self.partitions.add(partition_of(destination.relative(key) or ""))
+        self.job.bytes += upload.length
+
+
+def fates(
+    store: ObjectStore, uploads: Iterable[PendingUpload], listed: Container[bytes] = ()
+) -> Iterator[tuple[PendingUpload, Fate, bool]]:
+    """Yield each upload with what became of it, and whether an object has its key. Reads only.
+
+    An object with the ETag of an upload that is pending is of another writer: a rerun with the same names.
+
+    Args:
+        store: The store of the destination.
+        uploads: The uploads.
+        listed: Digests of uploads that a listing shows as pending; some stores list none.
+
+    Raises:
+        S3CommitError: A request failed.
+
+    """
+    for batch in in_batches(uploads, _BATCH):
+        asked = (PendingId.of(upload) for upload in batch if _digest(upload) not in listed)
+        parts = pending_parts(store, asked)
+        gone = {upload_digest(one.key, one.upload_id) for one, found in parts if found is None}
+        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in batch]
+        for upload, outcome in outcomes(store, calls, NoSuchKey):
+            existing = outcome if isinstance(outcome, ObjectInfo) else None
+            fate: Fate = "pending"
+            if _digest(upload) in gone:
+                fate = _fate_of_gone(upload, existing)
+            yield upload, fate, existing is not None
+
+
+def _fate_of_gone(upload: PendingUpload, existing: ObjectInfo | None) -> Fate:
+    if existing is not None and is_ours(upload, existing):
+        return "published"
+    return "uncertain" if existing is not None and existing.size == upload.length else "lost"
+
+
+def _digest(upload: PendingUpload) -> bytes:
+    return upload_digest(upload.destinationKey, upload.uploadId)
+
+
+def find_hadoop_jobs(store: ObjectStore, destination: Destination) -> list[HadoopJob]:
+    """Return the jobs that Hadoop's magic committer left at a destination, oldest first. Reads only.
+
+    Jobs of the staging committers have their files on their cluster, and are not found.
+    """
+    found = magic_files(store, destination).values()
+    return sorted((Survey(store, destination, files).job for files in found), key=lambda job: job.modified)
 
 
 def find_hadoop_job(
@@ -124,123 +291,19 @@ def find_hadoop_job(
     destination: Destination,
     job_id: str,
     *,
-    adopted_from: str | None = None,
+    pendingsets_uri: str | None = None,
     most: int | None = None,
 ) -> HadoopJob | None:
     """Return the facts about a Hadoop job; None if it has no files. Reads only.
 
-    Args:
-        store: The store of the destination.
-        destination: The job's destination.
-        job_id: The job's UUID.
-        adopted_from: URI of its pendingsets' directory, from the record of its adoption. It is used if the
-            job has no magic directory.
-        most: As for `examine`.
-
-    Raises:
-        S3CommitError: A request failed.
-
+    For the arguments see `files_of`, and for ``most`` `Survey`.
     """
-    files = magic_files(store, destination, job_id).get(job_id)
-    if files is None and adopted_from is not None:
-        try:
-            files = directory_files(store, Destination.parse(adopted_from), job_id)
-        except InvalidDestination:
-            return None
-    if files is None or not (files.found or files.unknown):
-        return None
-    return examine(store, destination, files, most=most)
-
-
-def refuse_if_published(store: ObjectStore, destination: Destination, job_id: str) -> None:
-    """Raise if a job that nobody adopted has published uploads, so that the rest must not be discarded.
-
-    Args:
-        store: The store of the destination.
-        destination: The job's destination.
-        job_id: The job's UUID.
-
-    Raises:
-        AlreadyCommitted: The Hadoop job is successful.
-        JobClosed: It is half-published.
-        S3CommitError: A request failed.
-
-    """
-    job = find_hadoop_job(store, destination, job_id)
-    if job is None:
-        return
-    error = refusal(job, commit=False)
-    if error is not None:
-        raise error
-    verdict = classify(job)
-    if verdict.status == "half-published":
-        raise JobClosed(
-            f"Hadoop job {job_id} is half-published: {verdict.reason}. Finish it with: s3commit adopt …"
-            " --commit, or take back what it published with: s3commit adopt … --abort"
-        )
-
-
-def examine(
-    store: ObjectStore, destination: Destination, files: HadoopFiles, *, most: int | None = None
-) -> HadoopJob:
-    """Gather the facts about a job. Reads only.
-
-    This takes a listing of the pending uploads, one GET per file, and two requests for each upload that is
-    not listed, until the job turns out to be half-published.
-
-    Args:
-        store: The store of the destination.
-        destination: The job's destination.
-        files: The job's files.
-        most: Maximum number of unlisted uploads to check; None for no limit.
-
-    Raises:
-        S3CommitError: A request failed.
-
-    """
-    listed = {
-        upload_digest(upload.key, upload.upload_id): upload.initiated
-        for upload in (store.list_uploads(destination.bucket, destination.prefix) if files.found else ())
-    }
-    count = _UploadCount(store, listed, most)
-    damaged = [f"{uri} is no file of Hadoop's committers" for uri in files.unknown]
-    for uploads in _uploads(store, destination, files.committed, files.job_id, damaged):
-        count.add(uploads)
-    for uploads in _uploads(store, destination, files.others, files.job_id, damaged):
-        count.add_others(uploads)
-    marker, now = _marker(store, destination, files)
-    return HadoopJob(
-        job_id=files.job_id,
-        prefix=files.uri,
-        application_attempt=files.application_attempt,
-        files=len(files.found) + len(files.unknown),
-        pendingsets=len(files.committed),
-        uploads=len(count.counted),
-        bytes=count.bytes,
-        others=count.others,
-        gaps=files.gaps,
-        missing=files.missing,
-        pending=count.by_outcome["pending"],
-        published=count.by_outcome["published"],
-        uncertain=count.by_outcome["uncertain"],
-        lost=count.by_outcome["lost"],
-        others_published=count.others_published,
-        whole=count.whole,
-        marker=marker,
-        modified=files.modified,
-        silent=max(now - max(files.modified, count.newest), 0.0) if now is not None else None,
-        damaged=tuple(damaged),
-    )
+    files = files_of(store, destination, job_id, pendingsets_uri)
+    return None if files.are_none else Survey(store, destination, files, most).job
 
 
 def classify(job: HadoopJob, *, older_than: float = 0.0) -> Verdict:
-    """Return the status of a job.
-
-    Args:
-        job: The facts.
-        older_than: Seconds without activity below which it may be alive.
-
-    """
+    """Return the status of a job, which may be alive below ``older_than`` seconds without activity."""
     visible = job.published + job.uncertain
     if job.marker == "own":
         return Verdict("successful", "its _SUCCESS is at the destination")
@@ -255,198 +318,88 @@ def classify(job: HadoopJob, *, older_than: float = 0.0) -> Verdict:
         return Verdict(
             "half-published", f"{published}, but it has no _SUCCESS: its job commit was interrupted"
         )
-    return _unpublished(job)
-
-
-def _unpublished(job: HadoopJob) -> Verdict:
-    lost = f"; {job.lost} uploads are gone, so it cannot be finished" if job.lost else ""
+    status: Status = "unpublished"
+    why = "its tasks committed, and nothing is published"
     if job.gaps:
-        return Verdict("partial", f"{job.gaps} task numbers have no pendingset: {job.missing_words}{lost}")
-    if not job.pendingsets:
-        return Verdict("unpublished", f"none of its tasks committed{lost}")
-    return Verdict("unpublished", f"its tasks committed, and nothing is published{lost}")
+        status, why = "partial", f"{job.gaps} task numbers have no pendingset: {job.missing_words}"
+    elif not job.pendingsets:
+        why = "none of its tasks committed"
+    lost = f"; {job.lost} uploads are gone, so it cannot be finished" if job.lost else ""
+    return Verdict(status, f"{why}{lost}")
 
 
-def refusal(
-    job: HadoopJob,
-    *,
-    commit: bool,
-    accept_partial: bool = False,
-    expect_tasks: int | None = None,
-    older_than: float = 0.0,
-    force: bool = False,
-) -> S3CommitError | None:
-    """Return the error that an adoption of a job must raise; None if the job may be adopted.
+def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0, force: bool = False) -> None:
+    """Raise if a job must not be ended.
 
     Args:
         job: The facts.
-        commit: Whether the adoption commits the job; otherwise it aborts it.
-        accept_partial: Commit it although task numbers are missing.
-        expect_tasks: Number of committed tasks without which it is not committed; None for any.
+        adopts: Whether an adoption ends it, which finishes or takes back what it has published.
         older_than: Seconds without activity below which it may be alive.
         force: End it although it may be alive.
+
+    Raises:
+        AlreadyCommitted: It is successful.
+        JobClosed: It may be alive, or has published uploads, so that the rest must not be discarded.
 
     """
     verdict, name = classify(job, older_than=older_than), f"Hadoop job {job.job_id}"
     if verdict.status == "successful":
-        return AlreadyCommitted(
+        raise AlreadyCommitted(
             f"{name} is successful: {verdict.reason}. There is nothing to commit or abort; remove what is"
             f" left in {job.prefix} with: s3commit adopt … --clean-up"
         )
     if verdict.status == "perhaps alive" and not force:
-        return JobClosed(f"{name} may be alive: {verdict.reason}; stop it first, wait, or use --force")
-    return _commit_refusal(job, name, accept_partial, expect_tasks) if commit else None
+        raise JobClosed(f"{name} may be alive: {verdict.reason}; stop it first, wait, or use --force")
+    if verdict.status == "half-published" and not adopts:
+        raise JobClosed(
+            f"{name} is half-published: {verdict.reason}. Finish it with: s3commit adopt … --commit, or take"
+            " back what it published with: s3commit adopt … --abort"
+        )
 
 
-def _commit_refusal(
-    job: HadoopJob, name: str, accept_partial: bool, expect_tasks: int | None
-) -> S3CommitError | None:
+def refuse_commit(job: HadoopJob, *, accept_partial: bool, expect_tasks: int | None) -> None:
+    """Raise if a job lacks tasks that a commit needs.
+
+    Raises:
+        NoSuchJob: It has no files.
+        AuditFailed: Their number is not the expected one; or some are missing, which is not accepted.
+        JobClosed: No task committed.
+
+    """
+    name = f"Hadoop job {job.job_id}"
     if not job.files:
-        return NoSuchJob(
+        raise NoSuchJob(
             f"{name} has no files in {job.prefix}: it was cleaned up, or its files are elsewhere (those of a"
             " staging committer: …/staging-uploads/_temporary/0/)"
         )
-    if expect_tasks is not None and expect_tasks != job.pendingsets:
-        return AuditFailed(
+    if expect_tasks not in (None, job.pendingsets):
+        raise AuditFailed(
             f"{name}: {job.pendingsets} tasks committed in {job.prefix}, but {expect_tasks} are expected"
         )
     if not job.pendingsets:
-        return JobClosed(
-            f"{name}: no task committed in {job.prefix}, so there is nothing to commit; abort it"
-        )
+        raise JobClosed(f"{name}: no task committed in {job.prefix}, so there is nothing to commit; abort it")
     if job.gaps and not accept_partial:
-        return AuditFailed(
+        raise AuditFailed(
             f"{name} is partial: {job.gaps} task numbers have no pendingset in {job.prefix}:"
             f" {job.missing_words}. Tasks of the magic committer write one even without output, those of the"
             " staging committers do not. To commit it anyway: --accept-partial (accept_partial=True)"
         )
-    return None
-
-
-class _UploadCount:
-    """Counts uploads by their outcome.
-
-    Args:
-        store: The store of the destination.
-        listed: The start of each pending upload, in seconds since the epoch, by the upload's digest.
-        most: Maximum number of unlisted uploads to check; None for no limit.
-
-    """
-
-    def __init__(self, store: ObjectStore, listed: dict[bytes, float], most: int | None) -> None:
-        self._store = store
-        self._listed = listed
-        self._budget = most
-        self.counted: set[bytes] = set()
-        self.by_outcome = {"pending": 0, "published": 0, "uncertain": 0, "lost": 0}
-        self.bytes = self.others = self.others_published = 0
-        self.newest = 0.0
-        self.whole = True
-
-    def add(self, uploads: list[PendingUpload]) -> None:
-        """Count uploads of files that count."""
-        unlisted = []
-        for upload in uploads:
-            digest = upload_digest(upload.destinationKey, upload.uploadId)
-            self.counted.add(digest)
-            self.bytes += upload.length
-            if self._is_listed(digest):
-                self.by_outcome["pending"] += 1
-            else:
-                unlisted.append(upload)
-        for outcome in self._checked(unlisted):
-            self.by_outcome[outcome] += 1
-
-    def add_others(self, uploads: list[PendingUpload]) -> None:
-        """Count uploads of other files, except for those that `add` has counted."""
-        unlisted = []
-        for upload in uploads:
-            digest = upload_digest(upload.destinationKey, upload.uploadId)
-            if digest in self.counted:
-                continue
-            self.others += 1
-            if not self._is_listed(digest):
-                unlisted.append(upload)
-        for outcome in self._checked(unlisted):
-            self.others_published += outcome == "published"
-
-    def _is_listed(self, digest: bytes) -> bool:
-        initiated = self._listed.get(digest)
-        self.newest = max(self.newest, initiated or 0.0)
-        return initiated is not None
-
-    def _checked(self, uploads: list[PendingUpload]) -> Iterator[str]:
-        """Yield the outcomes of unlisted uploads; they may be pending, as some stores list none."""
-        visible = self.by_outcome["published"] + self.by_outcome["uncertain"]
-        if visible and self.by_outcome["pending"] + self.by_outcome["lost"]:
-            # The job is half-published; the exact numbers do not matter.
-            self.whole = self.whole and not uploads
-            return
-        if self._budget is not None:
-            self.whole = self.whole and len(uploads) <= self._budget
-            uploads = uploads[: self._budget]
-            self._budget -= len(uploads)
-        objects: dict[bytes, ObjectInfo] = {}
-        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in uploads]
-        for upload, outcome in outcomes(self._store, calls, NoSuchKey):
-            if isinstance(outcome, ObjectInfo):
-                objects[upload_digest(upload.destinationKey, upload.uploadId)] = outcome
-        parts = pending_parts(self._store, map(PendingId.of, uploads))
-        for upload, (_, found) in zip(uploads, parts, strict=True):
-            info = objects.get(upload_digest(upload.destinationKey, upload.uploadId))
-            yield "pending" if found is not None else _outcome_of_gone(upload, info)
-
-
-def _outcome_of_gone(upload: PendingUpload, existing: ObjectInfo | None) -> str:
-    if existing is None:
-        return "lost"
-    if is_ours(upload, existing):
-        return "published"
-    return "uncertain" if existing.size == upload.length else "lost"
-
-
-def _uploads(
-    store: ObjectStore, destination: Destination, files: list[HadoopFile], job_id: str, damaged: list[str]
-) -> Iterator[list[PendingUpload]]:
-    """Yield the uploads of files in batches; add the errors of invalid files to ``damaged``."""
-
-    def uploads() -> Iterable[PendingUpload]:
-        for _, outcome in read_files(store, files, job_id, destination):
-            if isinstance(outcome, InvalidRecord):
-                damaged.append(str(outcome))
-            else:
-                yield from outcome.commits
-
-    return in_batches(uploads(), _BATCH)
 
 
 def _marker(
     store: ObjectStore, destination: Destination, files: HadoopFiles
-) -> tuple[Literal["own", "another's", "none"], float | None]:
-    """Return `HadoopJob.marker`, and the store's time.
+) -> Literal["own", "another's", "none"]:
+    """Return `HadoopJob.marker`.
 
     A marker with the job's id that is older than its pendingsets is from an earlier job of the same id.
     """
     key = destination.key(SUCCESS)
     try:
         fetched = store.get(destination.bucket, key, limit=largest(SuccessData))
-    except NoSuchKey:
-        return "none", _time(store, files)
-    except InvalidRecord:
-        return "another's", _time(store, files)
-    try:
         success = decode(SuccessData, fetched.body, join_uri(destination.bucket, key))
+    except NoSuchKey:
+        return "none"
     except InvalidRecord:
-        return "another's", fetched.date
+        return "another's"
     is_later = fetched.info.modified >= files.committed_at - STORE_CLOCK_SECONDS
-    is_own = success.jobId == files.job_id and success.success and is_later
-    return "own" if is_own else "another's", fetched.date
-
-
-def _time(store: ObjectStore, files: HadoopFiles) -> float | None:
-    for file in files.found[:1]:
-        try:
-            return store.get(file.bucket, file.key, limit=pending_bytes(file.key)).date
-        except (NoSuchKey, InvalidRecord):
-            return None
-    return None
+    return "own" if success.jobId == files.job_id and success.success and is_later else "another's"

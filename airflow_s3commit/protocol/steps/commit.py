@@ -201,15 +201,16 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
         return _enter(run)
     except (JobFailed, DestinationNotEmpty, DestinationChanged, InvalidDestination, InvalidOption) as error:
         return _give_up(run, error)
-    except NoSuchUpload:
-        # The upload of the list was aborted.
-        if (end := _ended_meanwhile(log)) is None:
-            raise
-        return end
-    except S3CommitError as error:
-        # Once all files are there, a damaged record is of the table, and not of the job.
+    except (NoSuchUpload, InvalidRecord) as error:
         if isinstance(error, InvalidRecord) and not run.is_complete:
             return _give_up(run, error)
+        # Who has ended the job aborted the upload of its list, or removed its records. Otherwise a damaged
+        # record is of the table: all files of the job are there.
+        if (end := _ended_meanwhile(log)) is not None:
+            return end
+        error.add_note(f"{_may_be_visible(run)}: commit it again, or abort it")
+        raise
+    except S3CommitError as error:
         error.add_note(f"{_may_be_visible(run)}: commit it again, or abort it")
         raise
 

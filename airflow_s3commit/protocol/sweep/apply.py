@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchUpload, S3CommitError
-from airflow_s3commit.protocol.adoption.adopt import adopt, clean_up_hadoop_job
+from airflow_s3commit.protocol.adoption.adopt import Adoption
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
@@ -167,14 +167,13 @@ class _Sweep:
 
     def _end(self, found: Found, action: Action, why: str) -> AbortReport:
         context = self.now.context
-        store, home, job_id = context.store, context.layout.destination, found.job_id
+        home, clock = context.layout.destination, context.clock
+        adoption = Adoption(context.store, home, found.job_id, force=True, clock=clock, new_id=context.new_id)
         if action == "discard":
-            return AbortReport(uploads=clean_up_hadoop_job(store, home, job_id), objects=0)
+            return AbortReport(uploads=adoption.clean_up(), objects=0)
         if found.is_hadoops and not found.is_known:
             # As a job of ours, which nobody else adopts meanwhile.
-            report = adopt(store, home, commit=False, job_id=job_id, force=True, clock=context.clock)
-            assert isinstance(report, AbortReport)
-            return report
+            return adoption.abort()
         return carry_out(context, found, why)
 
     def abort_orphans(self, planned: Collection[OrphanUpload]) -> None:

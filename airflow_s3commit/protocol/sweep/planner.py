@@ -179,12 +179,13 @@ class Planner:
     def _hadoops(self, found: Found) -> HadoopJob | None:
         home = self.context.layout.destination
         source = found.record.context.get("adopted_from") if found.record is not None else None
-        return find_hadoop_job(self.context.store, home, found.job_id, adopted_from=source)
+        return find_hadoop_job(self.context.store, home, found.job_id, pendingsets_uri=source)
 
     def _judge_hadoops(self, found: Found, told: Verdict) -> tuple[Action | None, str]:
         """Decide about a silent job of Hadoop that has not ended here."""
         why = f"the Hadoop job is {told.status}: {told.reason}"
-        if told.status == "half-published":
+        # Once an adoption has sealed it, our own commit publishes it.
+        if told.status == "half-published" or (told.status == "successful" and found.sealed is not None):
             return None, f"{why}; commit or abort it: s3commit adopt"
         if told.status == "successful":
             return "discard", f"{why}; only its leftovers are removed"

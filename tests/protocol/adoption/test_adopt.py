@@ -22,7 +22,9 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
     S3CommitError,
 )
-from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
+from airflow_s3commit.protocol.adoption.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.status import HadoopJob
+from airflow_s3commit.protocol.hadoop.status import find_hadoop_jobs as find_jobs
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, ConflictMode, JobOptions, JobReference
@@ -61,21 +63,23 @@ def dead_job(layout: str, **settings: Any) -> DeadJob:
 
 def place(dead: DeadJob, layout: str) -> dict[str, Any]:
     """Return where the job's pendingsets are."""
-    return {"job_id": UUID} if layout == "magic" else {"pendingsets_uri": dead.pendingsets_uri}
+    where = {} if layout == "magic" else {"pendingsets_uri": dead.pendingsets_uri}
+    return {"job_id": UUID, **where}
 
 
 def finish(dead: DeadJob, layout: str = "magic", **arguments: Any) -> Manifest:
     """Adopt the job and commit it."""
-    manifest = adopt(dead.store, dead.destination, commit=True, **{**place(dead, layout), **arguments})
-    assert isinstance(manifest, Manifest)
-    return manifest
+    return Adoption(dead.store, dead.destination, **{**place(dead, layout), **arguments}).commit()
 
 
 def give_up(dead: DeadJob, layout: str = "magic", **arguments: Any) -> AbortReport:
     """Adopt the job and abort it."""
-    report = adopt(dead.store, dead.destination, commit=False, **{**place(dead, layout), **arguments})
-    assert isinstance(report, AbortReport)
-    return report
+    return Adoption(dead.store, dead.destination, **{**place(dead, layout), **arguments}).abort()
+
+
+def find_hadoop_jobs(dead: DeadJob) -> list[HadoopJob]:
+    """Find the jobs at the destination."""
+    return find_jobs(dead.store, Destination.parse(dead.destination))
 
 
 @LAYOUTS
@@ -166,7 +170,7 @@ def test_an_aborted_job_stays_aborted(layout: str) -> None:
     give_up(dead, layout)
     after = dead.keys()
     assert give_up(dead, layout) == AbortReport(uploads=0, objects=0)
-    with pytest.raises(JobClosed, match="was aborted"):
+    with pytest.raises(JobClosed, match="is aborted"):
         finish(dead, layout)
     assert dead.visible() == {}
     assert dead.keys() == after
@@ -205,7 +209,7 @@ def test_jobs_are_found_with_what_they_would_publish() -> None:
     dead = DeadJob.magic()
     Job.setup(dead.store, dead.destination, job_id=an_id("ours"))
     before = dead.everything()
-    (found,) = find_hadoop_jobs(dead.store, dead.destination)
+    (found,) = find_hadoop_jobs(dead)
     assert dead.everything() == before
     assert (found.job_id, found.prefix) == (UUID, f"s3://{BUCKET}/{MAGIC}")
     assert (found.pendingsets, found.uploads, found.bytes, found.others) == (3, 3, 23, 1)
@@ -216,7 +220,7 @@ def test_jobs_that_are_damaged_are_found_too() -> None:
     """A listing shows a job whose files cannot be read, and says which ones."""
     dead = DeadJob.magic()
     key = dead.put(f"{MAGIC}job-{UUID}/00/{task_id(7)}.pendingset", b'{"version":3,"jobId"')
-    (found,) = find_hadoop_jobs(dead.store, dead.destination)
+    (found,) = find_hadoop_jobs(dead)
     assert (found.pendingsets, found.uploads, found.gaps) == (4, 3, 4)
     assert key in found.damaged[0]
 
@@ -337,7 +341,7 @@ def test_an_upload_without_parts_can_only_be_aborted() -> None:
     """Hadoop loads an empty list of ETags, but no store completes such an upload: a commit is refused."""
     dead = DeadJob.magic()
     dead.commit_magic_task(3, {"none": ()}, etags=[])
-    assert find_hadoop_jobs(dead.store, dead.destination)[0].uploads == 4
+    assert find_hadoop_jobs(dead)[0].uploads == 4
     before = dead.everything()
     with pytest.raises(InvalidRecord, match="has no parts"):
         finish(dead)
@@ -431,13 +435,28 @@ def test_a_key_that_is_taken_after_the_seal_refuses_the_commit(mode: ConflictMod
     dead, options = DeadJob.magic(), JobOptions(committer="magic", conflict_mode=mode)
     store = FaultyStore(dead.store, Fault("crash-after", verb="put", key=f"*/open/{UUID}/sealed.json"))
     with pytest.raises(Crash):
-        adopt(store, dead.destination, job_id=UUID, options=options)
+        Adoption(store, dead.destination, job_id=UUID, options=options).commit()
     dead.put(TAKEN, b"old")
     pending = dead.pending_keys()
     with pytest.raises(DestinationNotEmpty, match="an object of another writer is there"):
         finish(dead, options=options)
     assert dead.pending_keys() == pending
     assert dead.visible() == {TAKEN: b"old"}
+
+
+@pytest.mark.parametrize("end", [finish, give_up], ids=["commit", "abort"])
+def test_what_an_adoption_has_published_is_no_success_of_hadoop(end: Callable[..., object]) -> None:
+    """All is published, and the marker is another job's: a sweep leaves it, and an adoption ends it."""
+    dead = DeadJob.magic()
+    dead.mark("another")
+    store = FaultyStore(dead.store, Fault("crash-before", verb="put", key=f"*/log/{2:020d}.json"))
+    with pytest.raises(Crash):
+        Adoption(store, dead.destination, UUID).commit()
+    assert sweep(dead.store, dead.destination, older_than=0.0, dry_run=False, threads=0).jobs == []
+    assert dead.visible() == dead.contents
+    end(dead)
+    assert dead.visible() == (dead.contents if end is finish else {})
+    assert dead.pending_keys() == []
 
 
 def test_a_file_of_the_table_is_not_listed_twice() -> None:
@@ -469,7 +488,7 @@ def test_a_job_is_not_committed_beside_one_that_replaces_its_partitions() -> Non
                 file.write(b"new")
 
     with pytest.raises(DestinationChanged, match="replaced files beside it"):
-        adopt(FaultyStore(dead.store, before=replace_partition), dead.destination, job_id=UUID)
+        Adoption(FaultyStore(dead.store, before=replace_partition), dead.destination, job_id=UUID).commit()
     assert dead.pending_keys() == []
     assert list(dead.visible().values()) == [b"new"]
 
@@ -544,7 +563,7 @@ def test_only_the_last_run_of_the_application_counts() -> None:
     dead = DeadJob()
     dead.commit_magic_task(0, {"part-0": (b"first run",)}, run=0)
     dead.commit_magic_task(0, {"part-0": (b"second run",)}, run=1)
-    assert find_hadoop_jobs(dead.store, dead.destination)[0].application_attempt == 1
+    assert find_hadoop_jobs(dead)[0].application_attempt == 1
     finish(dead)
     assert dead.visible() == {f"{ROOT}part-0": b"second run"}
     assert dead.pending_keys() == []
@@ -557,7 +576,7 @@ def test_a_task_whose_directory_was_not_removed_counts_once() -> None:
     body = dead.store.get(BUCKET, f"{MAGIC}job-{UUID}/00/{task_id(0)}.pendingset").body
     commit = json.dumps(json.loads(body)["commits"][0]).encode()
     dead.put(f"{dead.magic_attempt(0)}__base/part-0.pending", commit)
-    (found,) = find_hadoop_jobs(dead.store, dead.destination)
+    (found,) = find_hadoop_jobs(dead)
     assert (found.uploads, found.others) == (1, 0)
     finish(dead)
     assert dead.visible() == {f"{ROOT}part-0": b"rows"}
@@ -639,8 +658,6 @@ def test_pendingsets_and_records_may_be_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"job_id": None}, InvalidRecord),
-        ({"job_id": None, "pendingsets_uri": f"s3://{BUCKET}/elsewhere/0/"}, InvalidRecord),
         ({"job_id": "a/b"}, InvalidRecord),
         ({"options": JobOptions(staging=f"s3://{BUCKET}/records/")}, InvalidDestination),
         ({"pendingsets_uri": "hdfs://namenode/tmp/staging"}, InvalidDestination),

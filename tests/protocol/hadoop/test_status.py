@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted, AuditFailed, JobClosed, S3CommitError
-from airflow_s3commit.protocol.adoption.adopt import (
-    adopt,
-    clean_up_hadoop_job,
-    find_hadoop_jobs,
-    rehearse_adoption,
-)
-from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, find_hadoop_job
+from airflow_s3commit.protocol.adoption.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, find_hadoop_job, find_hadoop_jobs
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
@@ -101,14 +96,15 @@ def life(request: pytest.FixtureRequest) -> tuple[DeadJob, str]:
 
 def status(dead: DeadJob) -> str:
     """Return the verdict on the job."""
-    [found] = find_hadoop_jobs(dead.store, dead.destination)
+    [found] = find_hadoop_jobs(dead.store, PLACE)
     return classify(found).status
 
 
-def end(dead: DeadJob, **asked: Any) -> S3CommitError | None:
+def end(dead: DeadJob, *, commit: bool = True, **asked: Any) -> S3CommitError | None:
     """Adopt the job; return the error."""
+    adoption = Adoption(dead.store, dead.destination, job_id=UUID, **asked)
     try:
-        adopt(dead.store, dead.destination, job_id=UUID, **asked)
+        adoption.commit() if commit else adoption.abort()
     except S3CommitError as error:
         return error
     return None
@@ -143,12 +139,12 @@ def test_a_dry_run_decides_as_the_real_run_does(
     """Both refuse with the same words and change nothing, or neither does."""
     dead, _ = life
     before = dead.everything()
-    rehearsed = rehearse_adoption(dead.store, dead.destination, job_id=UUID, commit=commit, **asked)
+    refusal = Adoption(dead.store, dead.destination, job_id=UUID, **asked).refusal(commit=commit)
     assert dead.everything() == before
     error = end(dead, commit=commit, **asked)
-    assert type(rehearsed.refusal) is type(error)
+    assert type(refusal) is type(error)
     if error is not None:
-        assert str(error).partition(":")[0] == str(rehearsed.refusal).partition(":")[0]
+        assert str(error).partition(":")[0] == str(refusal).partition(":")[0]
         assert dead.everything() == before
 
 
@@ -157,8 +153,8 @@ def test_nothing_of_a_successful_job_is_taken_back(live: Callable[[DeadJob], Non
     """Neither an abort, forced or not, nor a commit, nor a sweep touches what readers see."""
     dead = DeadJob.magic()
     live(dead)
-    for asked in ({"commit": False}, {"commit": False, "force": True}, {"commit": True}):
-        error = end(dead, **asked)
+    for commit, force in ((False, False), (False, True), (True, False)):
+        error = end(dead, commit=commit, force=force)
         assert isinstance(error, AlreadyCommitted)
         assert "--clean-up" in str(error)
     with pytest.raises(AlreadyCommitted):
@@ -174,8 +170,8 @@ def test_what_a_successful_job_left_is_cleaned_up() -> None:
     dead = DeadJob.magic()
     dead.succeed()
     other = dead.store.create_upload(BUCKET, f"{ROOT}day=17/other", metadata={}, content_type="x")
-    assert clean_up_hadoop_job(dead.store, dead.destination, UUID) == 1
-    assert clean_up_hadoop_job(dead.store, dead.destination, UUID) == 0
+    assert Adoption(dead.store, PLACE, job_id=UUID).clean_up() == 1
+    assert Adoption(dead.store, PLACE, job_id=UUID).clean_up() == 0
     assert dead.visible() == dead.contents
     assert [upload.upload_id for upload in dead.store.list_uploads(BUCKET, "")] == [other]
     assert dead.keys(MAGIC) == []
@@ -188,7 +184,7 @@ def test_only_what_a_successful_job_left_is_cleaned_up(live: Callable[[DeadJob],
     live(dead)
     before = dead.everything()
     with pytest.raises(JobClosed, match=r"Adopt it instead: s3commit adopt"):
-        clean_up_hadoop_job(dead.store, dead.destination, UUID)
+        Adoption(dead.store, PLACE, job_id=UUID).clean_up()
     assert dead.everything() == before
 
 
@@ -261,7 +257,7 @@ def test_maps_and_reduces_are_counted_separately() -> None:
     for name in ("m_000000", "m_000001", "r_000000", "r_999999"):
         key = f"{MAGIC}job-{UUID}/00/task_202502170001_0003_{name}.pendingset"
         dead.put(key, dead.pendingset([], job=UUID))
-    [found] = find_hadoop_jobs(dead.store, dead.destination)
+    [found] = find_hadoop_jobs(dead.store, PLACE)
     assert found.gaps == 999_998
     assert found.missing == tuple(range(1, 21))
     assert found.missing_words.endswith("20, …")
@@ -312,12 +308,12 @@ def test_a_store_whose_etags_prove_nothing_has_its_jobs_left_alone() -> None:
     dead.commit_magic_task(0, {"a": (b"abc",), "b": (b"x",)})
     dead.complete(f"{ROOT}a")
     dead.put(f"{ROOT}a", b"cba")
-    [found] = find_hadoop_jobs(dead.store, dead.destination)
+    [found] = find_hadoop_jobs(dead.store, PLACE)
     assert (found.pending, found.published, found.uncertain) == (1, 0, 1)
     assert classify(found).status == "half-published"
     assert swept(dead).jobs == []
     dead.put(f"{ROOT}a", b"longer")
-    assert find_hadoop_jobs(dead.store, dead.destination)[0].lost == 1
+    assert find_hadoop_jobs(dead.store, PLACE)[0].lost == 1
 
 
 def test_looking_is_bounded() -> None:
@@ -348,7 +344,7 @@ def test_uploads_of_others_say_nothing_of_a_job() -> None:
     uploads = dead.store.list_uploads
     later = Upload(f"{ROOT}other", "u", 4e9)
     dead.store.list_uploads = lambda bucket, prefix: iter([*uploads(bucket, prefix), later])
-    [found] = find_hadoop_jobs(dead.store, dead.destination)
+    [found] = find_hadoop_jobs(dead.store, PLACE)
     assert (found.pending, found.others) == (3, 1)
     assert classify(replace(found, silent=3600.0)).status == "unpublished"
     assert found.silent is not None
