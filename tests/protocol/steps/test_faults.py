@@ -198,7 +198,7 @@ def _rollback_ignores_a_commit_in_between(patch: pytest.MonkeyPatch) -> None:
             return False
 
     patch.setattr(
-        "airflow_s3commit.protocol.table_rollback.plan_rollback",
+        "airflow_s3commit.protocol.steps.rollback.plan_rollback",
         lambda *given: replace(plan(*given), now=AnyNumber()),
     )
 
