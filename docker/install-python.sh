@@ -25,6 +25,7 @@ case ${1:?libraries or package?} in
     shift 2
     "${install[@]}" --requirement pyproject.toml "${extra[@]}" "$@"
     ;;
-  package) "${install[@]}" --no-deps "airflow-s3commit @ file://$root" ;;
+  # In the images a JDK compiles the jar when it is first needed.
+  package) S3COMMIT_WITHOUT_JAR=1 "${install[@]}" --no-deps "airflow-s3commit @ file://$root" ;;
   *) echo "install-python.sh does not know $1" >&2 && exit 64 ;;
 esac

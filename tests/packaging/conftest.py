@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,15 @@ class Distributions:
 
 
 def build(source: Path, target: Path, *arguments: str) -> None:
-    """Build with what is installed here: no network, no other versions."""
+    """Build with what is installed here: no network, no other versions, and no jar."""
+    done = try_to_build(source, target, *arguments, S3COMMIT_WITHOUT_JAR="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def try_to_build(
+    source: Path, target: Path, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Build as `build` does, with further variables in the environment; return how that went."""
     command = [
         sys.executable,
         "-m",
@@ -53,8 +62,9 @@ def build(source: Path, target: Path, *arguments: str) -> None:
         *arguments,
         str(source),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import airflow_s3commit
+from tests.packaging.conftest import build, try_to_build
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -150,3 +152,19 @@ def test_the_entry_points_are_there(distributions: Distributions) -> None:
     for group, entries in project["entry-points"].items():
         for entry, target in entries.items():
             assert re.search(rf"\[{re.escape(group)}\][^\[]*^{entry} = {target}$", told, re.MULTILINE)
+
+
+def test_nothing_is_built_without_the_jar(tmp_path: Path) -> None:
+    """A wheel of a checkout whose jar was not compiled is refused, with the command that compiles it."""
+    copy = tmp_path / "checkout"
+    for name in ("airflow_s3commit", "pyspark_s3commit"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.jar"))
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    done = try_to_build(copy, tmp_path / "dist", "--wheel", S3COMMIT_WITHOUT_JAR="")
+    assert done.returncode != 0
+    assert "has no jar, which Spark's own writers need: run `make dist`" in done.stdout + done.stderr
+    (copy / "airflow_s3commit" / "spark" / "jvm" / "any.jar").touch()
+    build(copy, tmp_path / "dist", "--wheel")
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert "airflow_s3commit/spark/jvm/any.jar" in content(wheel)
