@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, repeat
 
@@ -125,9 +126,8 @@ def list_jobs(
         S3CommitError: Another request failed.
 
     """
-    roots = (destination, staging_root or destination)
-    look, seen = _Look(store, destination, roots), set[str]()
-    for found in look.jobs.values():
+    look, seen = _Look(store, destination), set[str]()
+    for found in find_jobs(store, destination, (destination, staging_root or destination)).values():
         summary = look.summary(found)
         # Below a root that several destinations share there are stagings of other destinations' jobs.
         if summary.has_ended or found.is_open or found.layout.is_below_destination:
@@ -141,9 +141,9 @@ def list_jobs(
 
 def summary_of(store: ObjectStore, destination: Destination, job_id: str) -> JobSummary | None:
     """Return the summary of one job; None if nothing of it is known. Reads only. Raises as `list_jobs`."""
-    look = _Look(store, destination, (destination,), job_id)
-    if job_id in look.jobs:
-        return look.summary(look.jobs[job_id])
+    look = _Look(store, destination)
+    if (found := find_jobs(store, destination, (destination,), job_id=job_id).get(job_id)) is not None:
+        return look.summary(found)
     end = look_up_end(JobContext(store, Layout.of(destination, job_id)), None)
     return ended_summary(end, look.now) if end is not None else None
 
@@ -196,29 +196,22 @@ def ended_summary(entry: Entry, now: float | None) -> JobSummary:
     )
 
 
+@dataclass
 class _Look:
-    """One look at the jobs of a destination, or at one of them: what several summaries need is read once."""
+    """One look at the jobs of a destination: what several summaries need is read once, after the jobs."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        destination: Destination,
-        roots: Iterable[Destination],
-        job_id: str | None = None,
-    ) -> None:
-        self._store = store
-        self._destination = destination
-        self.jobs = find_jobs(store, destination, roots, job_id=job_id)
+    store: ObjectStore
+    destination: Destination
 
     @cached_property
     def now(self) -> float | None:
         """The store's time, in seconds since the epoch; None if unknown."""
-        return read_time(self._store, self._destination)
+        return read_time(self.store, self.destination)
 
     @cached_property
     def _newest(self) -> Entry | InvalidRecord | None:
         try:
-            read = newest_entry(self._store, self._destination)
+            read = newest_entry(self.store, self.destination)
         except InvalidRecord as error:
             return error
         return read.entry if read is not None else None
@@ -228,7 +221,7 @@ class _Look:
         if isinstance(self._newest, InvalidRecord):
             found.problem = found.problem or str(self._newest)
         else:
-            find_end(self._store, found, self._newest)
+            find_end(self.store, found, self._newest)
         record = found.record
         known = JobSummary(
             job_id=found.job_id,
@@ -251,13 +244,13 @@ class _Look:
             return replace(known, problem=known.problem or str(error))
 
     def _unended(self, found: Found, known: JobSummary) -> JobSummary:
-        context = JobContext(self._store, found.layout, record=found.record)
+        context = JobContext(self.store, found.layout, record=found.record)
         if found.sealed is not None:
             seal = find_seal(context)
             return replace(known, since=seal.record.created, output=seal.record.counts) if seal else known
         if found.is_open:
             return replace(known, output=_written(context))
-        hadoop = find_hadoop_job(self._store, self._destination, found.job_id, most=_MAX_CHECKED_UPLOADS)
+        hadoop = find_hadoop_job(self.store, self.destination, found.job_id, most=_MAX_CHECKED_UPLOADS)
         return known if hadoop is None else _hadoop_summary(known, hadoop)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct
@@ -377,18 +377,16 @@ class SharedPoller:
             return search.look(self._view)
 
 
-#: The pollers of each event loop. A poller lives as long as one of its waiters.
-_POLLERS: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Hashable, SharedPoller]] = (
-    WeakKeyDictionary()
-)
+#: The pollers by event loop and key. A poller lives as long as one of its waiters.
+_POLLERS: WeakValueDictionary[Hashable, SharedPoller] = WeakValueDictionary()
 _GUARD = threading.Lock()
 
 
 def shared_poller(key: Hashable, open_view: Callable[[], Snapshot]) -> SharedPoller:
     """Return the running event loop's poller for a key, which has all settings that matter; or create it."""
+    place = (asyncio.get_running_loop(), key)
     with _GUARD:
-        pollers = _POLLERS.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
-        poller = pollers.get(key)
+        poller = _POLLERS.get(place)
         if poller is None:
-            poller = pollers[key] = SharedPoller(open_view)
+            poller = _POLLERS[place] = SharedPoller(open_view)
         return poller
