@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.metadata.records import find
 from airflow_s3commit.protocol.model.codec import Plain, encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
 from airflow_s3commit.protocol.model.entry import Entry
@@ -155,31 +154,23 @@ def _unfinished(check: LogCheck) -> list[LogFinding]:
 
 def _cure_of(context: JobContext, check: LogCheck, finding: LogFinding) -> Callable[[], object] | None:
     """Return what puts a finding right; None if nothing here does."""
+    if not finding.is_derived:
+        return None
     _, key = split_uri(finding.where)
     home = context.layout.destination
     partition, _, name = (home.relative(key) or "").rpartition("/")
     if (number := checkpoint_number(home, key)) is not None:
         return partial(_rebuild_checkpoint, context, key, number)
     if key == home.key(SUCCESS):
-        commits = [one.number for one in check.ended.values() if one.is_commit]
-        return partial(_rebuild_success, context, max(commits)) if commits else None
+        return partial(
+            _rebuild_success, context, max(n for n, is_commit in check.ended.values() if is_commit)
+        )
     if name == SUCCESS:
         return partial(_rebuild_marker, context, check.marked[partition], partition)
     if key.startswith(receipts_prefix(home)):
         number = check.ended[key.removeprefix(receipts_prefix(home)).removesuffix(".json")].number
-        # No later entry says whether the newest one or its receipt was changed.
-        is_sure = number < check.head or not _is_receipt(context, key)
-        return partial(_rebuild_receipt, context, key, number) if is_sure else None
-    job_id = next((one for one in check.open if job_key(home, one) == key), "")
-    is_done = job_id in check.ended and finding.harmless
-    return partial(_finish, context, check, job_id) if is_done else None
-
-
-def _is_receipt(context: JobContext, key: str) -> bool:
-    try:
-        return find(context.store, context.bucket, key, Entry) is not None
-    except InvalidRecord:
-        return False
+        return partial(_rebuild_receipt, context, key, number)
+    return partial(_finish, context, check, next(one for one in check.open if job_key(home, one) == key))
 
 
 def _entry(context: JobContext, number: int) -> Entry:

@@ -62,6 +62,11 @@ class LogFinding(Struct, frozen=True, kw_only=True):
     harmless: bool
     remedy: str
 
+    @property
+    def is_derived(self) -> bool:
+        """Whether a repair derives the record again."""
+        return "s3commit repair" in self.remedy
+
 
 class ListedFile(FileSummary, frozen=True, kw_only=True, gc=False):
     """What a comparison needs of a committed file."""
@@ -299,7 +304,8 @@ class LogCheck:
                 if number != self.head:
                     self._add(keys[job_id], "is missing", _RECEIPT)
             elif not isinstance(outcome, Fetched) or sha256(outcome.body) != self._digests[number]:
-                self._add(keys[job_id], f"differs from entry {number}", _RECEIPT)
+                is_sure = number < self.head or not _is_entry(outcome)
+                self._add(keys[job_id], f"differs from entry {number}", _RECEIPT if is_sure else _EITHER)
 
     def _compare_bases(self) -> None:
         """Compare the log with what it was when open jobs were set up: another may be in its place."""
@@ -375,6 +381,12 @@ class LogCheck:
         self.findings.append(LogFinding(where=where, problem=problem, harmless=harmless, remedy=remedy))
 
 
+def _is_entry(outcome: object) -> bool:
+    with suppress(InvalidRecord):
+        return isinstance(outcome, Fetched) and bool(decode(Entry, outcome.body, "a receipt"))
+    return False
+
+
 def _touched(commit: Commit) -> set[str]:
     return {*commit.partitions, *commit.restores}
 
@@ -386,5 +398,6 @@ _NO_LIST = "restore it from a version of the object or a backup, or let a job re
 _CHECKPOINT = "run s3commit repair; readers pass it over"
 _CHECKPOINT_READ = "run s3commit repair; until then readers believe it"
 _RECEIPT = "run s3commit repair: late tasks and setups of the job go by it"
+_EITHER = "compare both with a backup: no later entry says which of the two was changed"
 _MARKER = "run s3commit repair, or commit again"
 _PARTITION_MARKER = "run s3commit repair, or commit to the partition again"
