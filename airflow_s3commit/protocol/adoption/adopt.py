@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
@@ -189,17 +190,10 @@ class Adoption:
             S3CommitError: As from the commit of our job; adopt it again.
 
         """
-        with naming(self._context, "adoption"):
-            try:
-                if self._check(commit=True) is None:
-                    self._take_over()
-            except S3CommitError:
-                # Another process may have ended the job meanwhile, and removed what this one reads.
-                end = self._end()
-                if end is None or end.kind == "abandon":
-                    refuse_ended(self._context, end)
-                    raise
-            return Manifest.of(commit(self._context, progress=progress))
+        with self._preparing(commit=True):
+            if self._check(commit=True) is None:
+                self._take_over()
+        return Manifest.of(commit(self._context, progress=progress))
 
     def abort(self) -> AbortReport:
         """Abort all uploads of the job, and delete the objects that Hadoop has provably made of them.
@@ -211,7 +205,7 @@ class Adoption:
             S3CommitError: As from the abort of our job; adopt it again.
 
         """
-        with naming(self._context, "adoption"):
+        with self._preparing(commit=False):
             end, record = self._check(commit=False), self._context.record
             if end is None and not (survey := self._look()).files.are_none:
                 # A record keeps its options, and a commit with others is refused.
@@ -220,7 +214,7 @@ class Adoption:
                 self._copy(survey.files.found)
             elif end is None and record is None:
                 return AbortReport(uploads=0, objects=0)
-            return abort(self._context, "adopted from Hadoop to be aborted")
+        return abort(self._context, "adopted from Hadoop to be aborted")
 
     def clean_up(self) -> int:
         """Remove the magic directory of a successful job, and abort its leftover uploads; return how many.
@@ -255,6 +249,21 @@ class Adoption:
         listed = context.store.list_objects(context.staging_bucket, context.layout.staging.prefix)
         delete_records(context, (info.key for info in listed))
         return aborted
+
+    @contextmanager
+    def _preparing(self, *, commit: bool) -> Iterator[None]:
+        """Ignore an error of the block if another process has ended the job as wanted meanwhile.
+
+        Such a process has removed what this one reads.
+        """
+        with naming(self._context, "adoption"):
+            try:
+                yield
+            except S3CommitError:
+                end = self._end()
+                if end is None or (end.kind == "commit") != commit:
+                    refuse_ended(self._context, end)
+                    raise
 
     def _look(self) -> Survey:
         """Read Hadoop's files, at the first call."""

@@ -102,7 +102,7 @@ def _files(sandbox: Sandbox) -> set[str]:
 
 #: Rehearsals, in an order in which each finds what those before it left.
 REHEARSALS = (
-    Probe("commit", _commit, ("objects", "complete uploads", "uploads of several parts", "fencing")),
+    Probe("commit", _commit, ("objects", "complete uploads", "fencing")),
     Probe("replace", _replace, ("commit",)),
     Probe("abort", _abort, ("commit",)),
     Probe("sweep", _sweep, ("commit",)),

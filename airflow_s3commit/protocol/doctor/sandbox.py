@@ -49,7 +49,6 @@ class Sandbox:
     clock: Clock
     rehearsed: bool = False
     _keys: set[str] = field(default_factory=set)
-    _uploads: set[str] = field(default_factory=set)
 
     @property
     def bucket(self) -> str:
@@ -57,15 +56,9 @@ class Sandbox:
         return self.home.bucket
 
     def key(self, name: str) -> str:
-        """Return the key of an object, and note it for `clear`. Call this before the object is written."""
+        """Return a key, and note it for `clear`. Call this before an object or an upload has it."""
         key = self.home.key(name)
         self._keys.add(key)
-        return key
-
-    def upload_key(self, name: str) -> str:
-        """Return the key of an upload, and note it for `clear`. Call this before the upload is started."""
-        key = self.key(name)
-        self._uploads.add(key)
         return key
 
     def put(self, name: str) -> tuple[str, str]:
@@ -75,7 +68,7 @@ class Sandbox:
 
     def begin(self, name: str, headers: dict[str, str] | None = None) -> tuple[str, str]:
         """Start an upload; return its key and id. For the headers see `ObjectStore.create_upload`."""
-        key = self.upload_key(name)
+        key = self.key(name)
         return key, self.store.create_upload(
             self.bucket, key, metadata=METADATA, content_type="application/octet-stream", headers=headers
         )
@@ -95,7 +88,7 @@ class Sandbox:
 
         """
         # By the exact keys: some stores list uploads only that way.
-        steps: list[Callable[[], object]] = [partial(self._abort, key) for key in sorted(self._uploads)]
+        steps: list[Callable[[], object]] = [partial(self._abort, key) for key in sorted(self._keys)]
         if self.rehearsed:
             steps += [partial(self._abort, None), self._delete_listed]
         self._run([*steps, *self._deletes(self._keys)])

@@ -19,7 +19,6 @@ from airflow_s3commit.protocol.model.layout import (
     PENDINGSET_SUFFIX,
     SUCCESS,
     entry_key,
-    time_key,
 )
 from airflow_s3commit.store.base import ObjectStore
 
@@ -27,7 +26,7 @@ from airflow_s3commit.store.base import ObjectStore
 STORE_CLOCK_SECONDS = 1.0
 
 #: Maximum error, in seconds, of the start time of an upload in a listing; beyond it the time is useless.
-UPLOAD_TIME_SECONDS = 60.0
+_UPLOAD_TIME_SECONDS = 60.0
 
 _SMALL = (".json", PENDING_SUFFIX, PENDINGSET_SUFFIX)
 
@@ -45,24 +44,16 @@ def read_time(store: ObjectStore, destination: Destination) -> float | None:
     return None
 
 
-def probe_time(store: ObjectStore, destination: Destination) -> float:
-    """Return the store's time in seconds since the epoch, by writing and deleting a hidden probe object."""
-    return _probe_time(store, destination.bucket, time_key(destination))
+def probe_time(store: ObjectStore, bucket: str, key: str) -> float:
+    """Return the store's time in seconds since the epoch, by writing and deleting a probe object."""
+    with ending(lambda: store.delete(bucket, key), f"deleting {join_uri(bucket, key)}", "it may be left"):
+        return store.put(bucket, key, b"what time is it?", content_type="text/plain").date
 
 
-def has_true_upload_times(store: ObjectStore, destination: Destination) -> bool:
-    """Return whether a listing of uploads has their true start times, by a probe upload.
+def has_true_upload_times(store: ObjectStore, bucket: str, key: str) -> bool | None:
+    """Return whether a listing of uploads has their true start times, by a probe; None if it lacks the probe.
 
     Some stores report one time for every upload, by which a new upload would look like an orphan.
-    """
-    error = upload_time_error(store, destination.bucket, time_key(destination))
-    return error is not None and error <= UPLOAD_TIME_SECONDS
-
-
-def upload_time_error(store: ObjectStore, bucket: str, key: str) -> float | None:
-    """Return by how many seconds a listing misstates the start of an upload; None if it lacks the upload.
-
-    Starts, lists and aborts a probe upload, and aborts probes that dead processes left at the key.
 
     Args:
         store: The store.
@@ -70,23 +61,20 @@ def upload_time_error(store: ObjectStore, bucket: str, key: str) -> float | None
         key: A key that only probes use; the object there is overwritten and deleted.
 
     """
-    now = _probe_time(store, bucket, key)
+    now = probe_time(store, bucket, key)
     upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")
     with ending(
         lambda: store.abort_upload(bucket, key, upload_id),
         f"aborting the probe's upload of {join_uri(bucket, key)}",
         "it may stay pending until the next sweep",
     ):
-        probes = [upload for upload in store.list_uploads(bucket, key) if upload.key == key]
+        probes = [one for one in store.list_uploads(bucket, key) if one.key == key]
     for probe in probes:
-        if probe.upload_id != upload_id and now - probe.initiated > UPLOAD_TIME_SECONDS:
+        if probe.upload_id != upload_id and now - probe.initiated > _UPLOAD_TIME_SECONDS:
+            # A dead process left it.
             store.abort_upload(bucket, key, probe.upload_id)
-    return max((abs(p.initiated - now) for p in probes if p.upload_id == upload_id), default=None)
-
-
-def _probe_time(store: ObjectStore, bucket: str, key: str) -> float:
-    with ending(lambda: store.delete(bucket, key), f"deleting {join_uri(bucket, key)}", "it may be left"):
-        return store.put(bucket, key, b"what time is it?", content_type="text/plain").date
+    errors = [abs(one.initiated - now) for one in probes if one.upload_id == upload_id]
+    return max(errors) <= _UPLOAD_TIME_SECONDS if errors else None
 
 
 def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.store_clock import has_true_upload_times, probe_time, read_time
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
-from airflow_s3commit.protocol.model.layout import Layout, job_key, receipt_key
+from airflow_s3commit.protocol.model.layout import Layout, job_key, receipt_key, time_key
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.found import Found
 from airflow_s3commit.protocol.steps.release import freed_objects, is_over, retained_since
@@ -88,7 +88,7 @@ def decide(context: JobContext, older_than: float, roots: Collection[Destination
     try:
         left = find_left(context, roots)
         if now is None and (left.jobs or left.unnamed):
-            plan.now = probe_time(store, home)
+            plan.now = probe_time(store, home.bucket, time_key(home))
         if plan.now is not None:
             planner.judge_all(left, roots)
             planner.judge_replaced()
@@ -259,7 +259,8 @@ class Planner:
     @cached_property
     def _times_are_true(self) -> bool:
         """Whether listings show when uploads began: a probe tells."""
-        return has_true_upload_times(self.context.store, self.context.layout.destination)
+        home = self.context.layout.destination
+        return bool(has_true_upload_times(self.context.store, home.bucket, time_key(home)))
 
     def _sizes(self, uploads: Iterable[Upload]) -> list[int]:
         ids = (PendingId(self.context.bucket, upload.key, upload.upload_id) for upload in uploads)

@@ -34,7 +34,7 @@ from tests.store.s3.fault_server import FaultServer
 
 REHEARSED = ("commit", "replace", "abort", "sweep")
 #: The most requests that a run may send.
-MOST_REQUESTS = 600
+MOST_REQUESTS = 450
 
 FLIGHTS = Destination("lake", "flights/")
 STAGING = Destination("records", "jobs/")

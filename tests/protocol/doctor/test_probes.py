@@ -37,7 +37,7 @@ class Lying(MemoryStore):
     """
 
     def __init__(self, verb: str, lie: Callable[..., Any]) -> None:
-        super().__init__()
+        super().__init__(min_part_bytes=1)
         truth = getattr(self, verb)
         setattr(self, verb, lambda *args, **arguments: lie(truth, *args, **arguments))
 
@@ -123,7 +123,7 @@ LIES: dict[str, tuple[str, str, Callable[..., Any], str]] = {
         "complete uploads",
         "upload_part",
         lambda truth, *a: truth(*a[:-1], a[-1][:-1]),
-        "14 bytes",
+        "5242893 bytes, but it was written with",
     ),
     "deletes remove what begins with the key": (
         "objects",
