@@ -230,9 +230,9 @@ def big_set(lake: Lake, files: int) -> Any:
     return lake.place_task(encode(PendingSet(jobId=OURS, commits=commits, s3commit=extra)), files)
 
 
-def test_a_task_of_thirty_thousand_files_is_committed() -> None:
-    """A pendingset of 30,000 entries works from seal to manifest, and is held only once."""
-    lake, files = Lake(), 30_000
+def test_a_task_of_ten_thousand_files_is_committed() -> None:
+    """A pendingset of 10,000 entries works from seal to manifest, and is held only once."""
+    lake, files = Lake(), 10_000
     job = lake.set_up()
     task = big_set(lake, files)
     size = len(lake.get(lake.pendingset_key()))
