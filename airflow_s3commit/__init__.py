@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules, audit
-    from airflow_s3commit.protocol.inspect.history import history
     from airflow_s3commit.protocol.inspect.verify_dataset import (
         FileDifferences,
         VerifyReport,
@@ -62,7 +61,12 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealReference
     from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
-    from airflow_s3commit.protocol.steps.manifests import latest_manifest, manifest_files, read_manifest
+    from airflow_s3commit.protocol.steps.manifests import (
+        history,
+        latest_manifest,
+        manifest_files,
+        read_manifest,
+    )
     from airflow_s3commit.protocol.steps.preview import Preview
     from airflow_s3commit.protocol.steps.progress import Progress
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
@@ -173,7 +177,6 @@ if not TYPE_CHECKING:
                 "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
             ),
             "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
-            "airflow_s3commit.protocol.inspect.history": ("history",),
             "airflow_s3commit.protocol.inspect.verify_dataset": (
                 "FileDifferences",
                 "VerifyReport",
@@ -182,6 +185,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
             "airflow_s3commit.protocol.steps.manifests": (
+                "history",
                 "latest_manifest", "manifest_files", "read_manifest",
             ),
             "airflow_s3commit.protocol.metadata.registry": ("register_destination",),

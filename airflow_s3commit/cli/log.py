@@ -18,11 +18,11 @@ from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import Column, Facts, Line, Table, View
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import NextStep, amount
-from airflow_s3commit.protocol.inspect.history import follow, history
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
 from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.manifests import manifest_files, manifest_of, read_manifest
+from airflow_s3commit.protocol.steps.manifests import history, manifest_files, manifest_of, read_manifest
+from airflow_s3commit.protocol.watch.new_manifests import follow
 
 _COLUMNS = (
     Column("generation", right=True),

@@ -16,8 +16,13 @@ from airflow_s3commit.operators.tries import is_same_task, place_in_order
 from airflow_s3commit.plugin.stores import Place
 from airflow_s3commit.present import published
 from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
-from airflow_s3commit.protocol.inspect.history import CommitProgress, commit_progress
-from airflow_s3commit.protocol.inspect.jobs import JobSummary, latest_endings, list_jobs
+from airflow_s3commit.protocol.inspect.jobs import (
+    CommitProgress,
+    JobSummary,
+    commit_progress,
+    latest_endings,
+    list_jobs,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import is_pattern, matches
 from airflow_s3commit.protocol.model.layout import Layout

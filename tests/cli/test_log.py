@@ -152,6 +152,15 @@ def test_commits_are_followed_from_a_generation(lake: Lake, run: RunProgram, wai
     assert told[-1]["job_id"] == THEIRS
 
 
+def test_data_older_than_the_log_is_followed_too(lake: Lake, run: RunProgram, waiting: Any) -> None:
+    """It is the first generation of the history, whichever way that is listed."""
+    lake.put({"dt=1/old.parquet": b"old"})
+    lake.sealed(FILES).commit()
+    waiting()
+    told = run("log", lake.destination, "--follow", "--since", "0", "--json").stdout.splitlines()
+    assert [json.loads(line)["generation"] for line in told] == [1, 2]
+
+
 def test_a_destination_without_a_log_is_followed(lake: Lake, run: RunProgram, waiting: Any) -> None:
     """Its first commit is shown."""
     waiting(lake.sealed(FILES).commit)

@@ -13,8 +13,7 @@ from airflow_s3commit.plugin.app import create_app
 from airflow_s3commit.plugin.service import DestinationService
 from airflow_s3commit.plugin.stores import Place, read_places
 from airflow_s3commit.plugin.views import DestinationView, Wanted, search_fleet
-from airflow_s3commit.protocol.inspect.history import CommitProgress
-from airflow_s3commit.protocol.inspect.jobs import JobSummary
+from airflow_s3commit.protocol.inspect.jobs import CommitProgress, JobSummary
 from airflow_s3commit.store.forwarding import CountingStore
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, begin, seal
 from tests.plugin.test_app import SAME_ORIGIN, ask_url, fields, manager, reference_of, signed_in, state_of

@@ -1,12 +1,14 @@
-"""Lists the jobs and pending uploads of a destination. Reads only."""
+"""Lists the jobs and pending uploads of a destination, and how far commits are. Reads only."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, repeat
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -322,3 +324,45 @@ def pending_uploads(
             parts=len(parts) if parts is not None else None,
             bytes=sum(part.size for part in parts) if parts is not None else None,
         )
+
+
+#: Maximum number of uploads to list for the progress: twenty requests.
+_MAX_LISTED = 20_000
+
+
+class CommitProgress(NamedTuple):
+    """How many of a job's uploads a commit that is running, or was interrupted, has completed."""
+
+    completed: int
+    files: int
+
+    @property
+    def share(self) -> float:
+        """Completed share, from 0 to 1."""
+        return self.completed / self.files if self.files else 1.0
+
+
+def commit_progress(
+    store: ObjectStore, destination: Destination, jobs: Iterable[JobSummary]
+) -> dict[str, CommitProgress]:
+    """Return the progress of the sealed jobs some of whose uploads are completed, by job id. Reads only.
+
+    Omits jobs adopted from Hadoop, because the names of their files need not have the job's id. Omits all
+    jobs if more than 20,000 uploads are pending.
+
+    Raises:
+        S3CommitError: A request failed.
+
+    """
+    sealed = [job for job in jobs if job.state == "sealed" and "adopted_from" not in job.context]
+    if not sealed:
+        return {}
+    listed = list(islice(store.list_uploads(destination.bucket, destination.prefix), _MAX_LISTED + 1))
+    if len(listed) > _MAX_LISTED:
+        return {}
+    pending = Counter(owner_of(upload.key) for upload in listed)
+    return {
+        job.job_id: CommitProgress(job.output.files - pending[job.job_id], job.output.files)
+        for job in sealed
+        if pending[job.job_id] < job.output.files
+    }

@@ -122,6 +122,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def is_of_job(self) -> bool:
+        """Whether a job or a rollback committed it; otherwise it lists data that is older than the log."""
+        return self.job_id != OLDER_DATA
+
+    @property
     def mode(self) -> str:
         """The conflict mode, for people; of a rollback the generation that it led back to."""
         return f"rollback to {self.rolled_back_to}" if self.rolled_back_to else self.conflict_mode
@@ -129,7 +134,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     @property
     def uri(self) -> str:
         """URI of the job's receipt, which has the same facts; empty for data that is older than the log."""
-        if self.job_id == OLDER_DATA:
+        if not self.is_of_job:
             return ""
         home = Destination.parse(self.destination)
         return join_uri(home.bucket, receipt_key(home, self.job_id))
@@ -139,7 +144,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         """The commit, as the table knows it; its list of files is found by it."""
         return Source(
             self.generation,
-            None if self.job_id == OLDER_DATA else self.job_id,
+            self.job_id if self.is_of_job else None,
             self.files_sha256,
             self.within is not None,
             self.partitions,

@@ -1,8 +1,9 @@
-"""Read what jobs have committed: the manifest of a job, or of the last one, its files, and ``_SUCCESS``."""
+"""Read what jobs have committed: the manifest of one job, of the last or of all; files; and ``_SUCCESS``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -13,11 +14,13 @@ from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.marker import read_success
+from airflow_s3commit.protocol.steps.newest import AT_ONCE, newest_entries
 from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import ObjectStore
 
 __all__ = [
     "find_manifest",
+    "history",
     "latest_manifest",
     "manifest_files",
     "manifest_of",
@@ -98,3 +101,28 @@ def manifest_files(store: ObjectStore, manifest: Manifest) -> Iterator[FileEntry
 
     """
     return files_of(store, Destination.parse(manifest.destination), manifest.source)
+
+
+def history(
+    store: ObjectStore, destination: str | Destination, *, limit: int | None = None
+) -> Iterator[Manifest]:
+    """Yield the manifest of each commit to a destination, newest first; none without a log.
+
+    A manifest's ``generation`` is the number of its commit in the log. Numbers in between are of jobs that
+    were aborted, and of releases. Data that was there before the first job is a commit too. The log is read
+    while the caller iterates: stopping early saves requests. May be repeated.
+
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        limit: How many commits to return; None for all.
+
+    Raises:
+        InvalidRecord: An entry of the log is damaged or missing.
+
+    """
+    at_once = AT_ONCE if limit is None else max(1, min(limit, AT_ONCE))
+    entries = newest_entries(store, Destination.of(destination), at_once=at_once)
+    commits = (Manifest.of(read.entry) for read in entries if read.entry.commit is not None)
+    # The first entry of a log is data that is older, or nothing.
+    return islice((one for one in commits if one.is_of_job or one.counts.files), limit)

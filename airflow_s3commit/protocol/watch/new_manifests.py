@@ -8,10 +8,12 @@ every twentieth look.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit._clock import Clock
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError, Unavailable
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
@@ -243,7 +245,7 @@ class ManifestFeed:
         self._position = position
 
     def _take(self, read: Read) -> Iterator[Manifest]:
-        if _is_commit(read.entry):
+        if read.entry.commit is not None:
             manifest = Manifest.of(read.entry)
             unmet = self._unmet(manifest)
             if not unmet:
@@ -251,6 +253,36 @@ class ManifestFeed:
             else:
                 logger.info("skipping the commit of job %s: %s", manifest.job_id, "; ".join(unmet))
         self._position = read.position
+
+
+def follow(
+    store: ObjectStore,
+    destination: Destination,
+    after: int,
+    *,
+    interval: float,
+    clock: Clock,
+    draw: Callable[[float, float], float] = random.uniform,
+) -> Iterator[Manifest]:
+    """Yield the manifest of each commit after a generation, 0 for all, for ever; waits for new ones.
+
+    A look for new ones takes one request, ``interval`` seconds after the last one, give or take a fifth, so
+    that many do not look at once. A store that is unavailable is asked again at the next look.
+
+    Raises:
+        NoSuchKey: There is no such generation.
+        InvalidRecord: An entry of the log is damaged.
+        S3CommitError: A request was refused.
+
+    """
+    sha256 = read_entry(store, destination, after).sha256 if after else ""
+    feed = ManifestFeed(store, destination, lambda _: [], {"number": after, "sha256": sha256})
+    while True:
+        try:
+            yield from (one for one in feed.look() if one.is_of_job or one.counts.files)
+        except Unavailable as error:
+            logger.warning("%s: trying again later: %s", destination.uri, error)
+        clock.sleep(draw(0.8 * interval, 1.2 * interval))
 
 
 def _is_there(store: ObjectStore, destination: Destination, position: Position) -> bool:

@@ -147,7 +147,7 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
 
     def unmet(self, manifest: Manifest) -> list[str]:
         """Return the conditions that a manifest does not meet: what each wants, and what was found."""
-        unmet = []
+        unmet = [] if manifest.is_of_job else ["job: wanted one, found data that is older than the log"]
         if self.job_id is not None and manifest.job_id != self.job_id:
             unmet.append(f"job: wanted {self.job_id}, found {manifest.job_id}")
         for name, value in self.context.items():

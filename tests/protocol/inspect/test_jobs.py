@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import Unavailable
-from airflow_s3commit.protocol.inspect.history import commit_progress
 from airflow_s3commit.protocol.inspect.jobs import (
     JobSummary,
     UploadSummary,
+    commit_progress,
     latest_endings,
     list_jobs,
     pending_uploads,

@@ -303,6 +303,16 @@ def test_every_commit_is_yielded_once_and_in_order() -> None:
     assert jobs(again) == []
 
 
+def test_a_feed_of_jobs_leaves_out_data_older_than_the_log() -> None:
+    """The first setup lists it, in an entry that no condition of a waiter is met by."""
+    lake = Lake()
+    watched = feed(lake)
+    jobs(watched)
+    lake.put({"dt=1/older.parquet": b"older"})
+    commit(lake)
+    assert jobs(watched) == [OURS]
+
+
 def test_a_commit_counts_as_seen_with_the_next_one() -> None:
     """A feed that ends in the middle yields the rest when it continues."""
     lake = Lake()
