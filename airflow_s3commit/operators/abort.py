@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from airflow_s3commit.protocol.job import Job
+    from airflow_s3commit.protocol.model.job import JobState
     from airflow_s3commit.xcom import JsonObject
 
 #: Seconds that a task may still run after Airflow ends it: one heartbeat (5) and the time to SIGKILL (5).
@@ -78,14 +79,16 @@ class S3CommitAbortOperator(CommitStepOperator):
         job = self.opened_job()
         job_id = job.reference.job_id
         with refusals_are_final():
-            uploads, first = None, ""
-            if job.manifest() is None:
-                self._keep(context, job)
+            uploads, first, state = None, "", job.state()
+            if state is None or state.state != "committed":
+                self._keep(context, job, state)
                 first = self._first_failure(context)
                 uploads = self._abort(job, first or "a task was skipped, or did not run")
             if uploads is None:
-                # Committed. This finishes what is left, and aborts uploads of attempts that came late.
-                job.commit()
+                is_finished = state is not None and state.state == "committed" and state.finished
+                if not is_finished or job.has_leftovers():
+                    # This finishes what is left, and aborts uploads of attempts that came late.
+                    job.commit()
                 self.log.info("Job %s is committed; there is nothing to abort", job_id)
                 return {"job_id": job_id, "state": "committed", "uploads": 0}
         count_abort(job.reference.destination, uploads)
@@ -106,11 +109,9 @@ class S3CommitAbortOperator(CommitStepOperator):
             f" its output is visible in {job.reference.destination}."
         )
 
-    def _keep(self, context: Context, job: Job) -> None:
+    def _keep(self, context: Context, job: Job, state: JobState | None) -> None:
         """Fail without an abort if only the store prevented the commit of a sealed job."""
-        failed = self._failed_by_store(context)
-        state = job.state() if failed else None
-        if state is None or state.state != "sealed":
+        if state is None or state.state != "sealed" or not (failed := self._failed_by_store(context)):
             return
         reference = job.reference
         context["ti"].xcom_push(key="abort_report", value={"job_id": reference.job_id, "state": KEPT})

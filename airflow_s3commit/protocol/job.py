@@ -23,6 +23,7 @@ from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
 from airflow_s3commit.protocol.steps.abort import abort, aborting_unbegun, undo, with_readable_record
+from airflow_s3commit.protocol.steps.clean import has_leftovers
 from airflow_s3commit.protocol.steps.collect import collect_stage
 from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.manifests import find_manifest
@@ -401,6 +402,13 @@ class Job:
 
         """
         return complete_part(self._recorded(), part, parts, seal_sha256=seal_sha256, progress=progress)
+
+    def has_leftovers(self) -> bool:
+        """Return whether tasks that outlived the job, which is finished, have left uploads or their records.
+
+        A repeated `commit`, or `abort`, removes them. Reads only, with two listings.
+        """
+        return has_leftovers(self._context)
 
     def abort(self, *, reason: str | None = None) -> AbortReport:
         """Abort the job's uploads, and take back what its commit has published; return how many of each.

@@ -9,9 +9,11 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit import Destination, Job, JobReference
 from airflow_s3commit.exceptions import NoSuchKey, Unavailable
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitJobOperator
 from airflow_s3commit.operators.base import FAILURE, NO_OUTPUT
 from airflow_s3commit.protocol.inspect.jobs import latest_endings
+from airflow_s3commit.store.forwarding import CountingStore
 from tests.airflow.runs import commit, cut_commit_off, pending, set_up, visible, write_stage
 
 
@@ -31,6 +33,30 @@ def test_a_committed_job_is_left_alone(store, context) -> None:
     before = visible(store)
     assert teardown(reference).execute(context)["state"] == "committed"
     assert visible(store) == before
+
+
+def test_a_finished_commit_takes_a_handful_of_requests(store, context, monkeypatch) -> None:
+    """After a success the teardown reads the job's end and lists what may be left, and changes nothing."""
+    reference = commit(store)
+    counting = CountingStore(store)
+    monkeypatch.setattr(S3CommitHook, "store", property(lambda self: counting))
+    assert teardown(reference).execute(context)["state"] == "committed"
+    asked = {"action_http_get_request": 3, "object_list_request": 2, "object_multipart_list": 1}
+    assert counting.counters == asked
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_uploads_that_came_after_the_commit_are_aborted(store, context, record) -> None:
+    """A task that outlived the commit leaves an upload, or a record in the staging; neither stays."""
+    reference = commit(store)
+    late = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet"
+    store.create_upload("lake", late, metadata={}, content_type="application/octet-stream")
+    if record:
+        _, _, staging = reference["staging"].removeprefix("s3://").partition("/")
+        store.put("lake", f"{staging}stages/late/task", b"?")
+    assert teardown(reference).execute(context)["state"] == "committed"
+    assert pending(store) == []
+    assert not [info.key for info in store.list_objects("lake", "flights/__magic_job-")]
 
 
 @pytest.mark.parametrize("progress", ["set up", "written", "sealed", "published"])

@@ -45,6 +45,11 @@ def abort_pending(context: JobContext, staged: list[str] | None, counted: Contai
     return abort_uploads(context, recorded) + abort_uploads(context, untracked_uploads(context))
 
 
+def has_leftovers(context: JobContext) -> bool:
+    """Return whether tasks that outlived their finished job have left staging or uploads. Reads only."""
+    return list_staging(context) != [] or any(True for _ in untracked_uploads(context))
+
+
 def recorded_uploads(
     context: JobContext, staged: list[str] | None, counted: Container[str] = ()
 ) -> Iterator[PendingUpload | None]:
