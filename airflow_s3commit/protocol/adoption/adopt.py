@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import msgspec
 
@@ -74,13 +74,14 @@ _STAGE, _LEFTOVERS = "hadoop", "hadoop.leftovers"
 _NEUTRAL = JobOptions(committer="magic", conflict_mode="append")
 
 
+@dataclass
 class Adoption:
     """The adoption of a Hadoop job. `commit`, `abort` and `clean_up` end it, and may be repeated.
 
     A process that takes one of these steps again continues where another one stopped. One instance takes one
     of them: it reads Hadoop's files once.
 
-    Args:
+    Attributes:
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
         job_id: UUID of the Hadoop job, as in ``__magic_job-<UUID>``.
@@ -107,42 +108,37 @@ class Adoption:
 
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        destination: str | Destination,
-        job_id: str,
-        *,
-        pendingsets_uri: str | None = None,
-        options: JobOptions | None = None,
-        expect_tasks: int | None = None,
-        accept_partial: bool = False,
-        older_than: float = 0.0,
-        force: bool = False,
-        clock: Clock | None = None,
-        new_id: Callable[[], str] = new_uuid,
-    ) -> None:
-        self._options = options or _NEUTRAL
-        if self._options.staging is not None and pendingsets_uri is None:
+    store: ObjectStore
+    destination: str | Destination
+    job_id: str
+    _: KW_ONLY
+    pendingsets_uri: str | None = None
+    options: JobOptions = _NEUTRAL
+    expect_tasks: int | None = None
+    accept_partial: bool = False
+    older_than: float = 0.0
+    force: bool = False
+    clock: Clock = field(default_factory=SystemClock)
+    new_id: Callable[[], str] = new_uuid
+    _context: JobContext = field(init=False)
+    _survey: Survey | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        staging, objects = self.options.staging, self.options.object_options
+        if staging is not None and self.pendingsets_uri is None:
             raise InvalidDestination(
                 "a job of Hadoop's magic committer is adopted in its own magic directory; leave staging out"
             )
-        objects = self._options.object_options
         if objects.of_data != objects.of_records:
             raise InvalidOption(
                 "Hadoop began the uploads of an adopted job: storage class, tags, headers and a public ACL"
                 " come too late for them; of object_options set only encryption and an ACL for owners, for"
                 " its records"
             )
-        root = Destination.parse(self._options.staging) if self._options.staging is not None else None
-        layout = Layout.of(Destination.of(destination), job_id, root)
-        self._context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id)
-        self._pendingsets_uri = pendingsets_uri
-        self._expect_tasks = expect_tasks
-        self._accept_partial = accept_partial
-        self._older_than = older_than
-        self._force = force
-        self._survey: Survey | None = None
+        root = Destination.parse(staging) if staging is not None else None
+        layout = Layout.of(Destination.of(self.destination), self.job_id, root)
+        self._context = JobContext(self.store, layout, clock=self.clock, new_id=self.new_id)
 
     @property
     def job(self) -> HadoopJob | None:
@@ -177,17 +173,16 @@ class Adoption:
         Raises:
             NoSuchJob: There are no files of the job.
             InvalidRecord: A file is damaged, of another version or job, or names a key outside the
-                destination. Nothing was changed.
-            DuplicateOutput: Two tasks write one key, or one task has two pendingsets. Nothing was changed.
+                destination.
+            DuplicateOutput: Two tasks write one key, or one task has two pendingsets.
             DestinationNotEmpty: The conflict mode is ``fail``, and there is data; or an object of another
-                writer, or a file of the table, has the key of one of its files. Nothing was changed.
-            DestinationChanged: A job has replaced files in its partitions since it was adopted.
-            AuditFailed: Tasks are missing, or their number is not the expected one. Nothing was changed.
-            JobClosed: No task committed, so there is nothing to commit; or the job may be alive; or it was
-                aborted.
+                writer, or a file of the table, has the key of one of its files.
+            AuditFailed: Tasks are missing, or their number is not the expected one.
+            JobClosed: No task committed; or the job may be alive; or it was aborted.
             JobMismatch: The job was adopted with other options before.
             AlreadyCommitted: The Hadoop job is successful: `clean_up` removes its leftovers.
-            S3CommitError: As from the commit of our job; adopt it again.
+            S3CommitError: As from the commit of our job; adopt it again. All of those above come before any
+                change.
 
         """
         with self._preparing(commit=True):
@@ -209,7 +204,7 @@ class Adoption:
             end, record = self._check(commit=False), self._context.record
             if end is None and not (survey := self._look()).files.are_none:
                 # A record keeps its options, and a commit with others is refused.
-                options = record.options if record is not None else self._options
+                options = record.options if record is not None else self.options
                 self._set_up(options, survey.own | survey.others_own)
                 self._copy(survey.files.found)
             elif end is None and record is None:
@@ -269,7 +264,7 @@ class Adoption:
         """Read Hadoop's files, at the first call."""
         if self._survey is None:
             store, home = self._context.store, self._context.layout.destination
-            files = files_of(store, home, self._context.job_id, self._pendingsets_uri)
+            files = files_of(store, home, self._context.job_id, self.pendingsets_uri)
             self._survey = Survey(store, home, files)
         return self._survey
 
@@ -287,20 +282,20 @@ class Adoption:
             return end
         # What was published since its seal, our commit has published.
         if find_seal(context) is None:
-            refuse_end(survey.job, adopts=True, older_than=self._older_than, force=self._force)
-        if context.record is not None and commit and context.record.options != self._options:
+            refuse_end(survey.job, adopts=True, older_than=self.older_than, force=self.force)
+        if context.record is not None and commit and context.record.options != self.options:
             raise JobMismatch(f"{context.name} was adopted with other options before; adopt it with those")
-        damage = [] if self._force else [*survey.unreadable, *survey.others_unreadable]
+        damage = [] if self.force else [*survey.unreadable, *survey.others_unreadable]
         if not commit:
             self._refuse_damage(damage)
             return None
-        refuse_commit(survey.job, accept_partial=self._accept_partial, expect_tasks=self._expect_tasks)
+        refuse_commit(survey.job, accept_partial=self.accept_partial, expect_tasks=self.expect_tasks)
         self._refuse_damage([*survey.unreadable, *survey.flaws, *damage])
         files = self._read(survey.files.committed)
         self._refuse_occupied((upload for _, one in files for upload in one.commits), survey.listed)
-        if self._options.conflict_mode == "fail":
+        if self.options.conflict_mode == "fail":
             table = read_table(context.store, context.layout.destination)
-            decide(context, self._options, survey.partitions, table, survey.own)
+            decide(context, self.options, survey.partitions, table, survey.own)
         return None
 
     def _refuse_damage(self, errors: Iterable[S3CommitError]) -> None:
@@ -350,7 +345,7 @@ class Adoption:
         """Set our job up, copy Hadoop's pendingsets into it, and seal it. Repeatable."""
         survey = self._look()
         files = survey.files
-        self._set_up(self._options, survey.own)
+        self._set_up(self.options, survey.own)
         # Another job may have begun the log meanwhile, and listed what Hadoop has published.
         self._refuse_listed(survey.keys)
         self._copy(files.others)
@@ -369,7 +364,7 @@ class Adoption:
     def _copy(self, files: Iterable[HadoopFile]) -> None:
         """Copy files for the end of our job to abort their uploads; in a magic directory it finds them."""
         if self._look().files.uri != self._context.layout.staging.uri:
-            for file, pendingset in self._read(files, forgiving=self._force):
+            for file, pendingset in self._read(files, forgiving=self.force):
                 self._import(file, pendingset, _LEFTOVERS, text_digest(file.key).hex())
 
     def _read(

@@ -245,6 +245,9 @@ def _complete(sandbox: Sandbox) -> Finding:
     parts = (b"1" * MIN_PART_BYTES, BODY)
     etags = sandbox.send(key, upload_id, *parts)
     where = join_uri(bucket, key)
+    sent = {(etag, len(part)) for etag, part in zip(etags, parts, strict=True)}
+    if {(part.etag, part.size) for part in store.list_parts(bucket, key, upload_id)} != sent:
+        raise StoreUnsuitable(f"the listed parts of an upload of {where} are not those that were sent")
     if exists(store, bucket, key):
         raise StoreUnsuitable(f"{where} is visible before its upload is completed")
     store.complete_upload(bucket, key, upload_id, etags)
@@ -270,9 +273,7 @@ def _abort(sandbox: Sandbox) -> Finding:
     key, before = sandbox.put("aborted")
     where = join_uri(bucket, key)
     _, upload_id = sandbox.begin("aborted")
-    sent = [(etag, len(BODY)) for etag in sandbox.send(key, upload_id, BODY)]
-    if [(part.etag, part.size) for part in store.list_parts(bucket, key, upload_id)] != sent:
-        raise StoreUnsuitable("the listed parts of an upload are not those that were sent")
+    sandbox.send(key, upload_id, BODY)
     store.abort_upload(bucket, key, upload_id)
     try:
         is_left = any(store.list_parts(bucket, key, upload_id))

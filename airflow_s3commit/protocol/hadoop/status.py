@@ -144,9 +144,6 @@ class Survey:
         others_unreadable: What is wrong with other files.
         flaws: Why the output that counts cannot be committed.
 
-    Raises:
-        S3CommitError: A request failed.
-
     """
 
     def __init__(
@@ -227,11 +224,10 @@ class Survey:
     def _count(self, file: HadoopFile, upload: PendingUpload, destination: Destination) -> None:
         key = upload.destinationKey
         if not upload.etags:
-            why = "has no parts, so no store can complete it; abort the job"
-            self.flaws.append(InvalidRecord(f"{file.uri}: the upload of {key} {why}"))
+            why = f"the upload of {key} has no parts, so no store can complete it; abort the job"
+            self.flaws.append(InvalidRecord(f"{file.uri}: {why}"))
         if text_digest(key) in self.keys:
-            where = join_uri(upload.bucket, key)
-            self.flaws.append(DuplicateOutput(f"two uploads write {where}, one of them in {file.uri}"))
+            self.flaws.append(DuplicateOutput(f"two uploads write {key}, one of them in {file.uri}"))
         self.keys.add(text_digest(key))
         self.counted.add(_digest(upload))
         self.partitions.add(partition_of(destination.relative(key) or ""))
@@ -249,9 +245,6 @@ def fates(
         store: The store of the destination.
         uploads: The uploads.
         listed: Digests of uploads that a listing shows as pending; some stores list none.
-
-    Raises:
-        S3CommitError: A request failed.
 
     """
     for batch in in_batches(uploads, _BATCH):

@@ -366,19 +366,22 @@ OLD = {f"{ROOT}day=17/old.parquet": b"old", f"{ROOT}day=16/old.parquet": b"older
 @pytest.mark.parametrize(
     ("options", "gone"),
     [
-        (None, []),
-        (JobOptions(committer="magic", conflict_mode="append"), []),
-        (JobOptions(committer="partitioned", conflict_mode="replace"), [f"{ROOT}day=17/old.parquet"]),
-        (JobOptions(committer="directory", conflict_mode="replace"), list(OLD)),
+        ({}, []),
+        ({"options": JobOptions(committer="magic", conflict_mode="append")}, []),
+        (
+            {"options": JobOptions(committer="partitioned", conflict_mode="replace")},
+            [f"{ROOT}day=17/old.parquet"],
+        ),
+        ({"options": JobOptions(committer="directory", conflict_mode="replace")}, list(OLD)),
     ],
     ids=["default", "append", "partitions", "directory"],
 )
-def test_conflicts_are_resolved_as_the_caller_says(options: JobOptions | None, gone: list[str]) -> None:
+def test_conflicts_are_resolved_as_the_caller_says(options: dict[str, Any], gone: list[str]) -> None:
     """An adopted job has all conflict modes, unlike one of the magic committer, and appends by default."""
     dead = DeadJob.magic()
     for key, body in OLD.items():
         dead.put(key, body)
-    finish(dead, options=options)
+    finish(dead, **options)
     kept = {key: body for key, body in OLD.items() if key not in gone}
     assert dead.visible() == {**kept, **dead.contents}
 
