@@ -41,6 +41,7 @@ class Case:
         mode: The conflict mode.
         published: How many uploads Hadoop had completed before it died.
         repeat_complete: What a second completion of an upload gets.
+        whole: Whether the whole destination is replaced.
 
     """
 
@@ -48,9 +49,10 @@ class Case:
     mode: ConflictMode
     published: int
     repeat_complete: str = "gone"
+    whole: bool = False
 
     def __str__(self) -> str:
-        return f"{self.layout}-{self.mode}-{self.published}-{self.repeat_complete}"
+        return f"{self.layout}-{self.mode}{' all' * self.whole}-{self.published}-{self.repeat_complete}"
 
 
 MODES: tuple[ConflictMode, ...] = ("append", "replace")
@@ -58,6 +60,7 @@ CASES = [
     *(Case(*kind) for kind in product(("magic", "staging"), MODES, (0, 1))),
     Case("magic", "replace", 1, "ok"),
     Case("staging", "replace", 0, "ok"),
+    Case("staging", "replace", 0, whole=True),
 ]
 MAGIC_CASE, STAGING_CASE = Case("magic", "append", 0), Case("staging", "replace", 1)
 
@@ -106,7 +109,8 @@ class World:
             self.dead.destination,
             UUID,
             options=JobOptions(
-                committer="magic" if is_magic else "partitioned", conflict_mode=self.case.mode
+                committer="magic" if is_magic else "directory" if self.case.whole else "partitioned",
+                conflict_mode=self.case.mode,
             ),
             clock=self.clock,
             new_id=lambda: f"id-{next(self._ids):06d}",
@@ -127,7 +131,9 @@ class World:
     def check_committed(self) -> None:
         """Check that exactly the job's output exists and nothing is left over."""
         expected = {key: body for key, body in OLD.items() if not key.endswith("_SUCCESS")}
-        if self.case.mode == "replace":
+        if self.case.whole:
+            expected.clear()
+        elif self.case.mode == "replace":
             del expected[REPLACED]
         assert self.dead.visible() == {**expected, **self.dead.contents}
         assert UUID.encode() in self.dead.store.get(BUCKET, f"{ROOT}_SUCCESS").body

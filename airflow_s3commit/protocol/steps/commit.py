@@ -186,15 +186,15 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
     """Complete the uploads, and create the job's entry: a commit, or ``abandon`` if that cannot be."""
     context, log = run.context, run.log
     try:
+        # Nothing is published yet: a refusal leaves the job as it is.
         run.seal = load_seal(context, seal_sha256)
-    except JobClosed:
+        _refuse_changes(run)
+        if run.options.conflict_mode == "fail" or run.options.whole_destination:
+            run.taken()
+    except (InvalidRecord, JobClosed):
         if (end := _ended_meanwhile(log)) is None:
             raise
         return end
-    # Nothing is published yet: a refusal leaves the job as it is.
-    _refuse_changes(run)
-    if run.options.conflict_mode == "fail" or run.options.whole_destination:
-        run.taken()
     try:
         _complete(run)
         write_list(context, run.files, context.job_id)
