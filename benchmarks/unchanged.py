@@ -6,7 +6,8 @@
 One Spark session, with a driver and an executor of two cores as processes of their own, writes the same rows
 in turn, round after round, another writer first each time. All go to one SeaweedFS:
 
-- s3a magic: `df.write.partitionBy("dt").mode("append").parquet("s3a://…")`, committed by Hadoop;
+- s3a magic: `df.write.partitionBy("dt").mode("append").parquet("s3a://…")`, committed by Hadoop, which keeps
+  uploads in mind and skips the probes of the store that `fs.s3a.performance.flags=*` lets it skip;
 - unchanged: the same line, with our jar: a job is set up, its stage sealed, and the job sealed and committed;
 - ours magic: `df.write.format("s3commit")`, which sets its job up and commits it too.
 
@@ -42,6 +43,7 @@ from write import Case, flights
 
 from airflow_s3commit import Job, JobOptions, S3Store
 from airflow_s3commit.spark import committer_conf, pending_jar, register
+from airflow_s3commit.spark.session import IN_MEMORY
 from airflow_s3commit.store.base import ObjectToDelete
 from airflow_s3commit.testing.s3_server import S3Server
 
@@ -215,6 +217,8 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
             "spark.executor.memory": "2g",
             "spark.driver.memory": "1g",
             "spark.driver.extraJavaOptions": DriversHeap.OPTIONS,
+            IN_MEMORY: "true",
+            "spark.hadoop.fs.s3a.performance.flags": "*",
             f"spark.hadoop.fs.s3a.bucket.{COUNTED}.endpoint": counter.endpoint_url,
         }
         spark, with_s3a = start_session(server, options.jars, conf=conf, more_jars=(pending_jar(),))

@@ -16,10 +16,12 @@ TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from airflow_s3commit.spark.catalog import register_partitions
     from airflow_s3commit.spark.datasource import S3CommitDataSource, register
-    from airflow_s3commit.spark.session import batch_conf, committer_conf
+    from airflow_s3commit.spark.jobs import commit_job
+    from airflow_s3commit.spark.pending_write import PendingWrite
+    from airflow_s3commit.spark.session import batch_conf, committer_conf, pending_conf
     from airflow_s3commit.spark.shipping import MissingJar, MissingLibrary, pending_jar, py_files
     from airflow_s3commit.spark.stream import foreach_batch
-    from airflow_s3commit.spark.write import PendingWrite, write_pending
+    from airflow_s3commit.spark.write import write_pending
 
 __all__ = [
     "MissingJar",
@@ -27,8 +29,10 @@ __all__ = [
     "PendingWrite",
     "S3CommitDataSource",
     "batch_conf",
+    "commit_job",
     "committer_conf",
     "foreach_batch",
+    "pending_conf",
     "pending_jar",
     "py_files",
     "register",
@@ -41,10 +45,12 @@ if not TYPE_CHECKING:
         __name__,
         {
             "airflow_s3commit.spark.catalog": ("register_partitions",),
+            "airflow_s3commit.spark.jobs": ("commit_job",),
             "airflow_s3commit.spark.datasource": ("S3CommitDataSource", "register"),
-            "airflow_s3commit.spark.session": ("batch_conf", "committer_conf"),
+            "airflow_s3commit.spark.session": ("batch_conf", "committer_conf", "pending_conf"),
             "airflow_s3commit.spark.shipping": ("MissingJar", "MissingLibrary", "pending_jar", "py_files"),
             "airflow_s3commit.spark.stream": ("foreach_batch",),
-            "airflow_s3commit.spark.write": ("PendingWrite", "write_pending"),
+            "airflow_s3commit.spark.write": ("write_pending",),
+            "airflow_s3commit.spark.pending_write": ("PendingWrite",),
         },
     )

@@ -55,6 +55,10 @@ OTHER_PROTOCOL = "spark.s3commit.pending.otherwise"
 #: Spark's own key of the extensions of a session, separated by commas.
 EXTENSIONS = "spark.sql.extensions"
 
+#: S3A's own key: it keeps pending uploads in mind instead of recording each on the store. For all buckets,
+#: because S3A's committers, for other paths of the application, ignore the same key for one bucket.
+IN_MEMORY = "spark.hadoop.fs.s3a.committer.magic.track.commits.in.memory.enabled"
+
 #: Who writes: this package's data source in Python, or Spark itself with the jar's commit protocol.
 Writer: TypeAlias = Literal["python", "spark"]
 
@@ -157,6 +161,16 @@ def committer_conf(
     return conf
 
 
+def pending_conf() -> dict[str, str]:
+    """Return the Spark conf of a session that begins jobs itself, by `commit_job` or ``write_pending``.
+
+    It must be there when the session starts, with the jar of `pending_jar`. If the session needs other
+    extensions, add them to the value of ``spark.sql.extensions``, after a comma. What is written for no job
+    is written as before; ``spark.s3commit.pending.otherwise`` names another protocol for it.
+    """
+    return {PROTOCOL: PROTOCOL_CLASS, EXTENSIONS: GUARD_CLASS, IN_MEMORY: "true"}
+
+
 def _conf_of_sparks_own(
     reference: JobReference, stage: str, stage_attempt: str, address: StoreAddress
 ) -> dict[str, str]:
@@ -170,8 +184,7 @@ def _conf_of_sparks_own(
     job = f"{PENDING_JOB}{reference.job_id}."
     s3a = f"spark.hadoop.fs.s3a.bucket.{layout.destination.bucket}."
     conf = {
-        PROTOCOL: PROTOCOL_CLASS,
-        EXTENSIONS: GUARD_CLASS,
+        **pending_conf(),
         f"{job}destination": layout.destination.uri,
         f"{job}stage": stage,
         f"{job}attempt": stage_attempt,

@@ -171,7 +171,7 @@ class MissingJar(RuntimeError):
 def pending_jar() -> str:
     """Return the path of the jar, for ``--jars`` of an application whose own writes must stay pending.
 
-    It depends on Spark 3.5 or newer and on ``hadoop-aws`` 3.3.7, 3.4 or newer, which the cluster must have.
+    It depends on Spark 3.5 or newer and on ``hadoop-aws`` 3.4.1 or newer, which the cluster must have.
     Repeatable: in a checkout, the jar is compiled once and kept in ``$XDG_CACHE_HOME/airflow-s3commit`` or
     ``~/.cache/airflow-s3commit``.
 

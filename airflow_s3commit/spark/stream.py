@@ -31,9 +31,10 @@ from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.spark.driver import Target, abort_failed_write, renewing_store, target_of
 from airflow_s3commit.spark.options import WriteOptions, parse_options
+from airflow_s3commit.spark.pending_write import refuse_arguments
 from airflow_s3commit.spark.plan import check_layout, check_own_overwrite, sets_static
 from airflow_s3commit.spark.session import JobInConf, job_from_conf, store_from_conf, store_of_process
-from airflow_s3commit.spark.write import FrameSettings, refuse_arguments, write_frame
+from airflow_s3commit.spark.write import FrameSettings, write_frame
 from airflow_s3commit.spark.writer_settings import conf_of, s3a_settings, with_file_settings
 from airflow_s3commit.store.headers import with_headers
 

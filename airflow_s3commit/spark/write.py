@@ -9,21 +9,24 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
 
-from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption
+from airflow_s3commit.exceptions import (
+    DestinationNotEmpty,
+    InvalidOption,
+)
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
-from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
+from airflow_s3commit.spark.by_spark import Place, write_by_spark
 from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
 from airflow_s3commit.spark.driver import (
     Target,
@@ -34,6 +37,15 @@ from airflow_s3commit.spark.driver import (
     target_of,
 )
 from airflow_s3commit.spark.options import WriteOptions, parse_options
+from airflow_s3commit.spark.pending_write import (
+    ARGUMENTS,
+    CONFLICT_MODES,
+    DEFAULT_MODE,
+    Engine,
+    PendingWrite,
+    SaveMode,
+    refuse_arguments,
+)
 from airflow_s3commit.spark.plan import (
     first_data_path,
     months_columns,
@@ -49,83 +61,23 @@ from airflow_s3commit.spark.session import (
     store_of_process,
 )
 from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
-from airflow_s3commit.spark.writer_settings import conf_of, is_classic, site_conf, with_file_settings
+from airflow_s3commit.spark.writer_settings import (
+    conf_of,
+    is_classic,
+    site_conf,
+    with_file_settings,
+)
 from airflow_s3commit.tables.partitions import resolve_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from airflow_s3commit.protocol.model.job import JobReference
-    from airflow_s3commit.protocol.model.manifest import Manifest
-    from airflow_s3commit.protocol.model.sealed_job import SealReference
     from airflow_s3commit.tables.write import TablePlan
 
 logger = logging.getLogger(__name__)
-
-#: Spark's save modes, by Spark's names.
-SaveMode: TypeAlias = Literal["append", "overwrite", "errorifexists", "error", "ignore"]
-
-_CONFLICT_MODES: dict[str, ConflictMode] = {
-    "append": "append",
-    "overwrite": "replace",
-    "errorifexists": "fail",
-    "error": "fail",
-    "ignore": "fail",
-}
-
-#: Spark's own default mode.
-_DEFAULT_MODE: SaveMode = "errorifexists"
-
-#: Options that are arguments of `write_pending`.
-_ARGUMENTS = {
-    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "format": "format",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class PendingWrite:
-    """The result of a write.
-
-    Attributes:
-        destination: URI of the destination.
-        job: The job; None if the write was ignored.
-        stage: Name of the write's stage in the job.
-        stage_attempt: Id of the stage attempt.
-        tasks: The sealed task attempts, each with its pendingset's location, files, bytes and rows.
-        seal: The stage's seal, with counts of each partition; None if the write was ignored.
-        manifest: The manifest, if the write committed a job of its own; None if the job's owner commits.
-        arrangement: The arrangement of the rows before they were written.
-        ignored: Whether nothing was written, because the mode was ``ignore`` and the destination has data.
-
-    """
-
-    destination: str
-    job: JobReference | None = None
-    stage: str = DEFAULT_STAGE
-    stage_attempt: str = DEFAULT_STAGE_ATTEMPT
-    tasks: tuple[CommittedTask, ...] = ()
-    seal: SealReference | None = None
-    manifest: Manifest | None = None
-    arrangement: Arrangement = field(default_factory=Arrangement)
-    ignored: bool = False
-
-    @property
-    def clustered(self) -> bool:
-        """Whether rows were clustered by partition before they were written."""
-        return self.arrangement.clustered
-
-    def __str__(self) -> str:
-        if self.ignored:
-            return f"nothing was written to {self.destination}: it has data already"
-        files = sum(task.files for task in self.tasks)
-        rows = sum(task.rows or 0 for task in self.tasks)
-        state = "pending" if self.manifest is None else "committed"
-        return (
-            f"{rows} rows in {files} files of {len(self.tasks)} tasks are {state} for {self.destination};"
-            f" {self.arrangement}"
-        )
 
 
 def write_pending(
@@ -141,6 +93,7 @@ def write_pending(
     salt: bool | None = None,
     format: str | None = None,  # noqa: A002 - as Spark calls it
     options: Mapping[str, str] | None = None,
+    engine: Engine = "python",
 ) -> PendingWrite:
     """Write a DataFrame as pending uploads; seal them for a job, or commit them as a job of their own.
 
@@ -169,8 +122,11 @@ def write_pending(
             several tasks. By default only for a cached frame, because any other frame is computed a second
             time for the sample.
         format: ``parquet``, ``orc``, ``csv`` or ``json``. Spark itself renders CSV and JSON, with
-            ``to_csv`` and ``to_json``.
-        options: Further options of the data source ``s3commit``, by the same names.
+            ``to_csv`` and ``to_json``. With the engine ``spark`` any format that Spark can write.
+        options: Further options of the data source ``s3commit``, by the same names. With the engine ``spark``
+            those of Spark's own writer.
+        engine: ``python`` writes with pyarrow and boto3. ``spark`` writes with Spark's own writer and S3A;
+            the session needs the conf of `pending_conf` and the jar of `pending_jar`.
 
     Raises:
         InvalidOption: An option is unknown, malformed, or an argument of this function; the session sets
@@ -187,12 +143,6 @@ def write_pending(
 
     """
     destination = as_uri(destination)
-    columns = json.dumps(list(partition_by))
-    arguments = {"path": destination, "partitionBy": columns, "format": format}
-    given = {name: text for name, text in arguments.items() if text is not None}
-    conf = conf_of(frame.sparkSession)
-    parsed = with_file_settings(_write_options(given, mode, options or {}), conf)
-    write_id = str(uuid4())
     given_job = None
     if stage is not None and job is None:
         raise InvalidOption(
@@ -202,27 +152,40 @@ def write_pending(
     if job is not None:
         reference = job.reference if isinstance(job, Job) else job
         given_job = JobInConf(reference, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
+    if engine == "spark":
+        arranged, arrangement = arrange(frame, partition_by, cluster=cluster, salt=salt)
+        where = Place(destination, tuple(partition_by), mode, format or "parquet", dict(options or {}))
+        return replace(write_by_spark(arranged, where, given_job, stage_attempt), arrangement=arrangement)
+    columns = json.dumps(list(partition_by))
+    arguments = {"path": destination, "partitionBy": columns, "format": format}
+    given = {name: text for name, text in arguments.items() if text is not None}
+    conf = conf_of(frame.sparkSession)
+    parsed = with_file_settings(_write_options(given, mode, options or {}), conf)
+    write_id = str(uuid4())
     target = target_of(parsed, write_id, conf, given_job)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
-    if target.own:
-        parsed = _as_own(parsed, mode or _DEFAULT_MODE)
-    elif mode == "append":
-        # Spark's own default for a job's writes: it never contradicts the job.
-        parsed = replace(parsed, conflict_mode=None)
-    elif mode == "ignore":
-        raise InvalidOption(
-            "mode ignore is only for writes without a job: leave mode out, or set the job's conflict mode"
-        )
+    settings = FrameSettings(_in_mode(parsed, target, mode), target, write_id, cluster, salt)
     if target.own and mode == "ignore" and _has_data(target):
         return PendingWrite(target.reference.destination, ignored=True)
     try:
-        given_here = job if isinstance(job, Job) else None
-        return write_frame(frame, FrameSettings(parsed, target, write_id, cluster, salt), given_here)
+        return write_frame(frame, settings, job if isinstance(job, Job) else None)
     except DestinationNotEmpty:
         if mode != "ignore":
             raise
         return PendingWrite(target.reference.destination, ignored=True)
+
+
+def _in_mode(options: WriteOptions, target: Target, mode: SaveMode | None) -> WriteOptions:
+    """Return a write's options with what its save mode means for its job."""
+    if target.own:
+        return _as_own(options, mode or DEFAULT_MODE)
+    if mode == "ignore":
+        raise InvalidOption(
+            "mode ignore is only for writes without a job: leave mode out, or set the job's conflict mode"
+        )
+    # Append is Spark's own default for a job's writes: it never contradicts the job.
+    return replace(options, conflict_mode=None) if mode == "append" else options
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,35 +311,18 @@ def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[
         yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
-def refuse_arguments(options: Iterable[str], arguments: Mapping[str, str], function: str) -> None:
-    """Refuse options that are arguments of a function.
-
-    Args:
-        options: Names of options.
-        arguments: The function's arguments, by the names of options in lower case.
-        function: The function's name.
-
-    Raises:
-        InvalidOption: An option is an argument.
-
-    """
-    for name in options:
-        if (argument := arguments.get(name.lower())) is not None:
-            raise InvalidOption(f"pass {name} as the argument {argument} of {function}")
-
-
 def _write_options(
     given: Mapping[str, str], mode: SaveMode | None, options: Mapping[str, str]
 ) -> WriteOptions:
-    if mode is not None and mode not in _CONFLICT_MODES:
-        raise InvalidOption(f"mode {mode!r} is not one of {', '.join(_CONFLICT_MODES)}")
-    refuse_arguments(options, _ARGUMENTS, "write_pending")
+    if mode is not None and mode not in CONFLICT_MODES:
+        raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
+    refuse_arguments(options, ARGUMENTS, "write_pending")
     parsed = parse_options({**options, **given}, overwrite=False)
-    return replace(parsed, conflict_mode=_CONFLICT_MODES[mode] if mode is not None else None)
+    return replace(parsed, conflict_mode=CONFLICT_MODES[mode] if mode is not None else None)
 
 
 def _as_own(options: WriteOptions, mode: SaveMode) -> WriteOptions:
-    conflict_mode = _CONFLICT_MODES[mode]
+    conflict_mode = CONFLICT_MODES[mode]
     # errorifexists is about the whole table, which only the committer directory checks. It writes files as
     # the default committer does.
     check_table = conflict_mode == "fail" and options.committer == WriteOptions().committer

@@ -18,6 +18,7 @@ import msgspec
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.spark.options import OTHER_WRITER, WriteOptions
+from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables.options import FILE_OPTIONS
 
 if TYPE_CHECKING:
@@ -333,6 +334,27 @@ def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
     return S3ASettings(
         first(_ALGORITHM), first(_KEY), first(_CONTEXT), first(_STORAGE_CLASS), first(_ACL), providers
     )
+
+
+def s3a_address(session: Any, bucket: str) -> StoreAddress:
+    """Return where S3A looks for a bucket, by a classic session's Hadoop configuration.
+
+    Raises:
+        StoreUnsuitable: The endpoint is not a store's URL.
+
+    """
+    conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no other way
+
+    def first(name: str) -> str | None:
+        found = conf.getTrimmed(f"{_PREFIX}bucket.{bucket}.{name}") or conf.getTrimmed(f"{_PREFIX}{name}")
+        return str(found) if found else None
+
+    endpoint = first("endpoint")
+    if endpoint is not None and "://" not in endpoint:
+        plain = (first("connection.ssl.enabled") or "true").lower() == "false"
+        endpoint = f"{'http' if plain else 'https'}://{endpoint}"
+    path_style = (first("path.style.access") or "false").lower() == "true"
+    return StoreAddress(endpoint, first("endpoint.region"), path_style=path_style or None)
 
 
 def conf_of(session: Any) -> ConfGet:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.providers.amazon.aws.hooks.emr import EmrServerlessHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from botocore.awsrequest import AWSResponse
 
 from tests.airflow.dag_runs import Scheduled
 from tests.airflow.runs import pending, write_stage
@@ -34,21 +39,21 @@ def spark(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> list[list[str]
     def submit(operator: SparkSubmitOperator, _context: Any) -> None:
         arguments, conf = list(operator.application_args or []), dict(operator.conf or {})
         started.append(arguments)
-        reference = {
-            name: conf[f"spark.s3commit.job.{spelt}"]
-            for name, spelt in (("job_id", "id"), ("destination", "destination"), ("staging", "staging"))
-        }
-        stage, attempt = conf["spark.s3commit.stage"], conf["spark.s3commit.stage.attempt"]
-        write_stage(
-            store,
-            reference,
-            stage=stage,
-            attempt=attempt,
-            files={f"dt={arguments[-1]}/part-00000.parquet": b"rows"},
-        )
+        write_day(store, conf, arguments[-1])
 
     monkeypatch.setattr(SparkSubmitOperator, "execute", submit)
     return started
+
+
+def write_day(store: MemoryStore, conf: dict[str, str], day: str) -> None:
+    """Write what an application with this conf does for a day."""
+    reference = {
+        name: conf[f"spark.s3commit.job.{spelt}"]
+        for name, spelt in (("job_id", "id"), ("destination", "destination"), ("staging", "staging"))
+    }
+    stage, attempt = conf["spark.s3commit.stage"], conf["spark.s3commit.stage.attempt"]
+    files = {f"dt={day}/part-00000.parquet": b"rows"}
+    write_stage(store, reference, stage=stage, attempt=attempt, files=files)
 
 
 def shown(page: Path, folder: Path, *, audit: str = "") -> Any:
@@ -118,3 +123,32 @@ def test_the_dag_of_the_tutorial_needs_no_key(
     assert Scheduled([dag]).by_hand(dag.dag_id).state == "success"
     (arguments,) = spark
     assert datetime.fromisoformat(arguments[0])
+
+
+@pytest.mark.parametrize("state", ["SUCCESS", "FAILED"])
+def test_the_dag_for_emr_commits_what_its_job_wrote(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str
+) -> None:
+    """EMR accepts the operator's requests, the job gets the conf, and a failed one leaves nothing."""
+    client = boto3.client("emr-serverless", "eu-central-1", aws_access_key_id="a", aws_secret_access_key="s")
+
+    def answer(model: Any, params: dict[str, Any], **_: Any) -> tuple[AWSResponse, dict[str, Any]]:
+        found: dict[str, Any] = {"application": {"state": "STARTED"}, "jobRun": {"state": state}}
+        if model.name == "StartJobRun":
+            job = json.loads(params["body"])["jobDriver"]["sparkSubmit"]
+            words = shlex.split(job["sparkSubmitParameters"])
+            assert words[::2] == ["--conf"] * (len(words) // 2)
+            conf = dict(word.split("=", 1) for word in words[1::2])
+            write_day(store, conf, job["entryPointArguments"][-1])
+            found["jobRunId"] = "a-run"
+        metadata = {"ResponseMetadata": {"HTTPStatusCode": 200}}
+        return AWSResponse(params["url"], 200, {}, None), {**found, **metadata}
+
+    # The operator's own requests, by EMR's own model of them, up to where they would be sent.
+    client.meta.events.register("before-call.emr-serverless", answer)
+    monkeypatch.setattr(EmrServerlessHook, "conn", client)
+    dag = shown(DOCS / "how-to" / "other-engines.md", tmp_path)
+    run = Scheduled([dag]).by_hand(dag.dag_id)
+    assert run.tasks["refresh.load"] == state.lower()
+    assert (run.state, len(days(store))) == (("success", 1) if state == "SUCCESS" else ("failed", 0))
+    assert pending(store) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -23,7 +24,13 @@ MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all(TITLED["pipeline.yaml"
 
 VERSION = "1.37"
 
-#: Prints each task's pod, as the KubernetesExecutor starts it, and the pod that the stage starts, rendered.
+#: The manifest for the Spark operator, on the page of other engines.
+(OPERATOR,) = [
+    block.text for block in blocks_of(DOCS / "how-to" / "other-engines.md") if block.language == "yaml"
+]
+
+#: Prints each task's pod, as the KubernetesExecutor starts it, and, rendered, the pod that the stage starts
+#: and the manifest of the Spark operator.
 PODS = """
 import json, sys
 from datetime import UTC, datetime
@@ -61,8 +68,19 @@ tasks = {
 stage = dag.get_task("refresh.load")
 run = SimpleNamespace(logical_date=None, run_after=datetime(2013, 1, 1, tzinfo=UTC))
 stage.render_template_fields({"ti": Instance(), "dag_run": run})
-print("\\n" + json.dumps({"tasks": tasks, "stage": tell(stage.build_pod_request_obj())}))
+manifest = dag.get_template_env().from_string(sys.argv[2]).render({"ti": Instance(), "dag_run": run})
+made = {"tasks": tasks, "stage": tell(stage.build_pod_request_obj()), "operator": manifest}
+print("\\n" + json.dumps(made))
 """
+
+#: The conf of the job that the rendered templates find.
+CONF = {
+    "spark.s3commit.job.id": "job-1",
+    "spark.s3commit.job.destination": "s3://lake/flights/",
+    "spark.s3commit.job.staging": "s3://lake/flights/__m",
+    "spark.s3commit.stage": "load",
+    "spark.s3commit.stage.attempt": "2",
+}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +104,7 @@ def pods(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     nowhere = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context]}
     (home / "kubeconfig").write_text(yaml.safe_dump(nowhere | {"current-context": "none", "users": []}))
     done = subprocess.run(
-        [sys.executable, "-c", PODS, str(shown)],
+        [sys.executable, "-c", PODS, str(shown), OPERATOR],
         env=os.environ
         | {
             "AIRFLOW_HOME": str(home),
@@ -173,10 +191,13 @@ def test_the_spark_job_knows_its_commit(pods: dict[str, Any]) -> None:
     assert container["command"] == ["spark-submit"]
     given = container["args"]
     conf = dict(given[at + 1].split("=", 1) for at, word in enumerate(given) if word == "--conf")
-    assert conf == {
-        "spark.s3commit.job.id": "job-1",
-        "spark.s3commit.job.destination": "s3://lake/flights/",
-        "spark.s3commit.job.staging": "s3://lake/flights/__m",
-        "spark.s3commit.stage": "load",
-        "spark.s3commit.stage.attempt": "2",
-    }
+    assert conf == CONF
+
+
+@pytest.mark.all
+def test_the_spark_operator_s_job_knows_its_commit(pods: dict[str, Any]) -> None:
+    """The rendered manifest has a name that Kubernetes takes, and the job's conf as text."""
+    manifest = yaml.safe_load(pods["operator"])
+    assert re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", manifest["metadata"]["name"])
+    assert manifest["spec"]["sparkConf"] == CONF
+    assert manifest["spec"]["arguments"] == ["--day", "2013-01-01"]

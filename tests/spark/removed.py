@@ -28,6 +28,7 @@ def main() -> None:
         "written": error_of(lambda: rows.write.mode("append").parquet(f"{place}/_dt=d1")),
         "overwritten": error_of(lambda: rows.write.mode("overwrite").parquet(above)),
         "appended": error_of(lambda: rows.write.mode("append").parquet(above)),
+        "tracked": error_of(lambda: rows.write.mode("append").parquet(f"{above}-tracked")),
     }
     path = spark._jvm.org.apache.hadoop.fs.Path(place)
     path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)

@@ -47,6 +47,7 @@ def test_sparks_own_writers_get_the_protocol_and_s3a_the_address() -> None:
         "spark.s3commit.pending.job.j1.destination": "s3://lake/t/",
         "spark.s3commit.pending.job.j1.stage": "load",
         "spark.s3commit.pending.job.j1.attempt": "2",
+        "spark.hadoop.fs.s3a.committer.magic.track.commits.in.memory.enabled": "true",
         "spark.hadoop.fs.s3a.bucket.lake.endpoint": "http://h",
         "spark.hadoop.fs.s3a.bucket.lake.endpoint.region": "r",
         "spark.hadoop.fs.s3a.bucket.lake.path.style.access": "true",

@@ -11,6 +11,7 @@ import pytest
 from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.spark import committer_conf
 from tests.spark.conftest import Lake, Submit
+from tests.spark.first_writes import TABLES, TASKS
 from tests.spark.several import DOORS, STREAMS, WAYS
 
 if TYPE_CHECKING:
@@ -69,6 +70,22 @@ def test_of_two_writes_both_count_or_one_fails(lake: Lake, submit_unchanged: Sub
     for case in (*WITHOUT, "stream contexts", "stream named"):
         assert sorted(lakes[case].table().column("id").to_pylist()) == list(range(120)), case
     assert [case for case, table in lakes.items() if table.pending()] == []
+
+
+@pytest.mark.all
+def test_tasks_of_a_first_write_set_its_job_up_at_once(lake: Lake, submit_unchanged: Submit) -> None:
+    """Eight tasks that find no table begin its log and set one job up, and refuse nothing, ten times."""
+    address = {
+        "endpoint.url": lake.server.endpoint_url, "endpoint.region": "us-east-1", "path.style": "true",
+    }  # fmt: skip
+    conf = {f"spark.s3commit.{name}": value for name, value in address.items()}
+    done = submit_unchanged("first_writes.py", [lake.uri], conf)
+    assert done.returncode == 0, done.stderr[-4000:]
+    for table in range(TABLES):
+        one = Lake(lake.store, lake.server, f"{lake.uri}{table}/")
+        assert sorted(one.table().column("id").to_pylist()) == list(range(10 * TASKS))
+        assert one.manifest().counts.rows == 10 * TASKS
+    assert lake.pending() == []
 
 
 def _address(confs: dict[str, dict[str, str]]) -> dict[str, str]:

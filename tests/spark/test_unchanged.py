@@ -316,23 +316,30 @@ def test_a_driver_that_outlives_its_job_leaves_nothing(
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("multipart", ["true", "false"])
+@pytest.mark.parametrize(
+    "unset", ["", "multipart.uploads.enabled", "committer.magic.track.commits.in.memory.enabled"]
+)
 def test_writes_that_would_not_stay_pending_are_refused(
-    lake: Lake, submit_unchanged: Submit, multipart: str
+    lake: Lake, submit_unchanged: Submit, unset: str
 ) -> None:
-    """A write above the destination, without multipart uploads, or for a removed job, is refused by name."""
+    """A write above the destination, for a removed job, or that S3A would publish, is refused by name."""
     uri = f"{lake.uri}db/t/"
     job = Job.setup(lake.store, uri, options=JobOptions(conflict_mode="as-written"))
     conf = committer_conf(job.reference, "load", "1", writer="spark")
-    conf["spark.hadoop.fs.s3a.multipart.uploads.enabled"] = multipart
+    options = JobOptions(conflict_mode="as-written", track_pending="s3")
+    tracked = Job.setup(lake.store, f"{lake.uri}db-tracked/", options=options)
+    conf |= committer_conf(tracked.reference, "load", "1", writer="spark")
+    if unset:
+        conf[f"spark.hadoop.fs.s3a.{unset}"] = "false"
     done = submit_unchanged("removed.py", [uri.replace("s3:", "s3a:").rstrip("/")], conf)
     assert done.returncode == 0, done.stderr[-4000:]
     errors = json.loads(done.stdout.splitlines()[-1])
     for name in ("overwritten", "appended"):
         assert f"job {job.reference.job_id} writes to {uri}, and this write to" in errors[name]
-    if multipart == "true":
-        assert errors["written"] == ""
-        assert "is gone: the job has ended, or something deleted its directory" in errors["deleted"]
+    if unset:
+        assert f"fs.s3a.{unset} is false" in errors["written"]
     else:
-        assert "fs.s3a.multipart.uploads.enabled is false" in errors["written"]
+        assert errors["written"] == ""
+        assert "its option track_pending is s3" in errors["tracked"]
+        assert "is gone: the job has ended, or something deleted its directory" in errors["deleted"]
     assert lake.visible() == []

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_s3commit import JobClosed
 from airflow_s3commit.spark import pending_jar
+from airflow_s3commit.spark.session import IN_MEMORY
 from airflow_s3commit.spark.shipping import GUARD_CLASS
 from tests.hadoop.real_hadoop import Hadoop
 from tests.spark_cluster.cluster import ApplicationFailed, wait_until
@@ -36,7 +37,6 @@ REQUESTS: dict[str, Callable[[Request], bool]] = {
     "the driver's number": lambda request: request.writes("/driver.json"),
     "an upload is begun": lambda request: request.method == "POST" and "?uploads" in request.path,
     "a part": lambda request: request.uploads_part,
-    "a task's file": lambda request: request.writes(".pending"),
     "a task's commit": lambda request: request.writes(".pendingset"),
     "the driver's seal": lambda request: (
         re.search(r"/spark/[^?]*/\d+\.json", request.path) is not None and request.method == "PUT"
@@ -55,6 +55,7 @@ def unchanged(
     s3a = "spark.hadoop.fs.s3a."
     more = {
         "spark.sql.extensions": GUARD_CLASS,
+        IN_MEMORY: "true",
         "spark.driver.extraClassPath": class_path,
         "spark.executor.extraClassPath": class_path,
         f"{s3a}endpoint": gate.endpoint_url,

@@ -8,7 +8,6 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.WeakHashMap;
 import org.apache.hadoop.fs.Path;
-import org.apache.spark.SparkEnv;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.SparkSessionExtensionsProvider;
@@ -119,7 +118,7 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
   private static void checkProtocol(SparkSession session, String path) {
     String protocol = session.sessionState().conf().fileCommitProtocolClass();
     if (!protocol.equals(PendingCommitProtocol.class.getName())) {
-      PendingJob.overlapping(SparkEnv.get().conf(), path)
+      PendingJob.overlapping(Jobs.all(), path)
           .ifPresent(
               job ->
                   refuse(
@@ -187,7 +186,7 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
     if (location.isEmpty()) {
       return Optional.empty();
     }
-    return PendingJob.overlapping(SparkEnv.get().conf(), location.get().toString())
+    return PendingJob.overlapping(Jobs.all(), location.get().toString())
         .map(
             job ->
                 "job " + job.id + " writes to " + job.destination + ", and " + target + " has its files in "

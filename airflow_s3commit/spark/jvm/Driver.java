@@ -86,6 +86,13 @@ final class Driver {
     WITH_SEALS.put(home, writer);
   }
 
+  /** Forgets a job that has ended: it needs no note of the end of this JVM. */
+  static synchronized void forget(String job) {
+    String home = "/__magic_job-" + job + "/";
+    HOMES.keySet().removeIf(drivers -> drivers.toString().contains(home));
+    WITH_SEALS.keySet().removeIf(drivers -> drivers.toString().contains(home));
+  }
+
   /** Notes that a context, or the JVM, ends without having been killed. */
   static synchronized void end() {
     WITH_SEALS.forEach(

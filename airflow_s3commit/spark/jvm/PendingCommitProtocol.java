@@ -5,12 +5,12 @@ import java.io.Serializable;
 import java.io.UncheckedIOException;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.util.ArrayList;
 import java.util.Optional;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.mapreduce.JobContext;
 import org.apache.hadoop.mapreduce.TaskAttemptContext;
-import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.internal.io.FileCommitProtocol;
 import org.apache.spark.internal.io.FileNameSpec;
@@ -38,20 +38,23 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
   /** The protocol of any other write; null if the write is for a job. */
   private final FileCommitProtocol other;
 
+  /** The driver's jobs, whose files no other write may change. */
+  private final ArrayList<PendingJob> jobs;
+
   /** Spark looks for a constructor with these parameters. */
   public PendingCommitProtocol(String writeId, String path, boolean dynamicPartitionOverwrite) {
-    SparkConf conf = SparkEnv.get().conf();
-    Optional<PendingJob> job = PendingJob.of(conf, path);
+    jobs = new ArrayList<>(Jobs.all());
+    Optional<PendingJob> job = Jobs.of(path);
     // Here, because Spark deletes what a write overwrites before it sets the write up.
     if (!job.isPresent()) {
-      refuse(PendingJob.below(conf, path), path);
+      refuse(PendingJob.below(jobs, path), path);
     }
     pending = job.isPresent() ? new PendingWrite(job.get(), writeId, path, dynamicPartitionOverwrite) : null;
     other =
         job.isPresent()
             ? null
             : FileCommitProtocol.instantiate(
-                conf.get(OTHERWISE, SPARKS_OWN), writeId, path, dynamicPartitionOverwrite);
+                SparkEnv.get().conf().get(OTHERWISE, SPARKS_OWN), writeId, path, dynamicPartitionOverwrite);
   }
 
   /** Refuses to write to, or to delete, a directory with files of a job. */
@@ -114,6 +117,8 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
   public void abortJob(JobContext context) {
     if (pending == null) {
       other.abortJob(context);
+    } else {
+      pending.end();
     }
   }
 
@@ -142,7 +147,7 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
   @Override
   public String newTaskTempFileAbsPath(TaskAttemptContext context, String directory, FileNameSpec name) {
     if (pending == null) {
-      refuse(PendingJob.overlapping(SparkEnv.get().conf(), directory), directory);
+      refuse(PendingJob.overlapping(jobs, directory), directory);
       return other.newTaskTempFileAbsPath(context, directory, name);
     }
     throw pending.refuseElsewhere(directory);
@@ -160,11 +165,12 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
         : new TaskCommitMessage(call(() -> pending.commitTask(context.getConfiguration())));
   }
 
-  /** Leaves the uploads, as {@link #abortJob} does. */
   @Override
   public void abortTask(TaskAttemptContext context) {
     if (pending == null) {
       other.abortTask(context);
+    } else {
+      run(() -> pending.abortTask(context.getConfiguration()));
     }
   }
 
@@ -172,7 +178,7 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
   @Override
   public boolean deleteWithJob(FileSystem fs, Path path, boolean recursive) {
     if (pending == null) {
-      refuse(PendingJob.overlapping(SparkEnv.get().conf(), path.toString()), path.toString());
+      refuse(PendingJob.overlapping(jobs, path.toString()), path.toString());
       return other.deleteWithJob(fs, path, recursive);
     }
     pending.replace(path);

@@ -10,7 +10,7 @@ import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkConf;
 import scala.Tuple2;
 
-/** A job in the Spark conf, and the stage attempt of the application in it. */
+/** A job that Spark's own writers write for, and the stage attempt of the application in it. */
 final class PendingJob implements Serializable {
   private static final long serialVersionUID = 1L;
 
@@ -22,14 +22,14 @@ final class PendingJob implements Serializable {
   final String stage;
   final String stageAttempt;
 
-  private PendingJob(SparkConf conf, String id) {
+  PendingJob(String id, String destination, String stage, String stageAttempt) {
     this.id = id;
-    destination = value(conf, "destination");
-    stage = value(conf, "stage");
-    stageAttempt = value(conf, "attempt");
+    this.destination = destination;
+    this.stage = stage;
+    this.stageAttempt = stageAttempt;
   }
 
-  private String value(SparkConf conf, String name) {
+  private static String value(SparkConf conf, String id, String name) {
     String key = PREFIX + id + "." + name;
     if (!conf.contains(key)) {
       throw new IllegalArgumentException(
@@ -39,49 +39,46 @@ final class PendingJob implements Serializable {
   }
 
   /** Returns the jobs in a conf. */
-  private static List<PendingJob> all(SparkConf conf) {
+  static List<PendingJob> ofConf(SparkConf conf) {
     TreeSet<String> ids = new TreeSet<>();
     for (Tuple2<String, String> entry : conf.getAllWithPrefix(PREFIX)) {
       ids.add(entry._1().substring(0, entry._1().indexOf('.')));
     }
     List<PendingJob> found = new ArrayList<>();
     for (String id : ids) {
-      found.add(new PendingJob(conf, id));
+      found.add(
+          new PendingJob(
+              id, value(conf, id, "destination"), value(conf, id, "stage"), value(conf, id, "attempt")));
     }
     return found;
   }
 
   /** Returns a job that writes at, below or above a directory. */
-  static Optional<PendingJob> overlapping(SparkConf conf, String directory) {
-    Optional<PendingJob> below = below(conf, directory);
-    return below.isPresent() ? below : of(conf, directory);
+  static Optional<PendingJob> overlapping(List<PendingJob> jobs, String directory) {
+    Optional<PendingJob> below = below(jobs, directory);
+    return below.isPresent() ? below : nearest(jobs, directory).stream().findFirst();
   }
 
   /** Returns a job whose destination is below a directory. */
-  static Optional<PendingJob> below(SparkConf conf, String directory) {
+  static Optional<PendingJob> below(List<PendingJob> jobs, String directory) {
     List<String> there = elements(directory);
-    for (PendingJob job : all(conf)) {
-      List<String> home = elements(job.destination);
-      if (!there.isEmpty() && there.size() < home.size() && home.subList(0, there.size()).equals(there)) {
-        return Optional.of(job);
-      }
-    }
-    return Optional.empty();
+    return jobs.stream()
+        .filter(
+            job -> {
+              List<String> home = elements(job.destination);
+              return !there.isEmpty() && there.size() < home.size() && home.subList(0, there.size()).equals(there);
+            })
+        .findFirst();
   }
 
-  /** Returns the job whose destination is the longest that a path is at or below. */
-  static Optional<PendingJob> of(SparkConf conf, String path) {
-    PendingJob found = null;
-    for (PendingJob job : all(conf)) {
-      if (job.relative(path).isPresent()
-          && (found == null || elements(job.destination).size() > elements(found.destination).size())) {
-        found = job;
-      }
-    }
-    if (found == null) {
-      return Optional.empty();
-    }
-    return isHidden(found.relative(path).get()) ? Optional.empty() : Optional.of(found);
+  /** Returns the jobs with the longest destination that a path is at or below; none if readers skip the path. */
+  static List<PendingJob> nearest(List<PendingJob> jobs, String path) {
+    List<PendingJob> around =
+        jobs.stream().filter(job -> job.relative(path).isPresent()).collect(Collectors.toList());
+    int longest = around.stream().mapToInt(job -> elements(job.destination).size()).max().orElse(0);
+    return around.stream()
+        .filter(job -> elements(job.destination).size() == longest && !isHidden(job.relative(path).get()))
+        .collect(Collectors.toList());
   }
 
   /**

@@ -9,10 +9,10 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
 import java.io.Serializable;
-import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
@@ -22,7 +22,6 @@ import java.util.TreeSet;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileSystem;
@@ -37,10 +36,10 @@ import scala.Option;
 /**
  * One write of an application for a job.
  *
- * <p>S3A leaves a file as a pending upload if its path has an element {@code __magic_job-…}, and describes the
- * upload in a {@code .pending} file. The path has {@code __base} too: what follows it, is the file's path below
- * the destination. A committed task lists its uploads in a {@code .pendingset}; S3A writes files of these two
- * suffixes as they are. The driver's seal lists the tasks that count.
+ * <p>S3A leaves a file as a pending upload if its path has an element {@code __magic_job-…}, and remembers the
+ * upload in the memory of the task's process. The path has {@code __base} too: what follows it, is the file's path
+ * below the destination. A committed task lists its uploads in a {@code .pendingset}, which S3A writes as it is.
+ * The driver's seal lists the tasks that count.
  */
 final class PendingWrite implements Serializable {
   private static final long serialVersionUID = 1L;
@@ -51,9 +50,6 @@ final class PendingWrite implements Serializable {
   private static final String IN_MEMORY = "fs.s3a.committer.magic.track.commits.in.memory.enabled";
   private static final String MULTIPART = "fs.s3a.multipart.uploads.enabled";
   private static final String PURGE = "fs.s3a.multipart.purge";
-
-  /** The suffix of what S3A records of an upload. */
-  private static final String PENDING = ".pending";
 
   private static final int MAX_KEY_BYTES = 1024;
 
@@ -76,8 +72,8 @@ final class PendingWrite implements Serializable {
   /** Directories below the destination that Spark would have deleted before the write; "" for all of it. */
   private final TreeSet<String> replaced = new TreeSet<>();
 
-  /** Files of the task attempt that runs in this instance. */
-  private transient Set<Path> files;
+  /** Keys of the files that the task attempt of this instance was told to write. */
+  private transient Set<String> files;
 
   PendingWrite(PendingJob job, String writeId, String path, boolean dynamic) {
     this.job = job;
@@ -105,6 +101,7 @@ final class PendingWrite implements Serializable {
               + " aborted: use airflow_s3commit.spark.foreach_batch, which commits each batch");
     }
     check(conf);
+    checkRecord(conf);
     Path home = driverHome(conf);
     SaveMode mode = insert.mode;
     if (mode == SaveMode.Overwrite && !dynamic) {
@@ -121,6 +118,16 @@ final class PendingWrite implements Serializable {
               + " before, and was not killed, so nothing tells whether this one's output replaces or joins it: give"
               + " each submission a stage of its own, or run the whole stage again, as a new attempt");
     }
+    Jobs.start(job, token);
+  }
+
+  /** Notes that the write has ended. */
+  void end() {
+    Jobs.finish(job, token);
+  }
+
+  static void forget(String job) {
+    WRITTEN.removeIf(slot -> slot.startsWith(job + "/"));
   }
 
   /**
@@ -142,6 +149,20 @@ final class PendingWrite implements Serializable {
     return job.id + "/" + (below.isEmpty() ? "" : below + "/");
   }
 
+  /** Refuses to write for a job without a record, and for one whose uploads nobody could find by their names. */
+  private void checkRecord(Configuration conf) throws IOException {
+    Path record = job.inDestination(new Path(path).toUri().getScheme(), "_s3commit", "open", job.id, "job.json");
+    try (InputStream in = record.getFileSystem(conf).open(record)) {
+      if (!JSON.readTree(in).path("options").path("track_pending").asText("task").equals("task")) {
+        throw refusal(
+            "its option track_pending is s3, and S3A records no upload when it starts: use writer=\"python\", or a"
+                + " store that lists pending uploads by prefix");
+      }
+    } catch (FileNotFoundException error) {
+      throw isEnded(conf) ? refuseEnded() : refuseGone(record);
+    }
+  }
+
   /** The receipt of what ended the job: it appears once, and never goes. An application needs no other such record. */
   private Path receipt() {
     return job.inDestination(new Path(path).toUri().getScheme(), "_s3commit", "jobs", job.id + ".json");
@@ -153,6 +174,13 @@ final class PendingWrite implements Serializable {
 
   private UnsupportedOperationException refuseEnded() {
     return refusal("the job has ended, as " + receipt() + " says: set up a new job, and run the application for it");
+  }
+
+  private UnsupportedOperationException refuseGone(Path record) {
+    return refusal(
+        record + " is gone: the job has ended, or something deleted its directory, such as"
+            + " model.write().overwrite().save() of this application. Set up a new job, and write such things"
+            + " to another directory");
   }
 
   private void check(Configuration conf) throws IOException {
@@ -171,19 +199,15 @@ final class PendingWrite implements Serializable {
     if (!settings.getBoolean(MULTIPART, true)) {
       throw refusal(MULTIPART + " is false, so S3A would write the files at once: set it to true");
     }
-    if (settings.getBoolean(IN_MEMORY, false)) {
-      throw refusal(IN_MEMORY + " is true, so S3A would not record the uploads: set it to false");
-    }
     if (settings.getBoolean(PURGE, false)) {
       throw refusal(PURGE + " is true, so S3A would abort pending uploads of any job: set it to false");
     }
-    try {
-      fs.getClass()
-          .getClassLoader()
-          .loadClass("org.apache.hadoop.fs.s3a.commit.CommitConstants")
-          .getField("MAGIC_PATH_PREFIX");
-    } catch (ReflectiveOperationException error) {
-      throw refusal("its hadoop-aws is too old: 3.3.7, 3.4 or newer is needed");
+    if (!PendingUploads.canBeKnown(fs)) {
+      throw refusal("its hadoop-aws is too old: 3.4.1 or newer is needed");
+    }
+    if (!settings.getBoolean(IN_MEMORY, false)) {
+      throw refusal(
+          IN_MEMORY + " is false, so S3A would ask the store for each file: set it to true, as committer_conf does");
     }
   }
 
@@ -216,29 +240,35 @@ final class PendingWrite implements Serializable {
    */
   String newFile(TaskAttemptContext context, String directory, String prefix, String suffix) {
     int split = context.getTaskAttemptID().getTaskID().getId();
-    Path file;
+    String name;
     int number = 0;
     do {
       String again = number == 0 ? "" : number + "-";
-      file = place(directory, prefix + String.format(Locale.ROOT, "part-%05d-%s-%s%s", split, token, again, job.id) + suffix);
+      name = prefix + String.format(Locale.ROOT, "part-%05d-%s-%s%s", split, token, again, job.id) + suffix;
       number++;
-    } while (!files.add(file));
-    return file.toString();
+    } while (!files.add(key(directory, name)));
+    return place(taskFile("/__base"), directory, name).toString();
   }
 
-  private Path place(String directory, String name) {
-    Path base = taskFile("/__base");
-    String below = job.relative(path).get();
-    for (String element : (below + "/" + directory + "/" + name).split("/")) {
+  /** Returns the key that a file has after the commit. */
+  private String key(String directory, String name) {
+    String key = place(job.inDestination(new Path(path).toUri().getScheme()), directory, name).toUri().getPath();
+    checkKey(directory, key.substring(1));
+    return key.substring(1);
+  }
+
+  /** Returns a file's path below a directory that stands for the destination. */
+  private Path place(Path home, String directory, String name) {
+    Path file = home;
+    for (String element : (job.relative(path).get() + "/" + directory + "/" + name).split("/")) {
       // Not Path(String, String), for which a colon ends a scheme.
-      base = element.isEmpty() ? base : new Path(base, new Path(null, null, element));
+      file = element.isEmpty() ? file : new Path(file, new Path(null, null, element));
     }
-    checkKey(directory, base.suffix(PENDING));
-    return base;
+    return file;
   }
 
   /** Refuses a file that S3 or its listings could not name, in the task: the seal would refuse the stage. */
-  private void checkKey(String directory, Path file) {
+  private void checkKey(String directory, String key) {
     for (int at = 0; at < directory.length(); at++) {
       char sign = directory.charAt(at);
       boolean paired = Character.isSurrogate(sign) && directory.codePointAt(at) > Character.MAX_VALUE;
@@ -250,21 +280,25 @@ final class PendingWrite implements Serializable {
                 "a partition value has the character U+%04X, which no listing of S3 can name: replace it", (int) sign));
       }
     }
-    int bytes = file.toUri().getPath().getBytes(StandardCharsets.UTF_8).length - 1;
+    int bytes = key.getBytes(StandardCharsets.UTF_8).length;
     if (bytes > MAX_KEY_BYTES) {
       throw refusal(
-          "the key of a file's record in " + directory + " has " + bytes + " bytes, and S3's keys end at "
+          "the key of a file in " + directory + " has " + bytes + " bytes, and S3's keys end at "
               + MAX_KEY_BYTES + ": shorten the partition values, or use a destination with a shorter path");
     }
   }
 
   private Path taskFile(String suffix) {
+    return inStage("tasks", attemptName() + suffix);
+  }
+
+  private String attemptName() {
     TaskContext task = TaskContext.get();
-    return inStage("tasks", taskName(task) + "_" + task.taskAttemptId() + suffix);
+    return taskName(task) + "_" + task.taskAttemptId();
   }
 
   private String taskName(TaskContext task) {
-    return String.format("%s-%05d", token, task.partitionId());
+    return String.format(Locale.ROOT, "%s-%05d", token, task.partitionId());
   }
 
   private Path inStage(String... names) {
@@ -286,17 +320,26 @@ final class PendingWrite implements Serializable {
     ObjectNode pendingset = JSON.createObjectNode().put("version", 3).put("jobId", job.id);
     ArrayNode commits = pendingset.putArray("commits");
     long bytes = 0;
-    // In parallel: a task may write thousands of files, and each takes two requests.
-    List<ObjectNode> uploads = files.parallelStream().map(file -> read(fs, file)).collect(Collectors.toList());
-    for (ObjectNode upload : uploads) {
-      if (upload != null) {
-        bytes += upload.get("length").asLong();
-        commits.add(plain(upload));
+    Set<String> missing = new LinkedHashSet<>(files);
+    String unknown = null;
+    for (ObjectNode upload : PendingUploads.take(fs, attemptName())) {
+      String key = upload.get("destinationKey").asText();
+      if (!missing.remove(key)) {
+        // Here, because its name need not tell an abort whose it is.
+        PendingUploads.abort(fs, upload);
+        unknown = key;
       }
+      bytes += upload.get("length").asLong();
+      commits.add(plain(upload));
+    }
+    if (unknown != null) {
+      throw refusal(
+          "its format has written " + unknown + ", which is none of the files that Spark named for the task: write in"
+              + " another format");
     }
     // Spark names a task's first file before its first row; any further file has a row.
-    if (commits.size() < files.size() && files.size() > 1) {
-      throw refusal("S3A has recorded " + commits.size() + " uploads for the " + files.size() + " files of a task");
+    if (!missing.isEmpty() && files.size() > 1) {
+      throw refusal("S3A has no upload of " + missing.size() + " of the " + files.size() + " files of a task");
     }
     String attempt = Long.toString(task.taskAttemptId());
     pendingset
@@ -318,25 +361,11 @@ final class PendingWrite implements Serializable {
         .toString();
   }
 
-  /** Returns what S3A recorded of a file; null for a file that its writer never created. */
-  private ObjectNode read(FileSystem fs, Path file) {
-    try (InputStream in = fs.open(file.suffix(PENDING))) {
-      return (ObjectNode) JSON.readTree(in);
-    } catch (FileNotFoundException error) {
-      if (exists(fs, file)) {
-        throw refusal("S3A has written " + file + " at once, instead of leaving an upload pending");
-      }
-      return null;
-    } catch (IOException error) {
-      throw new UncheckedIOException(error);
-    }
-  }
-
-  private static boolean exists(FileSystem fs, Path file) {
-    try {
-      return fs.exists(file);
-    } catch (IOException error) {
-      throw new UncheckedIOException(error);
+  /** Aborts the uploads of the task attempt. Those of a killed one stay pending until the job ends. */
+  void abortTask(Configuration conf) throws IOException {
+    FileSystem fs = new Path(path).getFileSystem(conf);
+    for (ObjectNode upload : PendingUploads.take(fs, attemptName())) {
+      PendingUploads.abort(fs, upload);
     }
   }
 
@@ -369,18 +398,22 @@ final class PendingWrite implements Serializable {
     ArrayNode directories = seal.putArray("replaced");
     replaced.forEach(directories::add);
     ArrayNode tasks = seal.putArray("tasks");
-    RowCounter.await(spark);
+    List<ObjectNode> committed = new ArrayList<>();
     while (messages.hasNext()) {
-      ObjectNode task = (ObjectNode) JSON.readTree((String) messages.next().obj());
+      committed.add((ObjectNode) JSON.readTree((String) messages.next().obj()));
+    }
+    RowCounter.await(spark, "job " + job.id + ", write " + number + " to " + path, committed.size());
+    for (ObjectNode task : committed) {
       Long rows = RowCounter.of(spark).take(task.get("attempt").asLong());
-      boolean isWritten = task.get("files").asLong() >= task.remove("named").asLong();
-      if (rows == null ? !isWritten : rows > 0 && task.get("files").asLong() == 0) {
+      long uploads = task.get("files").asLong();
+      long named = task.remove("named").asLong();
+      if (rows == null ? uploads < named : rows > 0 && uploads == 0) {
         throw refusal(
             "task " + task.get("task").asText() + " has written " + (rows == null ? "an unknown number of" : rows)
-                + " rows, and S3A has recorded no upload of it");
+                + " rows to " + named + " files, and S3A has left " + uploads + " uploads of it pending: run the stage"
+                + " again, and if it fails again write in another format");
       }
-      task.put("rows", rows);
-      tasks.add(task);
+      tasks.add(task.put("rows", rows));
     }
     Path home = driverHome(conf);
     if (Driver.isSucceeded(home.getFileSystem(conf), home)) {
@@ -394,6 +427,7 @@ final class PendingWrite implements Serializable {
     }
     Driver.hasSealed(home, (end, body) -> record(conf, end, body.getBytes(StandardCharsets.UTF_8)));
     WRITTEN.add(slot(job, path));
+    end();
   }
 
   /** Writes a record of this driver, and returns whether it stays: of a job that has ended nobody would remove it. */
@@ -421,10 +455,7 @@ final class PendingWrite implements Serializable {
               }
             });
     if (!Driver.isThere(fs, home)) {
-      throw refusal(
-          home + " is gone: the job has ended, or something deleted its directory, such as"
-              + " model.write().overwrite().save() of this application. Set up a new job, and write such things"
-              + " to another directory");
+      throw refuseGone(home);
     }
     return home;
   }
@@ -451,7 +482,7 @@ final class PendingWrite implements Serializable {
     try {
       StringBuilder digits = new StringBuilder();
       for (byte one : MessageDigest.getInstance("SHA-256").digest(body)) {
-        digits.append(String.format("%02x", one));
+        digits.append(String.format(Locale.ROOT, "%02x", one));
       }
       return digits.toString();
     } catch (NoSuchAlgorithmException error) {

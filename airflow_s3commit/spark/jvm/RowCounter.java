@@ -7,6 +7,7 @@ import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerApplicationEnd;
 import org.apache.spark.scheduler.SparkListenerTaskEnd;
+import org.slf4j.LoggerFactory;
 
 /** Rows that the tasks of an application wrote, as Spark counts them when a task has committed. */
 final class RowCounter extends SparkListener {
@@ -53,12 +54,28 @@ final class RowCounter extends SparkListener {
     Driver.end();
   }
 
-  /** Waits until Spark has reported the tasks that have ended. */
-  static void await(SparkContext spark) {
+  /**
+   * Waits until Spark has reported the tasks that have ended.
+   *
+   * @param write The write, for a message: its job, number and path.
+   * @param tasks The number of its tasks.
+   */
+  static void await(SparkContext spark, String write, int tasks) {
     try {
       spark.listenerBus().waitUntilEmpty();
     } catch (TimeoutException error) {
-      // Another listener is slow: the rows of some tasks stay unknown.
+      RowCounter counted = of(spark);
+      synchronized (counted.rows) {
+        LoggerFactory.getLogger(RowCounter.class)
+            .warn(
+                "{}: Spark was to report the rows of its {} tasks. After 10 seconds it has reported {} task attempts of"
+                    + " the application, because a listener of the application is slow. The commit counts no rows of"
+                    + " the others, and refuses those without a file. Run the stage again without that listener"
+                    + " (spark.extraListeners) if you need the rows",
+                write,
+                tasks,
+                counted.rows.size());
+      }
     }
   }
 
