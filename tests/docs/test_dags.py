@@ -60,6 +60,7 @@ def rendered(dag):
     }
     environment = dag.get_template_env()
     for task in dag.tasks:
+        ti.dag_id, ti.task_id = dag.dag_id, task.task_id
         given = {**getattr(task, "partial_kwargs", {}), **vars(task)}
         for name in task.template_fields:
             for text in texts(given.get(name)):
