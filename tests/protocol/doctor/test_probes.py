@@ -95,14 +95,20 @@ LIES: dict[str, tuple[str, str, Callable[..., Any], str]] = {
     "only the first page is listed": (
         "pages of objects",
         "list_objects",
-        lambda truth, *a, page: islice(truth(*a), page),
-        "lacks 3 of 5, and repeats 0: jobs, verify and sweep would see only a part",
+        lambda truth, *a, page, **_: islice(truth(*a), page),
+        "lacks 3 of 5, and has 0 too many: jobs, verify and sweep would see only a part",
     ),
     "a key is on two pages": (
         "pages of objects",
         "list_objects",
-        lambda truth, *a, page: chain(islice(truth(*a), page), islice(truth(*a), page - 1, None)),
-        "lacks 0 of 5, and repeats 1",
+        lambda truth, *a, page, **_: chain(islice(truth(*a), page), islice(truth(*a), page - 1, None)),
+        "lacks 0 of 5, and has 1 too many",
+    ),
+    "a listing does not begin where it is asked to": (
+        "pages of objects",
+        "list_objects",
+        lambda truth, *a, **_: truth(*a),
+        "after .*listed-0 lacks 0 of 4, and has 1 too many",
     ),
     "the first page is listed for ever": (
         "pages of objects",
