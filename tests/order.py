@@ -12,6 +12,7 @@ import pytest
 LONGEST = (
     "airflow-live",
     "spark-cluster",
+    "older-airflow",
     "containers",
     "spark",
     "airflow-page",
