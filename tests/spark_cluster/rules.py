@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.spark_cluster.conftest import ExecutorKeys
     from tests.spark_cluster.gate import Request
 
-__all__ = ["Expires", "Kills", "Throttles", "Twins"]
+__all__ = ["Counts", "Expires", "Kills", "Throttles", "Twins"]
 
 
 @dataclass
@@ -37,6 +37,19 @@ class Twins:
                 if self.written == 2:
                     self.both.set()
             self.both.wait(60)
+
+
+@dataclass
+class Counts:
+    """Lets everything pass, and keeps what was asked."""
+
+    seen: list[Request] = field(default_factory=list)
+
+    def before(self, request: Request) -> None:
+        self.seen.append(request)
+
+    def after(self, request: Request) -> None:
+        pass
 
 
 @dataclass

@@ -19,7 +19,7 @@ from airflow_s3commit.spark.shipping import GUARD_CLASS
 from tests.hadoop.real_hadoop import Hadoop
 from tests.spark_cluster.cluster import ApplicationFailed, wait_until
 from tests.spark_cluster.conftest import Driver
-from tests.spark_cluster.rules import Kills, Throttles, Twins
+from tests.spark_cluster.rules import Counts, Kills, Throttles, Twins
 from tests.spark_cluster.test_failures import ROWS, commit_and_check, write_for_airflow
 
 if TYPE_CHECKING:
@@ -95,6 +95,21 @@ def kill_driver(driver: Driver, table: Table, job: Job, at: str, *, answered: bo
             write_for_airflow(driver, table, job, "spark")
         driver.wait_for_its_executors()
     assert rule.done
+
+
+@pytest.mark.all
+def test_a_file_takes_two_requests_before_the_commit(unchanged: Driver, table: Table) -> None:
+    """An upload is begun and gets its part; nothing else is asked of the store file by file."""
+    job, counts = table.job(), Counts()
+    with table.gate.ruled_by(counts):
+        write_for_airflow(unchanged, table, job, "spark")
+    files = job.seal_stage("load", "1").counts.files
+    assert files > 12
+    begun = [request for request in counts.seen if REQUESTS["an upload is begun"](request)]
+    parts = [request for request in counts.seen if request.uploads_part]
+    assert (len(begun), len(parts)) == (files, files)
+    assert len(counts.seen) - 2 * files <= 40
+    commit_and_check(table, job)
 
 
 def test_an_executor_that_is_killed_is_replaced(unchanged: Driver, table: Table) -> None:
