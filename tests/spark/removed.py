@@ -1,4 +1,4 @@
-"""A Spark application that writes above a job's destination, and then deletes the destination."""
+"""A Spark application that writes above a job's destination, and then saves a model in its place."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def main() -> None:
         "appended": error_of(lambda: rows.write.mode("append").parquet(above)),
         "tracked": error_of(lambda: rows.write.mode("append").parquet(f"{above}-tracked")),
     }
-    path = spark._jvm.org.apache.hadoop.fs.Path(place)
-    path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)
+    model = spark._jvm.org.apache.spark.ml.feature.Binarizer()
+    errors["saved"] = error_of(lambda: model.write().overwrite().save(place))
     errors["deleted"] = error_of(lambda: rows.write.mode("append").parquet(place))
     sys.stdout.write(json.dumps(errors) + "\n")
 

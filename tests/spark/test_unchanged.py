@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_s3commit import Job, JobOptions
-from airflow_s3commit.exceptions import JobClosed
+from airflow_s3commit import Job, JobOptions, S3Store
+from airflow_s3commit.exceptions import JobClosed, NoSuchJob
 from airflow_s3commit.spark import committer_conf
 from tests.spark.conftest import Lake, Submit
 from tests.spark.engines import ENGINES, Engine
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_s3commit import S3Store
     from airflow_s3commit.testing import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-submit")]
@@ -341,5 +340,8 @@ def test_writes_that_would_not_stay_pending_are_refused(
     else:
         assert errors["written"] == ""
         assert "its option track_pending is s3" in errors["tracked"]
-        assert "is gone: the job has ended, or something deleted its directory" in errors["deleted"]
+        for name in ("saved", "deleted"):
+            assert "is gone: the job has ended, or something deleted its directory" in errors[name]
+        with pytest.raises(NoSuchJob, match="a program deleted its record"):
+            Job.at(S3Store.connect(lake.server.config), job.reference).seal_stage("load", "1")
     assert lake.visible() == []
