@@ -154,6 +154,9 @@ if not TYPE_CHECKING:
     _OTHERWISE = {"CronPartitionTimetable": _by_logical_date, "PartitionMapper": _NoPartitionMapper}
 
     def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            # Where it is not installed, this names it.
+            import_module("airflow")
         found = (_found(home, name) for home in _HOMES.get(name, ()))
         value = next((one for one in found if one is not None), _OTHERWISE.get(name))
         if value is None:
