@@ -77,7 +77,7 @@ def test_an_unchanged_job(lake: Lake, submit_unchanged: Submit, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("way", [write, fill], ids=["format", "write_pending"])
-@pytest.mark.parametrize("name", ["shared", "rare"])
+@pytest.mark.parametrize("name", ["shared", pytest.param("rare", marks=pytest.mark.all)])
 def test_our_writers(
     way: Callable[..., None], name: str, spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
@@ -95,7 +95,11 @@ def test_our_writers(
 
 @pytest.mark.parametrize("way", [write, fill], ids=["format", "write_pending"])
 @pytest.mark.parametrize(
-    ("name", "why"), [("unlisted", r"U\+FFFE"), ("long", "bytes, and S3's keys end at 1024")]
+    ("name", "why"),
+    [
+        ("unlisted", r"U\+FFFE"),
+        pytest.param("long", "bytes, and S3's keys end at 1024", marks=pytest.mark.all),
+    ],
 )
 def test_our_writers_refuse(
     way: Callable[..., None], name: str, why: str, spark: SparkSession, lake: Lake

@@ -129,6 +129,7 @@ def test_a_store_that_throttles_delays_only(driver: Driver, table: Table) -> Non
     check(table)
 
 
+@pytest.mark.all
 def test_keys_that_expire_in_a_task(driver: Driver, table: Table, executor_keys: ExecutorKeys) -> None:
     """A task whose keys expire fails; the attempt after it asks its own chain, and each row counts once."""
     job = table.job()
