@@ -124,12 +124,13 @@ def naming(context: JobContext, step: str) -> Iterator[None]:
 
 
 @contextmanager
-def after_effect(done: str, then: str) -> Iterator[None]:
+def after_effect(done: str, then: str, kind: type[S3CommitError] = S3CommitError) -> Iterator[None]:
     """Say of any error in the block what was done before it, and stays: no error may say that it was not.
 
     Args:
         done: What was done, such as ``job … is committed, as entry 7 of the log, and not finished``.
         then: The next action.
+        kind: The errors that would say so; others pass.
 
     Raises:
         OutcomeUnknown: A request failed, or was refused.
@@ -137,5 +138,5 @@ def after_effect(done: str, then: str) -> Iterator[None]:
     """
     try:
         yield
-    except S3CommitError as error:
+    except kind as error:
         raise OutcomeUnknown(f"{done} ({described(error)}); {then}") from error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from airflow_s3commit._causes import undoing
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
@@ -24,9 +24,8 @@ from airflow_s3commit.protocol.model.sealed_job import (
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.setup import (
-    find_end_after_write,
     job_record,
-    refuse_ended,
+    refuse_ended_since,
     refusing_ended,
 )
 from airflow_s3commit.protocol.steps.stage import Keys, Schemas, slim
@@ -67,16 +66,13 @@ def seal(
         record = _make_seal(context, chosen, digests or {})
         key = seal_key(context.layout.destination, context.job_id)
         stored = records.create(context.store, context.bucket, key, record)
-        # Write, then look: another process may have ended the job since the first look.
-        if (end := find_end_after_write(context)) is not None:
-            is_own = stored.record.nonce == record.nonce
-
-            def end_again() -> None:
-                if is_own:
-                    _end_again(context, end)
-
-            with undoing(end_again, f"clearing away the late seal of {context.name}", "a sweep does it"):
-                refuse_ended(context, end)
+        refuse_ended_since(
+            context,
+            is_own=stored.record.nonce == record.nonce,
+            withdraw=partial(_end_again, context),
+            doing=f"clearing away the late seal of {context.name}",
+            left="a sweep does it",
+        )
         if stored.record.stages != record.stages:
             raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
     logger.info("%s: sealed, %d files", context.name, stored.record.counts.files)

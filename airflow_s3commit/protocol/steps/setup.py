@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 from msgspec import UNSET
 
-from airflow_s3commit._causes import described, noting, undoing
+from airflow_s3commit._causes import noting, undoing
 from airflow_s3commit.exceptions import (
     AccessDenied,
     AlreadyCommitted,
@@ -22,12 +23,11 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
     NoSuchKey,
     NoSuchUpload,
-    OutcomeUnknown,
     PreconditionFailed,
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
@@ -159,16 +159,18 @@ def set_up(
         raise JobMismatch(
             f"{context.name} is open with other options: {found.options}; give the new job another id"
         )
-    # Write, then look: another process may have ended the job since the first look.
-    if (end := find_end_after_write(context)) is not None:
 
-        def withdraw() -> None:
-            if found.nonce == record.nonce:
-                with suppress(PreconditionFailed):
-                    delete_record(context, context.bucket, key, if_match=stored.etag)
+    def withdraw(_: Entry) -> None:
+        with suppress(PreconditionFailed):
+            delete_record(context, context.bucket, key, if_match=stored.etag)
 
-        with undoing(withdraw, f"deleting {join_uri(context.bucket, key)}", "it is left until a sweep"):
-            refuse_ended(context, end)
+    refuse_ended_since(
+        context,
+        is_own=found.nonce == record.nonce,
+        withdraw=withdraw,
+        doing=f"deleting {join_uri(context.bucket, key)}",
+        left="it is left until a sweep",
+    )
     return stored
 
 
@@ -313,32 +315,35 @@ def find_end(context: JobContext) -> Entry | None:
     return find_receipt(context.store, context.layout.destination, context.job_id)
 
 
-def find_end_after_write(context: JobContext) -> Entry | None:
-    """Return the entry that ended the job as `find_end` does, after this process wrote a record of the job.
+def after_write(context: JobContext) -> AbstractContextManager[None]:
+    """Return a block whose failed requests say that the step wrote a record before, which stays."""
+    done = f"{context.name}: the step has written its record, and then failed"
+    return after_effect(done, "take it again, or abort the job", DidNotHappen)
+
+
+def refuse_ended_since(
+    context: JobContext, *, is_own: bool, withdraw: Callable[[Entry], object], doing: str, left: str
+) -> None:
+    """Write, then look: refuse a step whose job another process has ended since the step's first look.
+
+    Args:
+        context: The job.
+        is_own: Whether this process wrote the record, and not an earlier one with the same.
+        withdraw: Takes back what this process wrote, by the entry that ended the job.
+        doing: What that does, for the note of an error of it.
+        left: What remains if it fails.
 
     Raises:
+        AlreadyCommitted: The job is committed.
+        JobClosed: It is aborted.
         OutcomeUnknown: A request failed. The record is written: take the step again.
 
     """
     with after_write(context):
-        return find_end(context)
-
-
-@contextmanager
-def after_write(context: JobContext) -> Iterator[None]:
-    """Say of a failed request in the block that the step wrote a record before it, which stays.
-
-    Raises:
-        OutcomeUnknown: A request failed.
-
-    """
-    try:
-        yield
-    except DidNotHappen as error:
-        raise OutcomeUnknown(
-            f"{context.name}: the step has written its record, and then failed ({described(error)}): take it"
-            " again, or abort the job"
-        ) from error
+        end = find_end(context)
+    if end is not None:
+        with undoing(partial(withdraw, end), doing, left) if is_own else nullcontext():
+            refuse_ended(context, end)
 
 
 def refuse_ended(context: JobContext, end: Entry | None) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from airflow_s3commit._causes import undoing
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
@@ -26,9 +25,8 @@ from airflow_s3commit.protocol.model.sealed_job import (
 )
 from airflow_s3commit.protocol.steps.sealed import check_name
 from airflow_s3commit.protocol.steps.setup import (
-    find_end_after_write,
     job_record,
-    refuse_ended,
+    refuse_ended_since,
     refusing_ended,
 )
 
@@ -76,14 +74,13 @@ def seal_stage(
         record = _make_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
         key = context.layout.stage_seal(stage, stage_attempt)
         stored = records.create(context.store, context.staging_bucket, key, record)
-        if (end := find_end_after_write(context)) is not None:
-
-            def withdraw() -> None:
-                if stored.record.nonce == record.nonce:
-                    delete_record(context, context.staging_bucket, key)
-
-            with undoing(withdraw, f"deleting {context.staging_uri(key)}", "it is left until a sweep"):
-                refuse_ended(context, end)
+        refuse_ended_since(
+            context,
+            is_own=stored.record.nonce == record.nonce,
+            withdraw=lambda _: delete_record(context, context.staging_bucket, key),
+            doing=f"deleting {context.staging_uri(key)}",
+            left="it is left until a sweep",
+        )
         if stored.record.tasks != sealed:
             raise JobClosed(
                 f"{context.staging_uri(key)} was sealed before, with other task attempts: a stage attempt is"

@@ -63,7 +63,7 @@ def _task_does_not_look(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sealer_does_not_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(seal, "find_end_after_write", _nothing)
+    patch.setattr(seal, "refuse_ended_since", _nothing)
 
 
 def _sealer_takes_its_seal_back(patch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def _rollback_ignores_a_commit_in_between(patch: pytest.MonkeyPatch) -> None:
 
 
 def _setup_does_not_look_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(setup, "find_end_after_write", _nothing)
+    patch.setattr(setup, "refuse_ended_since", _nothing)
 
 
 def _sweep_reads_records_first(patch: pytest.MonkeyPatch) -> None:
