@@ -56,10 +56,6 @@ class RetryPolicy:
     draw: Callable[[float, float], float] = random.uniform
     on_retry: Callable[[OutcomeUnknown | Unavailable], None] = lambda _: None
 
-    def begin(self, at: float | None = None) -> Retries:
-        """Return the retries of a call whose first attempt began at this monotonic time, by default now."""
-        return Retries(self, self.clock.monotonic() if at is None else at)
-
     def run(self, attempt: Callable[[], T]) -> T:
         """Run ``attempt`` until it returns, raises another error, or the deadline passes.
 
@@ -68,50 +64,20 @@ class RetryPolicy:
             Unavailable: The deadline passed and no attempt took effect.
 
         """
-        retries = self.begin()
+        began, bound = self.clock.monotonic(), self.first_pause
+        unknown: OutcomeUnknown | None = None
         while True:
             try:
                 return attempt()
             except (OutcomeUnknown, Unavailable) as error:
-                pause = retries.pause_after(error)
+                unknown = error if isinstance(error, OutcomeUnknown) else unknown
+                asked = error.retry_after if isinstance(error, Unavailable) else None
+                pause = asked if asked is not None else self.draw(0.0, bound)
+                if self.clock.monotonic() + pause - began > self.deadline:
+                    raise unknown or error  # noqa: B904 - the last error stays its context
+                self.on_retry(error)
+            bound = min(bound * 2, self.longest_pause)
             self.clock.sleep(pause)
-
-
-class Retries:
-    """The retries of one call, for callers that wait by themselves.
-
-    Args:
-        policy: The policy.
-        began: When the first attempt began, by the policy's monotonic clock.
-
-    """
-
-    __slots__ = ("_began", "_bound", "_policy", "_unknown")
-
-    def __init__(self, policy: RetryPolicy, began: float) -> None:
-        self._policy = policy
-        self._began = began
-        self._bound = policy.first_pause
-        self._unknown: OutcomeUnknown | None = None
-
-    def pause_after(self, error: OutcomeUnknown | Unavailable) -> float:
-        """Return the seconds to wait before the next attempt, after one that raised ``error``.
-
-        Raises:
-            OutcomeUnknown: The deadline passed and at least one attempt may have taken effect.
-            Unavailable: The deadline passed and no attempt took effect.
-
-        """
-        policy = self._policy
-        asked = error.retry_after if isinstance(error, Unavailable) else None
-        if isinstance(error, OutcomeUnknown):
-            self._unknown = error
-        pause = asked if asked is not None else policy.draw(0.0, self._bound)
-        if policy.clock.monotonic() + pause - self._began > policy.deadline:
-            raise self._unknown or error
-        self._bound = min(self._bound * 2, policy.longest_pause)
-        policy.on_retry(error)
-        return pause
 
 
 R = TypeVar("R")

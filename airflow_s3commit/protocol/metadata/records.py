@@ -11,7 +11,6 @@ from msgspec import Struct
 from airflow_s3commit._causes import described
 from airflow_s3commit.exceptions import (
     DidNotHappen,
-    ForeignRecord,
     InvalidRecord,
     NoSuchKey,
     OutcomeUnknown,
@@ -29,8 +28,6 @@ _AHEAD = 64
 _AHEAD_BYTES = 64 * MIB
 
 R = TypeVar("R", bound=Struct)
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +89,6 @@ def exists(store: ObjectStore, bucket: str, key: str) -> bool:
     except NoSuchKey:
         return False
     return True
-
-
-def unless_damaged(read: Callable[[], T], instead: Callable[[InvalidRecord], U]) -> T | U:
-    """Read a record, with a fallback for a damaged one.
-
-    Args:
-        read: Reads the record.
-        instead: Called with the error; returns the result, or raises the error again.
-
-    Raises:
-        ForeignRecord: The record is of another job or place; ``instead`` is not called.
-
-    """
-    try:
-        return read()
-    except ForeignRecord:
-        raise
-    except InvalidRecord as error:
-        return instead(error)
 
 
 def fetch_listed(
