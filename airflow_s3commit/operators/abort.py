@@ -81,8 +81,9 @@ class S3CommitAbortOperator(CommitStepOperator):
         with refusals_are_final():
             uploads, first, state = None, "", job.state()
             if state is None or state.state != "committed":
-                self._keep(context, job, state)
-                first = self._first_failure(context)
+                states = self._states(context)
+                self._keep(context, job, state, states)
+                first = self._first_failure(context, states)
                 uploads = self._abort(job, first or "a task was skipped, or did not run")
             if uploads is None:
                 is_finished = state is not None and state.state == "committed" and state.finished
@@ -109,9 +110,9 @@ class S3CommitAbortOperator(CommitStepOperator):
             f" its output is visible in {job.reference.destination}."
         )
 
-    def _keep(self, context: Context, job: Job, state: JobState | None) -> None:
+    def _keep(self, context: Context, job: Job, state: JobState | None, states: Mapping[str, str]) -> None:
         """Fail without an abort if only the store prevented the commit of a sealed job."""
-        if state is None or state.state != "sealed" or not (failed := self._failed_by_store(context)):
+        if state is None or state.state != "sealed" or not (failed := self._failed_by_store(context, states)):
             return
         reference = job.reference
         context["ti"].xcom_push(key="abort_report", value={"job_id": reference.job_id, "state": KEPT})
@@ -122,18 +123,17 @@ class S3CommitAbortOperator(CommitStepOperator):
             " or use Abort on its page in Airflow. A sweep ends it after [s3commit] sweep_age_days."
         )
 
-    def _failed_by_store(self, context: Context) -> list[str]:
+    def _failed_by_store(self, context: Context, states: Mapping[str, str]) -> list[str]:
         """Return the group's tasks that the store made fail; none if another task failed or has not ended."""
-        states = self._states(context)
         failed = self._failed(states)
         if not failed or not set(states.values()) <= {"failed", "upstream_failed", "success", "skipped"}:
             return []
         notes = pulled(context, sorted({*failed.values()}), FAILURE)
-        return sorted(failed) if len([one for one in notes if one["by_store"]]) == len(failed) else []
+        return sorted(failed) if sum(one["by_store"] for one in notes) == len(failed) else []
 
-    def _first_failure(self, context: Context) -> str:
+    def _first_failure(self, context: Context, states: Mapping[str, str]) -> str:
         """Return which task of the group failed first, and why if it said so; empty if none has failed."""
-        failed, dag = self._failed(self._states(context)), self.get_dag()
+        failed, dag = self._failed(states), self.get_dag()
         if not failed or dag is None:
             return ""
         before = {

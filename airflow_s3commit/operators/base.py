@@ -175,7 +175,7 @@ class CommitStepOperator(S3CommitBaseOperator):
         return self.hook.job(job_reference(self.job, self.task_id))
 
 
-def amount(counts: Counts) -> str:
+def totals(counts: Counts) -> str:
     """Return counts as text, for the task log.
 
     :param counts: Files, rows and bytes.

@@ -11,7 +11,7 @@ from airflow_s3commit.airflow_version import AirflowException, AirflowFailExcept
 from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
-from airflow_s3commit.operators.base import CommitStepOperator, amount, failures_are_noted
+from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -159,7 +159,7 @@ class S3CommitJobOperator(CompletingOperator):
             " %d bytes; manifest %s",
             manifest.job_id,
             manifest.generation,
-            amount(manifest.counts),
+            totals(manifest.counts),
             len(manifest.partitions),
             manifest.replaced.files,
             manifest.replaced.bytes,

@@ -11,11 +11,11 @@ from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import (
     NO_OUTPUT,
     CommitStepOperator,
-    amount,
     failures_are_noted,
     log_table,
     pulled,
     states_of,
+    totals,
 )
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class SealingOperator(CommitStepOperator):
         self.log.info(
             "Job %s is sealed: %s in %d partitions",
             job.reference.job_id,
-            amount(sealed.counts),
+            totals(sealed.counts),
             len(sealed.partitions),
         )
         return sealed

@@ -17,7 +17,7 @@ from airflow_s3commit.airflow_version import AirflowException, AirflowFailExcept
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.operators.base import amount, failures_are_noted, job_reference
+from airflow_s3commit.operators.base import failures_are_noted, job_reference, totals
 from airflow_s3commit.templates import ValuesRequired
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
         self.log.info(
             "Stage %s is sealed, its output pending: %s in %d partitions",
             stage,
-            amount(seal.counts),
+            totals(seal.counts),
             len(seal.partitions),
         )
         return {**ids, **seal.to_dict()}
