@@ -14,7 +14,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.spark.driver import Target
-from airflow_s3commit.spark.jobs import commit_job, stage_of_job
+from airflow_s3commit.spark.jobs import commit_job, write_stage
 from airflow_s3commit.spark.pending_write import (
     ARGUMENTS,
     CONFLICT_MODES,
@@ -23,10 +23,7 @@ from airflow_s3commit.spark.pending_write import (
     SaveMode,
     refuse_arguments,
 )
-from airflow_s3commit.spark.session import (
-    JobInConf,
-    job_from_conf,
-)
+from airflow_s3commit.spark.session import JobInConf, job_from_conf
 from airflow_s3commit.spark.writer_settings import conf_of, s3a_address
 
 if TYPE_CHECKING:
@@ -111,9 +108,8 @@ def write_by_spark(
             f"save mode {mode} contradicts conflict mode {decides} of job {reference.job_id} on {home.uri};"
             " let the job decide: leave the mode out"
         )
-    with stage_of_job(spark, target):
-        place.save(frame, home.uri, overwrite=mode == "overwrite" and decides == "as-written")
-    seal = target.job().stage_seal(target.stage, target.stage_attempt)
+    overwrite = mode == "overwrite" and decides == "as-written"
+    seal = write_stage(spark, target, lambda: place.save(frame, home.uri, overwrite=overwrite))
     return PendingWrite(home.uri, reference, target.stage, target.stage_attempt, seal=seal)
 
 

@@ -29,9 +29,11 @@ from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, MissingJar
 from airflow_s3commit.spark.writer_settings import conf_of, is_classic, s3a_address, s3a_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+
+    from airflow_s3commit.protocol.model.sealed_job import SealReference
 
 
 #: Spark's local property with the id of the job that a thread writes for.
@@ -115,15 +117,15 @@ def commit_job(
             abort_twins(job)
 
 
-@contextmanager
-def stage_of_job(spark: SparkSession, target: Target) -> Iterator[None]:
-    """Seal, at the end of the block, what Spark's own writers write for a stage of another owner's job.
+def write_stage(spark: SparkSession, target: Target, write: Callable[[], None]) -> SealReference:
+    """Write a stage of another owner's job with Spark's own writers, and return its seal.
 
-    If the block raises, the stage attempt's uploads are aborted.
+    If the write fails, the stage attempt's uploads are aborted.
 
     Args:
         spark: The session.
         target: The job and the stage attempt.
+        write: Writes to the job's destination, in this thread.
 
     Raises:
         InvalidOption: The session cannot have such jobs.
@@ -142,8 +144,8 @@ def stage_of_job(spark: SparkSession, target: Target) -> Iterator[None]:
             )
         try:
             with _writes_for(spark, jobs, target):
-                yield
-            job.seal_stage(target.stage, target.stage_attempt)
+                write()
+            return job.seal_stage(target.stage, target.stage_attempt)
         except BaseException as error:
             abort_failed_write(target, cause=error)
             raise

@@ -76,16 +76,16 @@ public final class Jobs {
   }
 
   /** Returns all jobs, on the driver. */
-  static synchronized List<PendingJob> all() {
+  static synchronized ArrayList<PendingJob> all() {
     Map<String, PendingJob> found = new TreeMap<>();
     PendingJob.ofConf(SparkEnv.get().conf()).forEach(job -> found.put(job.id, job));
     found.putAll(BEGUN);
     return new ArrayList<>(found.values());
   }
 
-  /** Returns the job that a write of this thread is for. */
-  static Optional<PendingJob> of(String path) {
-    List<PendingJob> found = PendingJob.nearest(all(), path);
+  /** Returns the job among some that a write of this thread is for. */
+  static Optional<PendingJob> of(List<PendingJob> jobs, String path) {
+    List<PendingJob> found = PendingJob.nearest(jobs, path);
     if (found.size() < 2) {
       return found.stream().findFirst();
     }

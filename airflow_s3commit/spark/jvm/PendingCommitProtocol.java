@@ -43,8 +43,8 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
 
   /** Spark looks for a constructor with these parameters. */
   public PendingCommitProtocol(String writeId, String path, boolean dynamicPartitionOverwrite) {
-    jobs = new ArrayList<>(Jobs.all());
-    Optional<PendingJob> job = Jobs.of(path);
+    jobs = Jobs.all();
+    Optional<PendingJob> job = Jobs.of(jobs, path);
     // Here, because Spark deletes what a write overwrites before it sets the write up.
     if (!job.isPresent()) {
       refuse(PendingJob.below(jobs, path), path);

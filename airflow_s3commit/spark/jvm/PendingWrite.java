@@ -72,7 +72,7 @@ final class PendingWrite implements Serializable {
   /** Directories below the destination that Spark would have deleted before the write; "" for all of it. */
   private final TreeSet<String> replaced = new TreeSet<>();
 
-  /** Keys of the files that the task attempt of this instance was told to write. */
+  /** Keys of the files that Spark named for the task attempt. */
   private transient Set<String> files;
 
   PendingWrite(PendingJob job, String writeId, String path, boolean dynamic) {
