@@ -67,7 +67,7 @@ def locked() -> Iterator[S3Config]:
 def needs_checksums(seen: Seen) -> Say | Cut | None:
     """Refuse a write without a checksum, as S3 does and moto only for small objects."""
     parts = seen.method == "PUT" and "partNumber=" in seen.path
-    has_one = "content-md5" in seen.headers or any(
+    has_one = bool({"content-md5", "x-amz-trailer"} & seen.headers.keys()) or any(
         name.startswith("x-amz-checksum-") for name in seen.headers
     )
     return Say(400, error_body("InvalidRequest", REFUSAL)) if parts and not has_one else None
