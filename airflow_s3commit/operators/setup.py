@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from airflow_s3commit._causes import noting
-from airflow_s3commit.airflow_version import AirflowException
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
 from airflow_s3commit.exceptions import AlreadyCommitted, Refused
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
@@ -45,6 +45,9 @@ _REGISTRY_SECONDS = 5.0
 #: Maximum number of ended jobs of a destination among which a cleared task looks for its own.
 _MOST_ENDINGS = 100
 
+#: Maximum number of stages to name in a message.
+_MOST_NAMED = 5
+
 #: The XCom with the reference of this try's job, pushed before the job exists.
 JOB = "job"
 
@@ -57,7 +60,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     the records of the destination's open jobs. If one of these jobs is of a later try, it aborts its own.
 
     But if no stage was cleared with it, as when ``commit`` alone is cleared, it returns the run's newest job,
-    if that is sealed or committed: a cleared stage computes anew, and the others' output is used.
+    if that is sealed or committed. A stage that has succeeded and was not cleared wrote for an earlier job:
+    if that cannot continue, this task fails, because the new job would lack the stage's output.
     If stages of an earlier job may still run, it repeats the abort until it finds no uploads.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
@@ -126,15 +130,19 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         """Set up a new job, abort those of earlier tries, and return the new job's reference.
 
         :param context: The task's context.
+        :raises AirflowFailException: The output of a stage is in an earlier job, which cannot continue.
         :raises AirflowException: A later try of this task has set up a job, which counts instead.
         """
         self.require_text("destination", "staging")
         facts = job_context(context)
         with refusals_are_final():
             options = self._options()
-            taken = self._taken_up(context, facts, options)
-            if taken is not None:
-                return taken
+            stages = self._stages_of_earlier_try(context)
+            if stages and {*stages.values()} <= {"success", "skipped"}:
+                taken = self._taken_up(facts, options)
+                if taken is not None:
+                    return taken
+            self._require_all_cleared(facts, stages)
             reference = self._reference(str(uuid4()))
             # Before the job exists: by this Airflow's database confirms whose job it is.
             context["ti"].xcom_push(key=JOB, value=reference.to_dict())
@@ -171,7 +179,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     def _options(self) -> JobOptions:
         import msgspec  # noqa: PLC0415 - keeps DAG parsing light
 
-        from airflow_s3commit.airflow_version import AirflowFailException  # noqa: PLC0415
         from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415
         from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
 
@@ -224,12 +231,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 aws_conn_id=self.aws_conn_id,
             )
 
-    def _taken_up(
-        self, context: Context, facts: Mapping[str, str], options: JobOptions
-    ) -> dict[str, str] | None:
-        """Return the task's newest job if it can continue and no stage was cleared; otherwise None."""
-        if not self._stages_stand(context):
-            return None
+    def _taken_up(self, facts: Mapping[str, str], options: JobOptions) -> dict[str, str] | None:
+        """Return the task's newest job if it is sealed or committed; otherwise None."""
         from airflow_s3commit.protocol.inspect.jobs import latest_endings  # noqa: PLC0415
 
         # In this order: a job that ends meanwhile is in the log.
@@ -248,26 +251,57 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         if state not in ("sealed", "committed"):
             return None
         if state == "sealed" and record is not None and record.options != options:
-            self.log.warning("Job %s has other options than this task; starting over", job_id)
-            return None
+            raise AirflowFailException(
+                f"Task {self.task_id}: job {job_id} is sealed and has other options than this task now."
+                " Give the task its former options, or start over: clear the stages too. To see the job:"
+                f" s3commit show {reference.destination} {job_id}"
+            )
         self.log.info("Taking up job %s, which is %s: no stage was cleared", job_id, state)
         return reference.to_dict()
 
-    def _stages_stand(self, context: Context) -> bool:
-        """Return whether every stage after this task has succeeded or was skipped, and none was cleared."""
-        if self.get_dag() is None:
-            return False
-        behind = list(self.get_flat_relatives(upstream=False))
+    def _stages_of_earlier_try(self, context: Context) -> dict[str, str]:
+        """Return the states of the stages after this task, by task and map index; empty in a first try.
+
+        A mapped stage without an instance yet has the state ``None``. Sensors are no stages: they only wait.
+        """
+        if self.get_dag() is None or context["ti"].try_number == 1:
+            return {}
+        from airflow.sdk import BaseSensorOperator  # noqa: PLC0415 - keeps DAG parsing light
+
+        behind: list[Any] = list(self.get_flat_relatives(upstream=False))
         steps = [task for task in behind if task.task_type in _STEPS]
         after = {name for step in steps for name in step.get_flat_relative_ids(upstream=False)}
         after.update(step.task_id for step in steps)
-        stages = sorted({task.task_id for task in behind} - after)
-        if not stages:
-            return False
-        found = states_of(context, task_ids=stages)
-        ended = {"success", "skipped"}
-        return {*found.values()} <= ended and all(
-            any(re.fullmatch(rf"{re.escape(name)}(_\d+)?", known) for known in found) for name in stages
+        stages = sorted(
+            task.task_id
+            for task in behind
+            if task.task_id not in after
+            and not issubclass(getattr(task, "operator_class", type(task)), BaseSensorOperator)
+        )
+        found = states_of(context, task_ids=stages) if stages else {}
+        states: dict[str, str] = {}
+        for name in stages:
+            of_it = {
+                known: found[known] for known in found if re.fullmatch(rf"{re.escape(name)}(_\d+)?", known)
+            }
+            states |= of_it or {name: "None"}
+        return states
+
+    def _require_all_cleared(self, facts: Mapping[str, str], stages: Mapping[str, str]) -> None:
+        """Check that no stage has succeeded before: what it wrote is not in a new job.
+
+        :raises AirflowFailException: A stage has. If others were cleared, the earlier jobs are aborted.
+        """
+        kept = [name for name, state in stages.items() if state == "success"]
+        if not kept:
+            return
+        if not {*stages.values()} <= {"success", "skipped"}:
+            self._abort_earlier(facts, "")
+        more = f" and {len(kept) - _MOST_NAMED} more" if len(kept) > _MOST_NAMED else ""
+        raise AirflowFailException(
+            f"Task {self.task_id}: {', '.join(kept[:_MOST_NAMED])}{more} succeeded before and not again."
+            " What they wrote belongs to an earlier job, which cannot continue, so it would be missing from a"
+            " new one. Clear all stages, with all their mapped instances and the tasks after them."
         )
 
     def _abort_earlier(self, facts: Mapping[str, str], own: str) -> None:

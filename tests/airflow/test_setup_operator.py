@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_s3commit import Destination, Job, JobReference, MemoryStore
@@ -364,11 +364,16 @@ def test_object_options_of_the_task_are_used(store, context) -> None:
         operator(object_options={"sse": "SSE-KMS"}).execute(context)
 
 
+class Wait(BaseSensorOperator):
+    """A sensor."""
+
+
 class Run:
     """A run whose setup is cleared again and again, beside stages in the given states."""
 
     def __init__(self) -> None:
         self.tries = 0
+        self.stages: dict[str, Any] = {"one": EmptyOperator, "two": EmptyOperator}
 
     def set_up(self, states: dict[str, str | None], **arguments: Any) -> dict[str, str]:
         """Execute setup in front of the stages ``one`` and ``two``, with the given states."""
@@ -376,15 +381,16 @@ class Run:
             setup = operator(**arguments)
             resolve = S3CommitResolveConflictsOperator(task_id="resolve", job=setup.output)
             commit_task = S3CommitJobOperator(task_id="commit", job=setup.output)
-            for name in ("one", "two"):
-                setup >> EmptyOperator(task_id=name) >> resolve
+            for name, kind in self.stages.items():
+                setup >> kind(task_id=name) >> resolve
             resolve >> commit_task >> EmptyOperator(task_id="report")
         self.tries += 1
         context = new_context(self.tries)
         ti = context["ti"]
 
         def states_of(*, dag_id: str, task_ids: list[str], run_ids: list[str], **_: None) -> dict[str, Any]:
-            assert (dag_id, run_ids, task_ids) == (ti.dag_id, [ti.run_id], ["one", "two"])
+            stages = [name for name, kind in self.stages.items() if kind is EmptyOperator]
+            assert (dag_id, run_ids, task_ids) == (ti.dag_id, [ti.run_id], stages)
             return {ti.run_id: states}
 
         ti.get_task_states = states_of
@@ -412,22 +418,42 @@ def test_a_cleared_commit_continues_the_sealed_job(store) -> None:
 
 
 @pytest.mark.parametrize(
-    "states",
-    [
-        {"one": None, "two": "success"},
-        {"one": "success", "two_0": "success", "two_1": "queued"},
-        {"one": "success", "two": "failed"},
-        {"one": "success"},
-        {"one": "success", "twofold": "success"},
-    ],
+    "states", [{"one": None, "two": "skipped"}, {"one": "failed"}, {"onefold": "success"}]
 )
-def test_a_cleared_stage_computes_again(store, states) -> None:
+def test_cleared_stages_compute_again(store, states) -> None:
     """Data from before a fix is never committed after it: its job is aborted, and a new one begins."""
     run = Run()
     reference = sealed_in(run, store)
     again = run.set_up(states)
     assert again["job_id"] != reference["job_id"]
     assert (pending(store), state(store, again)) == ([], "open")
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"one": None, "two": "success"},
+        {"one": "success", "two_0": "success", "two_1": "queued"},
+        {"one": "success", "two": "failed"},
+        {"one": "success"},
+    ],
+)
+def test_a_stage_that_was_not_cleared_with_the_others_is_refused(store, states) -> None:
+    """A new job would be committed without that stage's output; the earlier one is aborted."""
+    run = Run()
+    reference = sealed_in(run, store)
+    with pytest.raises(AirflowFailException, match=r"succeeded before .* Clear all stages"):
+        run.set_up(states)
+    assert (pending(store), state(store, reference)) == ([], "aborted")
+    assert state(store, run.set_up({"one": None, "two": None})) == "open"
+
+
+def test_a_sensor_need_not_be_cleared(store) -> None:
+    """It only waits, so a new job lacks nothing of it."""
+    run = Run()
+    sealed_in(run, store)
+    run.stages["two"] = Wait
+    assert state(store, run.set_up({"one": None})) == "open"
 
 
 def test_a_cleared_setup_leaves_a_successful_run_its_job(store) -> None:
@@ -440,25 +466,28 @@ def test_a_cleared_setup_leaves_a_successful_run_its_job(store) -> None:
 
 
 def test_an_aborted_or_open_job_is_not_continued(store) -> None:
-    """Only a sealed job has all output of its stages."""
+    """Only a sealed job has all output of its stages; a new one would have none, and is not set up."""
     run = Run()
     first = run.set_up({"one": None, "two": None})
-    second = run.set_up(DONE)
-    assert second["job_id"] != first["job_id"]
     third = sealed_in(run, store)
     Job.at(store, JobReference.from_dict(third)).abort()
-    assert run.set_up(DONE)["job_id"] != third["job_id"]
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="one, two_0 succeeded before"):
+            run.set_up(DONE)
+    assert [state(store, job) for job in (first, third)] == ["aborted", "aborted"]
+    assert not list(open_jobs(store, Destination.parse(FLIGHTS)))
 
 
 def test_a_job_with_other_options_or_destination_is_not_continued(store) -> None:
-    """A fix of the DAG counts, so the job of the old arguments is aborted."""
+    """After a change of the DAG nobody knows which options count: the job is kept, and the task says why."""
     run = Run()
     first = sealed_in(run, store)
-    second = run.set_up(DONE, conflict_mode="append")
-    assert second["job_id"] != first["job_id"]
-    assert pending(store) == []
-    Job.at(store, JobReference.from_dict(second)).seal([])
-    assert run.set_up(DONE, conflict_mode="append", destination="s3://lake/other/") != second
+    with pytest.raises(AirflowFailException, match="other options than this task now"):
+        run.set_up(DONE, conflict_mode="append")
+    with pytest.raises(AirflowFailException, match="succeeded before"):
+        run.set_up(DONE, destination="s3://lake/other/")
+    assert state(store, first) == "sealed"
+    assert run.set_up(DONE) == first
 
 
 def test_it_registers_the_destination(store, context, monkeypatch) -> None:
