@@ -38,17 +38,14 @@ from airflow_s3commit.settings import api_base_url, api_secret_key
 
 logger = logging.getLogger(__name__)
 
-#: Jobs on one page of a destination.
+#: Rows on one page of a table.
 _PAGE = 25
 
-#: Maximum number of destinations to show with their jobs; more, or a search, are shown as a list.
-_CARDS = 12
+#: Maximum number of destinations to read anew, with their ended jobs, each time the list of jobs is loaded.
+_FEW_PLACES = 12
 
-#: Rows on one page of that list.
-_ROWS = 50
-
-#: Jobs in progress, and ended jobs, of a destination on the first page.
-_FEW = 8
+#: Maximum number of jobs on the tab of a run.
+_OF_RUN = 8
 
 
 class CarefulRoute(APIRoute):
@@ -129,25 +126,32 @@ class _Routes:
         idle: int = 0,
         page: PageNumber = 1,
         places: PageNumber = 1,
+        ended: PageNumber = 1,
         every: int = 0,
     ) -> Response:
-        """Show all destinations: few with their jobs and recently ended jobs, many as a list to search."""
+        """Show the jobs of all destinations, or of those that a search finds; of few also the ended ones."""
         try:
             known = await self._service.places()
         except InvalidDestination as error:
             return self._misconfigured(request, error)
-        every = every if every in {5, 10, 30} else 0
         wanted = Wanted(find.strip(), state if state in STATES else "", idle if idle in IDLE else 0)
-        common = {"wanted": wanted, "states": STATES, "idles": IDLE, "every": every}
-        common["registry_problem"] = known.problem
-        if len(known.places) <= _CARDS and wanted.is_all:
-            views = await self._visible(await self._service.destination_views(known.places), access)
-            return await self._page(request, "overview", destination_views=views, few=_FEW, **common)
-        views = await self._visible(await self._service.fleet(known.places), access)
-        pages = {"page": page, "places": places, "per_page": _ROWS}
-        found = search_fleet(views, wanted)
+        few = len(known.places) <= _FEW_PLACES
+        views = await self._visible(await self._service.destination_views(known.places, whole=few), access)
         return await self._page(
-            request, "fleet", fleet=found, known=len(known.places), fresh=FRESH, **common, **pages
+            request,
+            "fleet",
+            fleet=search_fleet(views, wanted),
+            known=len(known.places),
+            fresh=0 if few else FRESH,
+            registry_problem=known.problem,
+            wanted=wanted,
+            states=STATES,
+            idles=IDLE,
+            every=every if every in {5, 10, 30} else 0,
+            page=page,
+            places=places,
+            ended=ended,
+            per_page=_PAGE,
         )
 
     async def destination(
@@ -158,7 +162,13 @@ class _Routes:
             await self._service.destination_views([await self._place(at)]), access
         )
         return await self._page(
-            request, "destination", destination_view=destination_view, page=page, ended=ended, per_page=_PAGE
+            request,
+            "destination",
+            destination_view=destination_view,
+            fleet=search_fleet([destination_view], Wanted()),
+            page=page,
+            ended=ended,
+            per_page=_PAGE,
         )
 
     async def history(
@@ -172,7 +182,7 @@ class _Routes:
             return self._store_error(request, place, error)
 
         def visible() -> HistoryView:
-            access.prefetch([*(step.context for step in whole.steps), *whole.sized])
+            access.prefetch([*(step.entry.context for step in whole.steps), *whole.sized])
             return whole.visible_to(access.may_read)
 
         history_view = await run_in_threadpool(visible)
@@ -297,7 +307,7 @@ class _Routes:
         except InvalidDestination as error:
             return self._misconfigured(request, error)
         shown, problems = [], []
-        for job_id, uri in (await self._jobs_of(known.configured[:_CARDS], origin)).items():
+        for job_id, uri in (await self._jobs_of(known.configured[:_FEW_PLACES], origin)).items():
             place = next((place for place in known.places if place.uri == uri), None)
             if place is None:
                 problems.append(
@@ -346,7 +356,7 @@ class _Routes:
                 claimed = Origin.of(job.context)
                 if claimed and (claimed.dag_id, claimed.run_id) == (origin.dag_id, origin.run_id):
                     found.setdefault(job.job_id, destination_view.place.uri)
-        return dict(islice(found.items(), _FEW))
+        return dict(islice(found.items(), _OF_RUN))
 
     async def _place(self, uri: str) -> Place:
         try:

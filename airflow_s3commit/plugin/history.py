@@ -14,6 +14,7 @@ from airflow_s3commit.plugin.stores import Place
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.layout import OLDER_DATA
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table
@@ -27,42 +28,39 @@ PER_PAGE = 25
 #: Maximum number of commits to read beside those of the page, to know whose files the sizes count.
 MOST_LIVE = 200
 
-#: Partitions of an entry to name.
-_NAMED = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """An entry of the log, for a row of the page.
 
     Attributes:
-        number: Its number; the generation of a commit.
-        kind: ``commit``, ``abandon`` or ``release``.
-        job_id: Its job; empty for entries without a job.
-        context: The job's context.
-        at: Time of the entry, in milliseconds since the epoch by the writer's clock.
-        mode: Conflict mode of a commit.
-        added: What a commit added.
-        removed: What a commit replaced.
-        partitions: The first partitions that a commit changed.
-        partition_count: Number of all of them.
-        note: More about the entry, as text.
-        after: Files and bytes of the table after the entry; None if unknown.
+        entry: The entry.
+        after: Files and bytes of the table after it; None if unknown.
 
     """
 
-    number: int
-    kind: str
-    job_id: str
-    context: Mapping[str, str]
-    at: int
-    mode: str = ""
-    added: Counts | None = None
-    removed: Counts | None = None
-    partitions: Sequence[str] = ()
-    partition_count: int = 0
-    note: str = ""
+    entry: Entry
     after: Counts | None = None
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What a commit added and replaced; None for other entries."""
+        return Manifest.of(self.entry) if self.entry.commit is not None else None
+
+    @property
+    def partitions(self) -> list[str]:
+        """The partitions that a commit changed."""
+        commit = self.entry.commit
+        return sorted(commit.partitions or commit.restores) if commit is not None else []
+
+    @property
+    def note(self) -> str:
+        """More about the entry, as text."""
+        if self.entry.commit is not None and self.entry.commit.mode == OLDER_DATA:
+            return "what was there before the first job"
+        if self.entry.frees:
+            return f"retained files of {_format.several(len(self.entry.frees), 'commit')} may be deleted"
+        return self.entry.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class HistoryView:
             may_read: Returns whether the user may see a job with a given context.
 
         """
-        kept = [step for step in self.steps if not step.job_id or may_read(step.context)]
+        kept = [step for step in self.steps if step.entry.job_id is None or may_read(step.entry.context)]
         hidden = len(self.steps) - len(kept)
         if hidden or not all(map(may_read, self.sized)):
             kept = [replace(step, after=None) for step in kept]
@@ -121,45 +119,16 @@ def read_history(store: ObjectStore, place: Place, before: int | None) -> Histor
     steps: list[Step] = []
     for read in entries_after(store, home, table.head, last):
         table.apply(read.entry, read.sha256)
-        steps.insert(0, _step(read.entry, None if sized is None else _size(table)))
+        steps.insert(0, Step(read.entry, None if sized is None else _size(table)))
     return HistoryView(
         place,
         steps,
         first if first > 1 else None,
-        sized=[*(sized or ()), *(step.context for step in steps if step.job_id and step.added)],
+        sized=[
+            *(sized or ()),
+            *(step.entry.context for step in steps if step.entry.job_id and step.entry.commit),
+        ],
     )
-
-
-def _step(entry: Entry, after: Counts | None) -> Step:
-    commit = entry.commit
-    step = Step(
-        entry.number,
-        entry.kind,
-        entry.job_id or "",
-        entry.context,
-        entry.since,
-        note=_note(entry),
-        after=after,
-    )
-    if commit is None:
-        return step
-    names = sorted(commit.partitions or commit.restores)
-    return replace(
-        step,
-        mode=f"rollback to {commit.rolled_back_to}" if commit.rolled_back_to else commit.mode,
-        added=commit.counts.without_columns(),
-        removed=commit.replaced,
-        partitions=names[:_NAMED],
-        partition_count=len(names),
-    )
-
-
-def _note(entry: Entry) -> str:
-    if entry.commit is not None and entry.commit.mode == OLDER_DATA:
-        return "what was there before the first job"
-    if entry.frees:
-        return f"retained files of {_format.several(len(entry.frees), 'commit')} may be deleted"
-    return entry.why
 
 
 def _size(table: Table) -> Counts:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from airflow_s3commit import _format
 from airflow_s3commit.plugin.auth import Origin
-from airflow_s3commit.plugin.views import JobView
+from airflow_s3commit.plugin.views import JobView, refreshed
 from airflow_s3commit.present import (
     CommandLines,
     NextStep,
@@ -51,7 +51,12 @@ class Pages:
         self._style = (_TEMPLATES / "page.css").read_text()
         self._script = (_TEMPLATES / "page.js").read_text()
         self._environment.globals.update(
-            style=self._style, script=self._script, run_url=_run_url, guarded=_guarded, state_of=state
+            style=self._style,
+            script=self._script,
+            run_url=_run_url,
+            guarded=_guarded,
+            state_of=state,
+            refreshed=refreshed,
         )
         self._environment.filters.update(
             age=_format.age,
@@ -60,8 +65,6 @@ class Pages:
             moment=_format.moment,
             number=_format.number,
             plain=_format.plain,
-            rate=_rate,
-            rate_of=rate_of,
             requests_of=requests_of,
             size=_format.size,
         )
@@ -154,24 +157,10 @@ def requests_of(manifest: Manifest) -> int | None:
     return total_requests(manifest.metrics)
 
 
-def rate_of(manifest: Manifest) -> float | None:
-    """Return the completed uploads per second of a commit; None if the manifest has no duration."""
-    duration = manifest.metrics.get("complete_ms")
-    files = manifest.metrics.get("complete_files", manifest.counts.files)
-    return files / (duration / 1000) if duration else None
-
-
 def _run_url(context: Mapping[str, str]) -> str | None:
     """Return the path of a DAG run in Airflow's UI, relative to Airflow's root; None without a run."""
     origin = Origin.of(context)
     return origin.url if origin is not None else None
-
-
-@_format.or_unknown
-def _rate(per_second: float | None) -> str:
-    if per_second is None:
-        return ""
-    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"  # noqa: PLR2004
 
 
 def _hash(text: str) -> str:

@@ -254,26 +254,35 @@ class DestinationService:
         why = f"; the registry could not be read: {known.problem}" if known.problem is not None else ""
         raise InvalidDestination(f"{uri!r} is not in [s3commit] destinations{also}{why}")
 
-    async def fleet(self, places: Sequence[Place]) -> list[DestinationView]:
-        """Read the jobs in progress of many destinations, within the time of a page.
+    async def destination_views(
+        self, places: Sequence[Place], *, whole: bool = True
+    ) -> list[DestinationView]:
+        """Read the jobs of several destinations, within the time of a page.
 
-        A destination without jobs takes two requests. What was read in the last `FRESH` seconds is not read
-        again. A destination that cannot be read now has a ``problem`` and what was read before. Those that
-        have not been read for the longest time come first, so that reloading the page completes it.
+        A destination that cannot be read now has a ``problem`` and what was read before. Those that have not
+        been read for the longest time come first, so that reloading the page completes it.
+
+        Args:
+            places: The destinations.
+            whole: Whether to read the jobs that ended too, and all of it now. Without this, a destination
+                without jobs takes two requests, and what was read in the last `FRESH` seconds is reused.
+
         """
+        fresh = 0.0 if whole else FRESH
         now, never = self._clock.monotonic(), float("-inf")
         read = {place: self._fleet[place][0] if place in self._fleet else never for place in places}
-        due = sorted((place for place in places if now - read[place] >= FRESH), key=read.__getitem__)
-        await asyncio.gather(*map(self._refresh, due))
-        return [self._fleet[place][1] for place in places]
+        due = sorted((place for place in places if now - read[place] >= fresh), key=read.__getitem__)
+        await asyncio.gather(*(self._refresh(place, whole=whole) for place in due))
+        views = [self._fleet[place][1] for place in places]
+        return views if whole else [replace(view, ended=()) for view in views]
 
-    async def _refresh(self, place: Place) -> None:
+    async def _refresh(self, place: Place, *, whole: bool) -> None:
         def work(budget: Budget) -> DestinationView:
-            return self._bounded(place, budget, "fleet", partial(read_destination, place=place, ended=False))
+            return self._bounded(place, budget, "fleet", partial(read_destination, place=place, ended=whole))
 
         at = self._clock.monotonic()
         try:
-            view = await self._fleet_reader.read(place.aws_conn_id, place, work)
+            view = await self._fleet_reader.read(place.aws_conn_id, (place, whole), work)
         except S3CommitError as error:
             before = self._fleet[place][1] if place in self._fleet else DestinationView(place)
             view = replace(before, problem=described(error))
@@ -281,10 +290,6 @@ class DestinationService:
                 # Read it first when the page is loaded again.
                 at -= FRESH
         self._fleet[place] = (at, view)
-
-    async def destination_views(self, places: Sequence[Place]) -> list[DestinationView]:
-        """Read destinations concurrently. An unreadable one does not raise: it has a ``problem``."""
-        return await asyncio.gather(*map(self._destination_view, places))
 
     async def job_view(self, place: Place, job_id: str) -> JobView:
         """Read one job in detail.
@@ -343,14 +348,6 @@ class DestinationService:
                 ) from error
 
         return await self._ender.read(place, (step, summary.job_id), work)
-
-    async def _destination_view(self, place: Place) -> DestinationView:
-        try:
-            return await self._read(place, "destination", lambda store: read_destination(store, place))
-        except StillRunning as error:
-            return DestinationView(place, problem=str(error))
-        except S3CommitError as error:
-            return DestinationView(place, problem=described(error))
 
     async def _read(
         self, place: Place, kind: str, reading: Callable[[ObjectStore], T], job_id: str | None = None

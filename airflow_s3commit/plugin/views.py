@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
@@ -50,8 +51,7 @@ class DestinationView:
 
     Attributes:
         place: The destination.
-        jobs: The jobs that are in progress or not finished: running commits first, then in order of their
-            last activity.
+        jobs: The jobs that are in progress or not finished.
         ended: The jobs that ended recently, latest first.
         progress: Progress of running or interrupted commits, by job id.
         cut: Whether there are more jobs than were read.
@@ -67,11 +67,6 @@ class DestinationView:
     cut: bool = False
     problem: str | None = None
     damage: str | None = None
-
-    @property
-    def pending_bytes(self) -> int:
-        """Pending bytes of the jobs in progress, from their records."""
-        return sum(job.output.bytes for job in self.jobs)
 
     def visible_to(self, may_read: Callable[[Mapping[str, str]], bool]) -> DestinationView:
         """Return the view without the jobs that a user may not see.
@@ -111,12 +106,9 @@ def read_destination(store: ObjectStore, place: Place, *, ended: bool = True) ->
     except InvalidRecord as error:
         damage = str(error)
 
-    def by_activity(job: JobSummary) -> tuple[bool, float]:
-        return job.job_id not in progress, job.silent if job.silent is not None else float("inf")
-
     return DestinationView(
         place,
-        jobs=sorted(jobs, key=by_activity),
+        jobs=jobs,
         ended=[job for job in endings if job.job_id not in alive],
         progress=progress,
         cut=len(found) > MOST_JOBS,
@@ -209,6 +201,24 @@ def _partitions_and_replaced(
         return {}, ()
 
 
+def refreshed(job: JobSummary) -> str:
+    """Return what a job refreshes, such as a day: its run's partition key, its partitions, or a logical date.
+
+    The partitions are known once it is committed. Empty if nothing is known.
+    """
+    if key := job.context.get("partition_key"):
+        return key
+    partitions = [name for name in job.manifest.partitions if name] if job.manifest is not None else []
+    if partitions:
+        more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+        return f"{min(partitions)}{more}"
+    try:
+        at = datetime.fromisoformat(job.context.get("logical_date", ""))
+    except ValueError:
+        return ""
+    return f"{at:%Y-%m-%d %H:%M}".removesuffix(" 00:00")
+
+
 #: Choices of the filter by state, and their labels.
 STATES: Final = {
     "": "any state",
@@ -234,8 +244,8 @@ class Wanted:
     """A search over all destinations.
 
     Attributes:
-        text: Part of a destination's URI, a job's id, its name, its DAG or run, regardless of case; or a
-            pattern of URIs, such as ``s3://lake/*/orders``. Empty for all.
+        text: Part of a destination's URI, a job's id, its name or day, its DAG or run, regardless of case; or
+            a pattern of URIs, such as ``s3://lake/*/orders``. Empty for all.
         state: One of `STATES`.
         idle: Minimum seconds without activity.
 
@@ -292,6 +302,7 @@ class Fleet:
     Attributes:
         rows: The destinations, with the most pending bytes first.
         jobs: Their jobs with their destinations: commits first, then those that have been idle longest.
+        ended: The jobs that ended recently, where they were read, with their destinations, latest first.
         unread: Destinations that could not be read, by reason.
         stale: Number of destinations that could not be read now, and are shown as last read.
 
@@ -299,6 +310,7 @@ class Fleet:
 
     rows: Sequence[Row]
     jobs: Sequence[tuple[DestinationView, JobSummary]]
+    ended: Sequence[tuple[DestinationView, JobSummary]]
     unread: Sequence[tuple[str, Sequence[str]]]
     stale: int
 
@@ -321,6 +333,7 @@ def idle_of(job: JobSummary) -> float | None:
 def search_fleet(views: Sequence[DestinationView], wanted: Wanted) -> Fleet:
     """Return the destinations and jobs that match, of those that the user may see."""
     rows = []
+    ended: list[tuple[DestinationView, JobSummary]] = []
     unread: dict[str, list[str]] = {}
     for view in views:
         whole = _matches_place(view, wanted.text)
@@ -331,11 +344,14 @@ def search_fleet(views: Sequence[DestinationView], wanted: Wanted) -> Fleet:
             unread.setdefault(view.problem, []).append(view.place.uri)
         if jobs or (whole and not wanted.of_jobs and view.problem is None):
             rows.append(Row(view, jobs))
+        if not wanted.of_jobs:
+            ended += [(view, job) for job in view.ended if whole or _matches_job(job, wanted.text)]
+    ended.sort(key=lambda pair: -(pair[1].since or 0))
     rows.sort(key=lambda row: (-row.pending_bytes, -len(row.jobs), row.view.place.uri))
     found = [(row.view, job) for row in rows for job in row.jobs]
     found.sort(key=lambda pair: (pair[1].job_id not in pair[0].progress, -(idle_of(pair[1]) or 0.0)))
     stale = sum(row.view.problem is not None for row in rows)
-    return Fleet(rows, found, sorted(unread.items(), key=lambda one: -len(one[1])), stale)
+    return Fleet(rows, found, ended, sorted(unread.items(), key=lambda one: -len(one[1])), stale)
 
 
 def _matches_place(view: DestinationView, text: str) -> bool:
@@ -349,6 +365,7 @@ def _matches_job(job: JobSummary, text: str) -> bool:
 
 def _texts(job: JobSummary) -> Iterator[str]:
     yield job.job_id
+    yield refreshed(job)
     for name in ("name", "dag_id", "run_id"):
         yield job.context.get(name, "")
 

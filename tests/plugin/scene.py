@@ -32,17 +32,21 @@ class Scene:
 
 
 def set_scene(store: ObjectStore, *, files: int = 6) -> Scene:
-    """Set up one job in each state below two destinations."""
+    """Set up one job in each state below two destinations; each night has the day before as its key."""
+
+    def of(day: int) -> dict[str, str]:
+        return {**NIGHTLY, "partition_key": f"2013-01-{day:02d}"}
+
     for day in (1, 2):
-        commit(store, context={**NIGHTLY, "run_id": f"scheduled__2013-01-0{day}T03:00:00+00:00"}, day=day)
+        commit(store, context={**of(day), "run_id": f"scheduled__2013-01-0{day + 1}T03:00:00+00:00"}, day=day)
     committed = commit(store, context=NIGHTLY, day=3, files=files)
-    aborted = begin(store, context=NIGHTLY, day=9)
+    aborted = begin(store, context=of(9), day=9)
     aborted.abort(reason="teardown refresh.abort")
     return Scene(
         committed=committed.reference.job_id,
-        sealed=seal(store, context=NIGHTLY, day=3, mode="replace", files=files).reference.job_id,
-        publishing=crash(store, context=NIGHTLY, day=4, files=files).reference.job_id,
-        open=begin(store, context=NIGHTLY, day=5, files=files).reference.job_id,
+        sealed=seal(store, context=of(3), day=3, mode="replace", files=files).reference.job_id,
+        publishing=crash(store, context=of(4), day=4, files=files).reference.job_id,
+        open=begin(store, context=of(5), day=5, files=files).reference.job_id,
         aborted=aborted.reference.job_id,
         secret=seal(store, ORDERS, context=SECRET, day=1).reference.job_id,
         homeless=seal(store, ORDERS, context={}, day=2).reference.job_id,

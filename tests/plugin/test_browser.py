@@ -132,7 +132,7 @@ def test_no_page_is_shown_without_a_session(airflow: LiveAirflow) -> None:
 
 
 def test_the_menu_leads_to_the_jobs(browser: Browser, airflow: LiveAirflow, scene: Scene) -> None:
-    """All destinations are shown, even while one of their stores does not respond."""
+    """The jobs of all destinations are shown with their days; one that does not respond is folded up."""
     page, complaints = opened(browser, airflow, "ann")
     page.goto(airflow.url)
     page.get_by_role("button", name="Browse").click()
@@ -140,10 +140,25 @@ def test_the_menu_leads_to_the_jobs(browser: Browser, airflow: LiveAirflow, scen
     frame = page.frame_locator("iframe")
     for job_id in (scene.open, scene.sealed, scene.publishing, scene.committed, scene.secret):
         expect(frame.locator(f'a[title="{job_id}"]')).to_be_visible()
-    expect(frame.get_by_role("heading", name=UNREACHABLE)).to_be_visible()
-    expect(frame.get_by_role("alert")).to_contain_text("This destination could not be read")
+    expect(frame.get_by_text(UNREACHABLE)).to_be_hidden()
+    frame.get_by_text("1 destination could not be read").click()
+    expect(frame.get_by_text(UNREACHABLE)).to_be_visible()
     expect(frame.get_by_role("img", name="percent completed")).to_be_visible()
+    expect(frame.get_by_role("row").filter(has_text=scene.open[:8])).to_contain_text("2013-01-05")
     assert complaints == []
+
+
+def test_on_a_phone_pending_and_idle_are_seen_first(
+    browser: Browser, airflow: LiveAirflow, scene: Scene
+) -> None:
+    """Without scrolling sideways a job's row shows its day, its state, its pending bytes and idle time."""
+    page, _ = opened(browser, airflow, "ann", width=430)
+    frame = go(page, airflow, "/plugin/s3commit")
+    width = int(frame.locator("html").evaluate("(html) => html.clientWidth"))
+    row = frame.get_by_role("row").filter(has_text=scene.sealed[:8])
+    for cell in row.locator("th, td").all()[:4]:
+        right = cell.evaluate("(cell) => cell.getBoundingClientRect().right")
+        assert right <= width, cell.inner_text()
 
 
 def test_a_link_to_a_run_leads_airflow_there(browser: Browser, airflow: LiveAirflow, scene: Scene) -> None:

@@ -56,7 +56,7 @@ def test_each_entry_has_its_size_and_what_led_to_it(store: MemoryStore) -> None:
     begin(store, context=NIGHTLY, day=3).abort(reason="not needed")
     commit(store, context=NIGHTLY, day=1, files=1, mode="replace")
     view = read_history(store, PLACE, None)
-    assert [(step.number, step.kind, step.after and step.after.files) for step in view.steps] == [
+    assert [(step.entry.number, step.entry.kind, step.after and step.after.files) for step in view.steps] == [
         (5, "commit", 3),
         (4, "abandon", 6),
         (3, "commit", 6),
@@ -64,9 +64,13 @@ def test_each_entry_has_its_size_and_what_led_to_it(store: MemoryStore) -> None:
         (1, "commit", 0),
     ]
     newest, aborted = view.steps[:2]
-    assert newest.removed is not None
-    assert (newest.mode, newest.removed.files, list(newest.partitions)) == ("replace", 4, ["dt=2013-01-01"])
-    assert (aborted.note, dict(aborted.context)["dag_id"]) == ("not needed", NIGHTLY["dag_id"])
+    assert newest.manifest is not None
+    assert (newest.manifest.mode, newest.manifest.replaced.files, newest.partitions) == (
+        "replace",
+        4,
+        ["dt=2013-01-01"],
+    )
+    assert (aborted.note, aborted.entry.context["dag_id"]) == ("not needed", NIGHTLY["dag_id"])
 
 
 def test_a_rollback_shows_the_size_that_it_led_back_to(store: MemoryStore) -> None:
@@ -76,7 +80,9 @@ def test_a_rollback_shows_the_size_that_it_led_back_to(store: MemoryStore) -> No
     seal_retaining(store, day=1, files=1).commit()
     roll_back(a_job(store), 2)
     view = read_history(store, PLACE, None)
-    assert [(step.mode, step.after and step.after.files) for step in view.steps] == [
+    assert [
+        (step.manifest and step.manifest.mode, step.after and step.after.files) for step in view.steps
+    ] == [
         ("rollback to 2", 4),
         ("replace", 3),
         ("append", 6),
@@ -91,7 +97,10 @@ def test_data_older_than_the_log_is_the_first_entry(store: MemoryStore) -> None:
     store.put("lake", "flights/dt=2013-01-01/old.parquet", b"old")
     commit(store, context=NIGHTLY, day=2, files=2)
     view = read_history(store, PLACE, None)
-    assert [(step.mode, step.job_id == "", step.after and step.after.files) for step in view.steps] == [
+    assert [
+        (step.manifest and step.manifest.mode, step.entry.job_id is None, step.after and step.after.files)
+        for step in view.steps
+    ] == [
         ("append", False, 3),
         ("older-data", True, 1),
     ]
@@ -104,9 +113,9 @@ def test_a_release_says_of_how_many_commits_it_frees_files(store: MemoryStore) -
     seal_retaining(store, day=1, files=1).commit()
     assert release(a_job(store), time.time() + 30 * 86_400) == 4
     newest = read_history(store, PLACE, None).steps[0]
-    assert (newest.kind, newest.job_id, newest.note) == (
+    assert (newest.entry.kind, newest.entry.job_id, newest.note) == (
         "release",
-        "",
+        None,
         "retained files of 1 commit may be deleted",
     )
     assert newest.after == Counts(files=1, bytes=3)
@@ -117,7 +126,7 @@ def test_sizes_are_hidden_with_the_jobs_that_they_count(store: MemoryStore) -> N
     for number in range(30):
         commit(store, context=SECRET if number == 2 else NIGHTLY, day=number + 1, files=1)
     view = read_history(store, PLACE, None)
-    assert [step.number for step in view.steps] == list(range(31, 6, -1))
+    assert [step.entry.number for step in view.steps] == list(range(31, 6, -1))
 
     def may_read(context: Mapping[str, str]) -> bool:
         return context == NIGHTLY
@@ -134,11 +143,11 @@ def test_a_long_history_takes_few_requests(store: MemoryStore, monkeypatch: pyte
         commit(store, context=NIGHTLY, day=1 + number % 20, mode="replace", files=1)
     counted = CountingStore(store)
     view = read_history(counted, PLACE, None)
-    assert [step.number for step in view.steps] == list(range(70, 45, -1))
+    assert [step.entry.number for step in view.steps] == list(range(70, 45, -1))
     assert {step.after.files for step in view.steps if step.after} == {20}
     assert sum(counted.counters.values()) < 65
     older = read_history(counted, PLACE, view.older)
-    assert [step.number for step in older.steps] == list(range(45, 20, -1))
+    assert [step.entry.number for step in older.steps] == list(range(45, 20, -1))
     monkeypatch.setattr(history, "MOST_LIVE", 0)
     monkeypatch.setattr(history, "PER_PAGE", 5)
     assert {step.after for step in read_history(store, PLACE, None).steps} == {None}
@@ -149,4 +158,4 @@ def test_a_page_before_any_entry_is_empty(store: MemoryStore) -> None:
     assert read_history(store, PLACE, None).steps == []
     commit(store, context=NIGHTLY, day=1)
     assert read_history(store, PLACE, 1).steps == []
-    assert [step.number for step in read_history(store, PLACE, 99).steps] == [2, 1]
+    assert [step.entry.number for step in read_history(store, PLACE, 99).steps] == [2, 1]

@@ -6,16 +6,17 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_s3commit import Counts, Destination, MemoryStore, register_destination
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.plugin.app import create_app
 from airflow_s3commit.plugin.service import DestinationService
 from airflow_s3commit.plugin.stores import Place, read_places
-from airflow_s3commit.plugin.views import DestinationView, Wanted, search_fleet
+from airflow_s3commit.plugin.views import DestinationView, Wanted, refreshed, search_fleet
 from airflow_s3commit.protocol.inspect.jobs import CommitProgress, JobSummary
 from airflow_s3commit.store.forwarding import CountingStore
-from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, begin, seal
+from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, begin, commit, seal
 from tests.plugin.test_app import SAME_ORIGIN, ask_url, fields, manager, reference_of, signed_in, state_of
 from tests.plugin.users import KnownRuns
 
@@ -141,6 +142,35 @@ def test_a_search_finds_jobs_and_their_destinations(wanted: Wanted, jobs: str, p
         assert found.unread == [("no route", ["s3://away/x/"])]
 
 
+@pytest.mark.parametrize(
+    ("context", "partitions", "shown"),
+    [
+        (
+            {"partition_key": "2013-01-05", "logical_date": "2013-01-06T00:00:00+00:00"},
+            ["dt=x"],
+            "2013-01-05",
+        ),
+        ({"logical_date": "2013-01-05T00:00:00+00:00"}, ["dt=2", "dt=1"], "dt=1 and 1 more"),
+        ({"logical_date": "2013-01-05T00:00:00+00:00"}, [], "2013-01-05"),
+        ({"logical_date": "2013-01-05T03:00:00+00:00"}, [""], "2013-01-05 03:00"),
+        ({"logical_date": "yesterday", "run_id": "manual__1"}, [], ""),
+    ],
+)
+def test_a_job_is_named_by_what_it_refreshes(
+    context: dict[str, str], partitions: list[str], shown: str
+) -> None:
+    """A run's key comes first, then what was committed, then the logical date; an odd date is no error."""
+    committed = replace(
+        commit(MemoryStore(buckets=("lake",)), context=context, day=1).manifest(),
+        partitions=dict.fromkeys(partitions, Counts()),
+    )
+    summary = replace(job("a", "committed", **context), manifest=committed)
+    assert refreshed(summary) == shown
+    view = DestinationView(Place(Destination.parse(FLIGHTS)), ended=[summary])
+    assert len(search_fleet([view], Wanted(shown or "a")).ended) == 1
+    assert search_fleet([view], Wanted(state="open")).ended == []
+
+
 def test_three_hundred_destinations_are_one_page(store: MemoryStore) -> None:
     """It takes a listing, a read of each new entry and two listings for each destination, then none."""
     uris = registered(store, 300)
@@ -181,7 +211,7 @@ def test_a_store_that_is_away_is_named_and_the_others_are_shown(store: MemorySto
     clock.sleep(31)
     page = client.get("/s3commit/?find=s3").text
     assert f"<dt>Destinations</dt><dd>{len(uris)}</dd>" in page
-    assert "1 destination could not be read:" in page
+    assert "1 destination could not be read" in page
     assert "no route to the store" in page
     assert "<dt>Jobs in progress</dt><dd>1</dd>" in page
     assert "the last reading is shown" in page
