@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+from airflow.cli.cli_config import ActionCommand, Arg
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,60 +21,23 @@ if TYPE_CHECKING:
     from airflow_s3commit.hooks.s3_commit import S3CommitHook
     from airflow_s3commit.store.base import ObjectStore
 
-__all__ = ["COMMANDS", "get_cli_commands"]
-
-#: The commands of the program, and their summaries.
-COMMANDS: Final[dict[str, str]] = {
-    "jobs": "List the jobs in progress at a destination.",
-    "show": "Show one job in detail, with next steps.",
-    "pending": "List pending uploads with their jobs, ages and costs.",
-    "setup": "Set up a job, and print its id.",
-    "put": "Upload a file, a directory or standard input to a job.",
-    "seal": "Seal a stage, with what was put to it.",
-    "commit": "Commit a sealed job: make its output visible.",
-    "abort": "Abort a job and discard its uploads.",
-    "recover": "Finish an interrupted commit or abort.",
-    "sweep": "Remove leftovers of dead jobs. A dry run by default.",
-    "rollback": "Return a table to an older generation.",
-    "repair": "Rebuild damaged records. A dry run by default.",
-    "verify": "Compare a table, or a job's records, with the store.",
-    "adopt": "Finish or discard a job of Hadoop's S3A committers.",
-    "log": "List the commits to a destination, newest first.",
-    "manifest": "Show what a job committed.",
-    "doctor": "Check that a bucket supports jobs; print policies.",
-}
-
-_EPILOG = (
-    "Options follow the destination: airflow s3commit {name} s3://lake/flights/ --json. "
-    "They are those of the program s3commit: see s3commit {name} --help."
-)
+__all__ = ["get_cli_commands"]
 
 
 def get_cli_commands() -> list[CLICommand]:
-    """Return the commands for Airflow's command line."""
-    commands = [
-        ActionCommand(
-            name=name,
-            help=does,
-            epilog=_EPILOG.format(name=name),
-            func=run,
-            args=(
-                _arg(
-                    "--aws-conn-id",
-                    help="The aws connection of the store. Default: aws_conn_id of the section s3commit",
-                ),
-                _arg("destination", help="The directory of a dataset: s3://bucket/prefix/"),
-                # Everything after the destination belongs to the program.
-                _arg("words", help="Job, options: see below", nargs="..."),
-            ),
-        )
-        for name, does in COMMANDS.items()
-    ]
+    """Return the command for Airflow's command line."""
+    connection = "The aws connection of the store. Default: aws_conn_id of the section s3commit"
     return [
-        GroupCommand(
+        ActionCommand(
             name="s3commit",
             help="Inspect zero-rename S3 commits, finish them, and clean up after them",
-            subcommands=commands,
+            epilog="The words are those of the program s3commit: airflow s3commit jobs s3://lake/flights/"
+            " --json. Without words it lists its commands; airflow s3commit COMMAND --help explains one.",
+            func=run,
+            args=(
+                _arg("--aws-conn-id", help=connection),
+                _arg("words", help="Command, options", nargs="..."),
+            ),
         )
     ]
 
@@ -87,8 +50,8 @@ def run(args: argparse.Namespace) -> NoReturn:
     """Run one command and exit with its code.
 
     Args:
-        args: The command line as parsed by Airflow: ``subcommand``, ``aws_conn_id``, ``destination``, and the
-            program's own arguments in ``words``.
+        args: The command line as parsed by Airflow: ``aws_conn_id``, and the program's own arguments in
+            ``words``.
 
     """
     from airflow_s3commit.cli.app import program  # noqa: PLC0415
@@ -98,13 +61,9 @@ def run(args: argparse.Namespace) -> NoReturn:
     conn_id = conn_id or args.aws_conn_id or _default_connection()
     # Connections are in the metadata database, to which only Airflow's servers and commands have access.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-    provider = StoreProvider(
-        ("airflow", "s3commit"),
-        ("--aws-conn-id", conn_id),
-        lambda asked: _open(conn_id, asked),
-        conn_id,
-    )
-    program.main([args.subcommand, args.destination, *words], prog_name="airflow s3commit", obj=provider)
+    begins, ends = ("airflow", "s3commit"), ("--aws-conn-id", conn_id)
+    provider = StoreProvider(begins, ends, lambda asked: _open(conn_id, asked), conn_id)
+    program.main(words, prog_name="airflow s3commit", obj=provider)
     raise AssertionError("the program exits by itself")
 
 

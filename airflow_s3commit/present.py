@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import UnionType
+from typing import Any, NamedTuple, TypeAlias
 
+from airflow_s3commit._columns import Column, facts
 from airflow_s3commit._format import age, dollars, moment, number, or_unknown, several, size
 from airflow_s3commit.exceptions import (
     AccessDenied,
@@ -26,7 +28,6 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
     Unavailable,
 )
-from airflow_s3commit.protocol.hadoop.status import Status
 from airflow_s3commit.protocol.inspect.details import JobDetails
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport
@@ -41,44 +42,38 @@ _DAYS_A_MONTH = 30.0
 #: Commands that take a destination and perhaps a staging, and no job: a job's record names its staging.
 _ABOUT_DESTINATIONS = {"doctor", "jobs", "pending", "sweep"}
 
+#: A next step: words, a command and its options.
+_Step: TypeAlias = tuple[str, ...]
+
 _AGAIN = ("run the same command again: it finds out what has happened, and continues",)
 _SHOW = ("show the job's state", "show")
 _LIST = ("list the jobs at the destination", "jobs")
+_LOG = ("look at the commits to the table", "log")
+_CHECK = ("check the bucket and the permissions", "doctor")
+_REACH = ("check that the store can be reached (--endpoint-url), and run the same command again",)
+_NOW = ("see what its commit would replace now; if it is aborted, write its data again", "show")
+_CHOOSE = ("choose the stage attempt to commit", "commit", "--stage", "STAGE:ATTEMPT")
+_ANEW = ("the job is aborted: find the reason, then write the data again as a new job", "jobs")
 
-#: Next steps after errors; the first matching entry counts. A step is a text, a command and its options.
-_AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
-    ((OutcomeUnknown,), (_AGAIN, _SHOW)),
-    ((AccessDenied, NoSuchBucket, StoreUnsuitable), (("check the bucket and the permissions", "doctor"),)),
-    (
-        (Unavailable,),
-        (("check that the store can be reached (--endpoint-url), and run the same command again",),),
-    ),
-    ((AlreadyCommitted,), (("show what the job committed", "manifest"),)),
-    (
-        (DestinationChanged,),
-        (("see what its commit would replace now; if it is aborted, write its data again", "show"),),
-    ),
-    (
-        (DuplicateOutput,),
-        (("choose the stage attempt to commit", "commit", "--stage", "STAGE:ATTEMPT"), _SHOW),
-    ),
-    (
-        (NoSuchJob,),
-        (("list all jobs", "jobs", "--committed"),),
-    ),
-    (
-        (JobFailed,),
-        (("the job is aborted: find the reason, then write the data again as a new job", "jobs"),),
-    ),
-    ((DestinationNotEmpty, JobClosed, InvalidRecord), (_SHOW,)),
+#: Next steps after errors; the first matching entry counts.
+_AFTER: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ...]], ...] = (
+    (OutcomeUnknown, (_AGAIN, _SHOW)),
+    (AccessDenied | NoSuchBucket | StoreUnsuitable, (_CHECK,)),
+    (Unavailable, (_REACH,)),
+    (AlreadyCommitted, (("show what the job committed", "manifest"),)),
+    (DestinationChanged, (_NOW,)),
+    (DuplicateOutput, (_CHOOSE, _SHOW)),
+    (NoSuchJob, (("list all jobs", "jobs", "--committed"),)),
+    (JobFailed, (_ANEW,)),
+    (DestinationNotEmpty | JobClosed | InvalidRecord, (_SHOW,)),
 )
 
 #: Next steps after errors of commands about a table, which name no job; these are tried first.
-_AFTER_ABOUT_TABLE: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
-    ((NotReversible, DestinationChanged), (("look at the commits to the table", "log"),)),
+_AFTER_ABOUT_TABLE: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ...]], ...] = (
+    (NotReversible | DestinationChanged, (_LOG,)),
     # The message has the next action: of a copy nothing can be rebuilt.
-    ((ForeignRecord,), ()),
-    ((InvalidRecord,), (("see which records are damaged, and what can be rebuilt", "repair"),)),
+    (ForeignRecord, ()),
+    (InvalidRecord, (("see which records are damaged, and what can be rebuilt", "repair"),)),
 )
 
 
@@ -101,6 +96,33 @@ def amount(counts: Counts) -> str:
     """Return counts as ``3 files, 1.5 GiB, 1,000 rows``, without the rows if they are unknown."""
     rows = f", {number(counts.rows)} rows" if counts.rows is not None and counts.files else ""
     return f"{several(counts.files, 'file')}, {size(counts.bytes)}{rows}"
+
+
+#: Columns of the commits to a table, and what is said of one of them.
+LOG_COLUMNS = (
+    Column("generation", "generation", number),
+    Column("committed", "committed", moment),
+    Column("mode", "mode"),
+    Column("files", "counts.files", number),
+    Column("size", "counts.bytes", size),
+    Column("rows", "counts.rows", number),
+    Column("partitions", "partitions", lambda partitions: number(len(partitions)), room=100),
+    Column("replaced", "replaced", lambda counts: amount(counts) if counts.files else "", room=110),
+    Column("job", "job_id", room=150),
+    Column("context", "context", room=190, folds=True),
+)
+MANIFEST_COLUMNS = (
+    Column("job", "job_id"),
+    Column("destination", "destination"),
+    Column("generation", "generation"),
+    Column("committed", "committed", moment),
+    Column("mode", "mode"),
+    Column("output", "counts", amount),
+    Column("partitions", "partitions", lambda partitions: number(len(partitions))),
+    Column("replaced", "replaced", amount),
+    Column("context", "context"),
+    Column("receipt", "uri"),
+)
 
 
 @or_unknown
@@ -137,68 +159,78 @@ def state(summary: JobSummary, published: int = 0) -> Fact:
         published: How many of its files are objects, if it is sealed.
 
     """
-    if summary.hadoop is not None:
-        return Fact("state", f"Hadoop job, {summary.hadoop}")
     if published:
         files = f"{number(published)} of {several(summary.output.files, 'file')}"
         return Fact("state", f"sealed, publishing ({files})", "publishing")
-    rest = ", not finished" if summary.has_ended and summary.staging is not None else ""
-    return Fact("state", f"{summary.state or 'no state'}{rest}", summary.state or "bad")
+    tone = summary.state or ("bad" if summary.hadoop is None else "")
+    return Fact("state", summary.shown_state, tone)
 
 
 def job_facts(details: JobDetails) -> list[Fact]:
     """Return the facts about a job, in reading order, without empty ones."""
-    return [fact for fact in _job_facts(details) if fact.text]
+    uploads = details.uploads
+    is_bad = {"commit refused": True, "uploads": uploads is not None and not uploads.sound}
+    tones = {title: "bad" for title, bad in is_bad.items() if bad}
+    tones["state"] = state(details.summary, published(details)).tone
+    return [Fact(title, text, tones.get(title, "")) for title, text in facts(_FACTS, details)]
 
 
-def _job_facts(details: JobDetails) -> Iterator[Fact]:
-    summary, options = details.summary, details.summary.options
-    yield Fact("job", summary.job_id)
-    yield Fact("destination", summary.destination or "")
-    yield Fact("staging", summary.staging or "")
-    yield state(summary, published(details))
-    if summary.since is not None:
-        ago = f", {age(summary.age)} ago" if summary.age is not None else ""
-        yield Fact("since", f"{moment(summary.since)}{ago}")
-    yield Fact("reason", summary.reason or "")
-    if summary.silent is not None:
-        yield Fact("last activity", f"{age(summary.silent)} ago")
-    if options is not None:
-        yield Fact("committer", f"{options.committer}, conflict mode {options.conflict_mode}")
-        yield Fact("options", ", ".join(_unusual(options)))
-    for name, value in summary.context.items():
-        yield Fact(name, value)
-    yield Fact("committed" if summary.state == "committed" else "output", amount(summary.output))
-    if details.uploads is not None:
-        yield _uploads(details.uploads)
-    if details.preview is not None:
-        as_of = f", as of generation {details.preview.generation}"
-        yield Fact("commit replaces", f"{replacement(details.preview)}{as_of}")
-    if details.conflict is not None:
-        yield Fact("commit refused", details.conflict, "bad")
+def _options(options: JobOptions | None) -> str:
+    """Return the options that differ from the defaults."""
+    if options is None:
+        return ""
+    unusual = {
+        f"uploads tracked on {options.track_pending}": options.track_pending != "task",
+        f"pendingsets for {options.pendingset_format}": options.pendingset_format != "hadoop-3.4.2",
+        f"replaced files retained for {age(options.retain_seconds)}": options.retain_seconds,
+    }
+    return ", ".join(words for words, is_unusual in unusual.items() if is_unusual)
 
 
-def _unusual(options: JobOptions) -> Iterator[str]:
-    """Yield the options that differ from the defaults."""
-    if options.track_pending != "task":
-        yield f"uploads tracked on {options.track_pending}"
-    if options.pendingset_format != "hadoop-3.4.2":
-        yield f"pendingsets for {options.pendingset_format}"
-    if options.retain_seconds:
-        yield f"replaced files retained for {age(options.retain_seconds)}"
+def _uploads(report: PendingReport | None) -> str:
+    if report is None:
+        return ""
+    counted = {
+        f"{number(report.pending)} pending ({size(report.bytes)} in the records)": 1,
+        f"{number(report.completed)} complete": report.completed,
+        f"{number(report.unrecorded)} unrecorded (from attempts that are running, dead or not sealed)": (
+            report.unrecorded
+        ),
+        f"{number(report.missing_count)} MISSING: the commit will fail": report.missing_count,
+    }
+    return ", ".join(words for words, count in counted.items() if count)
 
 
-def _uploads(report: PendingReport) -> Fact:
-    words = [f"{number(report.pending)} pending ({size(report.bytes)} in the records)"]
-    if report.completed:
-        words.append(f"{number(report.completed)} complete")
-    if report.unrecorded:
-        words.append(
-            f"{number(report.unrecorded)} unrecorded (from attempts that are running, dead or not sealed)"
-        )
-    if report.missing_count:
-        words.append(f"{number(report.missing_count)} MISSING: the commit will fail")
-    return Fact("uploads", ", ".join(words), "" if report.sound else "bad")
+def _if_known(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: "" if value is None else show(value)
+
+
+#: What is said of a job, by the fields of its `JobDetails`.
+_FACTS = (
+    Column("job", "summary.job_id"),
+    Column("destination", "summary.destination"),
+    Column("staging", "summary.staging"),
+    Column("state", "", lambda details: state(details.summary, published(details)).text),
+    Column("since", "summary.since", _if_known(moment)),
+    Column("age", "summary.age", _if_known(age)),
+    Column("reason", "summary.reason"),
+    Column("last activity", "summary.silent", _if_known(lambda silent: f"{age(silent)} ago")),
+    Column(
+        "committer",
+        "summary.options",
+        _if_known(lambda options: f"{options.committer}, conflict mode {options.conflict_mode}"),
+    ),
+    Column("options", "summary.options", _options),
+    Column("context", "summary.context"),
+    Column("output", "summary.output", amount),
+    Column("uploads", "uploads", _uploads),
+    Column(
+        "commit replaces",
+        "preview",
+        _if_known(lambda preview: f"{replacement(preview)}, as of generation {preview.generation}"),
+    ),
+    Column("commit refused", "conflict"),
+)
 
 
 class NextStep(NamedTuple):
@@ -249,52 +281,53 @@ def after_error(error: S3CommitError, commands: CommandLines) -> list[NextStep]:
     steps = next((steps for kinds, steps in table if isinstance(error, kinds)), ())
     if commands.job_id is None:
         steps = tuple(_LIST if step == _SHOW else step for step in steps)
-    return [NextStep(words, commands.line(*command) if command else None) for words, *command in steps]
+    return _steps(steps, commands)
+
+
+#: Next steps for jobs, by how far they are.
+_FOR_JOBS: dict[str, tuple[_Step, ...]] = {
+    "damaged": (("a record is damaged: abort the job if it is dead", "abort"),),
+    "open": (
+        ("if its writers are finished, seal and commit it", "commit", "--seal"),
+        ("if its writers died (last activity {} ago), abort it", "abort"),
+    ),
+    "sealed": (("commit it", "commit"), ("or abort it", "abort")),
+    "publishing": (
+        ("if its committer is dead, continue the commit", "recover"),
+        ("or abort it, and take back what is published", "abort"),
+    ),
+    "unfinished": (("finish the remaining steps", "recover"),),
+    "committed": (("nothing to do; to compare its files with the manifest", "verify"),),
+    "aborted": (("nothing to do: nothing of it is left",),),
+    "none": (("its setup did not finish, or only leftovers exist: abort it", "abort"),),
+    "successful": (("it is complete: remove its leftovers", "adopt", "--clean-up"),),
+    "perhaps alive": (("it may be alive: check again later", "show"),),
+    "partial": (
+        ("if it is dead, preview its commit", "adopt", "--commit", "--accept-partial"),
+        ("or preview its abort", "adopt", "--abort"),
+    ),
+    "dead": (
+        ("if it is dead, preview its commit", "adopt", "--commit"),
+        ("or preview its abort", "adopt", "--abort"),
+    ),
+}
 
 
 def for_job(details: JobDetails, commands: CommandLines) -> list[NextStep]:
     """Return the next steps for a job in its state."""
     summary = details.summary
-
-    def run(words: str, name: str, *more: str) -> NextStep:
-        return NextStep(words, commands.line(name, *more))
-
+    situation: str = summary.state or "none"
     if summary.hadoop is not None:
-        return _for_hadoop(summary.hadoop, run)
-    match summary.state:
-        case _ if summary.problem is not None:
-            steps = [run("a record is damaged: abort the job if it is dead", "abort")]
-        case "open":
-            steps = [
-                run("if its writers are finished, seal and commit it", "commit", "--seal"),
-                run(f"if its writers died (last activity {age(summary.silent)} ago), abort it", "abort"),
-            ]
-        case "sealed" if published(details):
-            steps = [
-                run("if its committer is dead, continue the commit", "recover"),
-                run("or abort it, and take back what is published", "abort"),
-            ]
-        case "sealed":
-            steps = [run("commit it", "commit"), run("or abort it", "abort")]
-        case "committed" if summary.staging is None:
-            steps = [run("nothing to do; to compare its files with the manifest", "verify")]
-        case "aborted" if summary.staging is None:
-            steps = [NextStep("nothing to do: nothing of it is left")]
-        case "committed" | "aborted":
-            steps = [run("finish the remaining steps", "recover")]
-        case _:
-            steps = [run("its setup did not finish, or only leftovers exist: abort it", "abort")]
-    return steps
+        situation = summary.hadoop if summary.hadoop in _FOR_JOBS else "dead"
+    elif summary.problem is not None:
+        situation = "damaged"
+    elif summary.has_ended and summary.staging is not None:
+        situation = "unfinished"
+    elif published(details):
+        situation = "publishing"
+    steps = ((words.format(age(summary.silent)), *command) for words, *command in _FOR_JOBS[situation])
+    return _steps(steps, commands)
 
 
-def _for_hadoop(status: Status, run: Callable[..., NextStep]) -> list[NextStep]:
-    """Return the next steps for a job of Hadoop's committers."""
-    if status == "successful":
-        return [run("it is complete: remove its leftovers", "adopt", "--clean-up")]
-    if status == "perhaps alive":
-        return [run("it may be alive: check again later", "show")]
-    more = ("--accept-partial",) if status == "partial" else ()
-    return [
-        run("if it is dead, preview its commit", "adopt", "--commit", *more),
-        run("or preview its abort", "adopt", "--abort"),
-    ]
+def _steps(steps: Iterable[_Step], commands: CommandLines) -> list[NextStep]:
+    return [NextStep(words, commands.line(*command) if command else None) for words, *command in steps]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -35,21 +36,11 @@ class Program(click.Group):
             formatter.write_dl(EXIT_CODES_HELP)
         super().format_epilog(ctx, formatter)
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> Any:
         """Run a command and exit with its code; see `click.Command.main`."""
         words = list(sys.argv[1:] if args is None else args)
-
-        def run() -> Any:
-            return super(Program, self).main(words, prog_name, complete_var, standalone_mode=False, **extra)
-
-        if not standalone_mode:
+        run = partial(super().main, words, *more, **{**extra, "standalone_mode": False})
+        if not extra.get("standalone_mode", True):
             return run()
         sys.exit(_ended(run, Output(as_json="--json" in words, debug="--debug" in words)))
 
@@ -59,32 +50,21 @@ def _ended(run: Callable[[], Any], output: Output) -> int:
     try:
         return int(run() or ExitCode.OK)
     except click.ClickException as error:
-        return _misused(error, output)
+        failure = {"type": "UsageError", "outcome": "usage", "message": error.format_message()}
+        if output.as_json:
+            return output.failure(failure, ExitCode.USAGE)
+        error.show()
+        return ExitCode.USAGE
     except click.Abort:
         failure = {"type": "Interrupted", "outcome": "outcome_unknown"}
         failure["message"] = "interrupted; it is safe to run the command again"
         return output.failure(failure, ExitCode.INTERRUPTED)
     except Exception as error:
-        return _bug(error, output)
-
-
-def _misused(error: click.ClickException, output: Output) -> ExitCode:
-    if not output.as_json:
-        error.show()
-        return ExitCode.USAGE
-    failure = {"type": "UsageError", "outcome": "usage", "message": error.format_message()}
-    return output.failure(failure, ExitCode.USAGE)
-
-
-def _bug(error: Exception, output: Output) -> ExitCode:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    failure = {
-        "type": type(error).__name__,
-        "outcome": "outcome_unknown",
-        "message": f"a bug: {type(error).__name__}: {error} ({where.name}, line {where.lineno})",
-    }
-    steps = [NextStep("run it again with --debug, and report the output")]
-    return output.failure(failure, ExitCode.INTERNAL, steps, error)
+        where, kind = traceback.extract_tb(error.__traceback__)[-1], type(error).__name__
+        failure = {"type": kind, "outcome": "outcome_unknown"}
+        failure["message"] = f"a bug: {kind}: {error} ({where.name}, line {where.lineno})"
+        steps = [NextStep("run it again with --debug, and report the output")]
+        return output.failure(failure, ExitCode.INTERNAL, steps, error)
 
 
 @click.group(
@@ -118,22 +98,10 @@ def main() -> NoReturn:
 
 
 for _command in (
-    jobs,
-    show,
-    pending,
-    setup,
-    put,
-    seal,
-    commit,
-    abort,
-    recover,
-    sweep,
-    rollback,
-    repair,
-    verify,
-    adopt,
-    log,
-    manifest,
-    doctor,
+    *(jobs, show, pending),
+    *(setup, put, seal),
+    *(commit, abort, recover),
+    *(sweep, rollback, repair),
+    *(verify, adopt, log, manifest, doctor),
 ):
     program.add_command(_command)

@@ -7,35 +7,32 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import click
+from rich.console import RenderableType
+from rich.text import Text
 
-from airflow_s3commit._format import number, several, size
+from airflow_s3commit._format import several
 from airflow_s3commit.cli.command import Session, store_command
 from airflow_s3commit.cli.log import report_missing
 from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import BLANK, Facts, Line, View, labelled
+from airflow_s3commit.cli.report import BLANK, described, labelled, line
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import CommandLines, NextStep
-from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
+from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
 from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policies, lifecycle_rule
-from airflow_s3commit.protocol.inspect.verify_dataset import FileDifferences, VerifyReport, verify_manifest
+from airflow_s3commit.protocol.inspect.verify_dataset import FileDifferences, verify_manifest
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
-from airflow_s3commit.protocol.inspect.verify_table import Beside, TableReport, verify_table
-from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify_table
 from airflow_s3commit.protocol.steps.manifests import find_manifest
 
-_MARKS = {
-    "ok": ("ok      ", "green"),
-    "warning": ("warning ", "yellow"),
-    "failed": ("FAILED  ", "bold red"),
-    "skipped": ("skipped ", "dim"),
-}
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
+
+#: Unfinished jobs to give a command line for.
+_JOBS = 3
 
 
 @store_command(
-    "doctor",
-    summary="Check that a bucket supports jobs; print policies.",
-    examples="""
+    """
     s3commit doctor s3://lake/flights/
     s3commit doctor s3://lake/flights/ --policy | jq .executors > executors.json
     s3commit doctor s3://lake/flights/ --object-option sse=aws:kms --object-option tags.team=flights
@@ -59,91 +56,60 @@ _MARKS = {
 )
 @click.option("--kms-key", metavar="ARN", help="With --policy: the key that encrypts the bucket.")
 def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None) -> ExitCode:
-    """Check that a destination supports jobs, and report problems with their remedies.
+    """Check that a bucket supports jobs; print policies.
 
-    Creates small hidden objects and uploads below DEST/_s3commit/ (and --staging), runs whole jobs there, and
-    removes all of it. Takes less than a minute.
+    Problems are reported with their remedies. Creates small hidden objects and uploads below DEST/_s3commit/
+    (and --staging), runs whole jobs there, and removes all of it. Takes less than a minute.
     Tests each --object-option with an upload and checks the resulting object. Exit code 1 if a check failed,
     but not for warnings.
     """
-    if policy or lifecycle:
-        return _print_documents(session, policy=policy, lifecycle=lifecycle, days=days, kms_key=kms_key)
-    if kms_key is not None:
-        raise click.UsageError("--kms-key needs --policy")
-    with session.output.working("checking the bucket"):
-        diagnosis = examine(
-            session.store,
-            session.destination,
-            session.staging_root,
-            object_options=session.connection.object_options,
+    place, root, options = session.destination, session.staging_root, session.connection.object_options
+    documents = {}
+    if policy:
+        partition = _partition(session.connection.config.region or "")
+        documents["policy"] = iam_policies(
+            place, root, kms_key=kms_key, partition=partition, object_options=options
         )
+    elif kms_key is not None:
+        raise click.UsageError("--kms-key needs --policy")
+    if lifecycle:
+        documents["lifecycle"] = lifecycle_rule(place, days)
+        words = "aws s3api put-bucket-lifecycle-configuration replaces all rules of a bucket: include those"
+        session.output.note(words, "yellow")
+    if documents:
+        printed = (Text(json.dumps(document, indent=2)) for document in documents.values())
+        return session.output.result(documents, *printed)
+    with session.output.working("checking the bucket"):
+        diagnosis = examine(session.store, place, root, object_options=options)
     return session.output.result(diagnosis.to_dict(), *_diagnosis_views(diagnosis), ok=diagnosis.healthy)
 
 
-def _print_documents(
-    session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None
-) -> ExitCode:
-    documents = {}
-    if policy:
-        documents["policy"] = iam_policies(
-            session.destination,
-            session.staging_root,
-            kms_key=kms_key,
-            partition=_partition(session),
-            object_options=session.connection.object_options,
-        )
-    if lifecycle:
-        documents["lifecycle"] = lifecycle_rule(session.destination, days)
-        session.output.note(
-            "aws s3api put-bucket-lifecycle-configuration replaces all rules of a bucket: include those",
-            "yellow",
-        )
-    if session.output.as_json:
-        return session.output.result(documents)
-    for document in documents.values():
-        session.output.raw(json.dumps(document, indent=2))
-    return ExitCode.OK
-
-
-def _partition(session: Session) -> str:
-    region = session.connection.config.region or ""
+def _partition(region: str) -> str:
     if region.startswith("cn-"):
         return "aws-cn"
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
-def _diagnosis_views(diagnosis: Diagnosis) -> Iterator[View]:
-    places = dict.fromkeys(check.place for check in diagnosis.checks)
-    for place in places:
-        if len(places) > 1:
-            yield Line(place, "bold")
-        yield Facts([(check.name, _finding(check)) for check in diagnosis.checks if check.place == place])
-    warnings = several(diagnosis.count("warning"), "warning")
+def _diagnosis_views(diagnosis: Diagnosis) -> Iterator[Text]:
+    place = ""
+    for check in diagnosis.checks:
+        if diagnosis.staging_root is not None and check.place != place:
+            yield line(check.place, "bold")
+        place = check.place
+        yield line(f"{check.name}: {check.says}", _STYLES[check.verdict], f"{check.verdict:>7}")
+        if check.remedy is not None:
+            yield line(check.remedy, "italic", "         remedy")
+    warnings, failures = diagnosis.count("warning"), diagnosis.count("failed")
     yield BLANK
     if diagnosis.healthy:
-        yield Line(f"fit for jobs, with {warnings}", "green")
+        yield line(f"fit for jobs, with {several(warnings, 'warning')}", "green")
     else:
-        failures = several(diagnosis.count("failed"), "check")
-        yield Line(f"NOT fit for jobs: {failures} failed, {warnings}", "bold red")
-
-
-def _finding(check: Check) -> list[Line]:
-    label, style = _MARKS[check.verdict]
-    remedy = [] if check.remedy is None else [Line(f"remedy: {check.remedy}", "italic")]
-    return [Line(check.says, style, label), *remedy]
-
-
-#: Maximum number of findings of each kind to show; --json has up to 1,000.
-_SHOWN = 20
-
-#: Unfinished jobs to give a command line for.
-_JOBS = 3
+        words = f"{several(failures, 'check')} failed, {several(warnings, 'warning')}"
+        yield line(f"NOT fit for jobs: {words}", "bold red")
 
 
 @store_command(
-    "verify",
-    summary="Compare a table, or a job's records, with the store.",
-    examples="""
+    """
     s3commit verify s3://lake/flights/                       the whole table, and its log
     s3commit verify s3://lake/flights/ --generation 42       as it was after a commit
     s3commit verify s3://lake/flights/ JOB                   one job, committed or pending
@@ -164,24 +130,31 @@ _JOBS = 3
     help="For a pending job: compare the parts of each upload, with one request per upload.",
 )
 def verify(session: Session, *, generation: int | None, deep: bool) -> ExitCode:
-    """Compare a table, or one job's records, with the objects and uploads on the store. Reads only.
+    """Compare a table, or a job's records, with the store.
 
-    Table: every file of the generation must exist unchanged, the destination must hold no foreign objects and
-    no leftovers of ended jobs, and the log and what is derived from it must agree. Objects of unfinished jobs
-    are counted. Committed job: every file of its manifest must exist unchanged, unless a later commit has
-    replaced it. Pending job: every upload in its records must exist. Otherwise the exit code is 1.
+    Reads only. Table: every file of the generation must exist unchanged, the destination must hold no foreign
+    objects and no leftovers of ended jobs, and the log and what is derived from it must agree. Objects of
+    unfinished jobs are counted. Committed job: every file of its manifest must exist unchanged, unless a
+    later commit has replaced it. Pending job: every upload in its records must exist. Otherwise the exit code
+    is 1.
     """
-    if session.job_id is not None and generation is not None:
-        raise click.UsageError("verify one job, or the table at a generation")
+    output, store = session.output, session.store
     if session.job_id is None:
         return _verify_table(session, generation)
-    manifest = find_manifest(session.context)
-    if manifest is not None:
-        return _verify_committed(session, manifest)
-    with session.output.working("comparing uploads"):
+    if generation is not None:
+        raise click.UsageError("verify one job, or the table at a generation")
+    if (manifest := find_manifest(session.context)) is not None:
+        with output.working("comparing files"):
+            committed = verify_manifest(store, manifest)
+        words = "matches the manifest" if committed.complete else "does NOT match the manifest"
+        views = _verified(words, committed.complete, committed)
+        value = {"kind": "committed", "sound": committed.complete, **committed.to_dict()}
+        return output.result(value, *views, *_differences(committed), ok=committed.complete)
+    with output.working("comparing uploads"):
         report = verify_pending(session.context, deep=deep)
-    value = {"kind": "pending", **report.to_dict()}
-    return session.output.result(value, *_pending_views(report), ok=report.sound)
+    words = "ready: all uploads in its records exist" if report.sound else "NOT ready: the commit would fail"
+    views = _verified(words, report.sound, report)
+    return output.result({"kind": "pending", **report.to_dict()}, *views, *_doubts(report), ok=report.sound)
 
 
 def _verify_table(session: Session, generation: int | None) -> ExitCode:
@@ -194,59 +167,37 @@ def _verify_table(session: Session, generation: int | None) -> ExitCode:
         return report_missing(session, str(error))
     with session.output.working("comparing files") as step:
         report = verify_table(log, generation, step)
-    code = session.output.result(
-        {"kind": "table", **report.to_dict()}, *_table_views(report), ok=report.sound
-    )
+    words = "the table is as it was committed" if report.sound else "the table is NOT as it was committed"
+    views = (*_verified(words, report.sound, report), *_differences(report), *_beside(report))
+    code = session.output.result({"kind": "table", **report.to_dict()}, *views, ok=report.sound)
     session.output.advise(_next_steps(report, session.commands))
     return code
 
 
-def _verify_committed(session: Session, manifest: Manifest) -> ExitCode:
-    with session.output.working("comparing files"):
-        report = verify_manifest(session.store, manifest)
-    value = {"kind": "committed", "sound": report.complete, **report.to_dict()}
-    return session.output.result(value, *_committed_views(report), ok=report.complete)
+def _verified(
+    words: str, is_sound: bool, report: FileDifferences | PendingReport
+) -> Iterator[RenderableType]:
+    yield line(words, "green" if is_sound else "bold red")
+    yield described(report.columns, report)
 
 
-def _table_views(report: TableReport) -> Iterator[View]:
-    yield Line(
-        "the table is as it was committed" if report.sound else "the table is NOT as it was committed",
-        "green" if report.sound else "bold red",
-    )
-    counted = (
-        ("retained", report.retained),
-        ("of later commits", report.later),
-        ("replaced since", report.removed),
-        ("of unfinished jobs", report.unfinished_count),
-        ("missing", report.missing_count),
-        ("changed", report.changed_count),
-        ("LEFT OVER", report.leftover_count),
-        ("FOREIGN", report.foreign_count),
-    )
-    yield Facts(
-        [
-            ("destination", report.destination),
-            (
-                "generation",
-                "not known: the log is damaged" if report.generation is None else report.generation,
-            ),
-            ("files", number(report.files)),
-            ("intact", number(report.intact)),
-            _by_size(report),
-            *((name, number(count) if count else None) for name, count in counted),
-            ("log", f"newest entry {report.entries}, {several(len(report.log), 'finding')}"),
-        ]
-    )
-    yield from _named("missing", report.missing, report.missing_count)
-    yield from _named("changed", _changes(report), report.changed_count)
-    yield from _named("left over", list(map(_beside, report.leftovers)), report.leftover_count)
-    yield from _named("foreign", list(map(_beside, report.foreign)), report.foreign_count)
-    yield from _named("unfinished", list(map(_beside, report.unfinished)), report.unfinished_count, "yellow")
-    for finding in report.log[:_SHOWN]:
-        label, style = ("derived: ", "yellow") if finding.harmless else ("log: ", "red")
-        yield Line(f"{finding.where}: {finding.problem}; {finding.remedy}", style, label)
-    if len(report.log) > _SHOWN:
-        yield Line(f"… and {len(report.log) - _SHOWN:,} more findings in the log; --json has them all", "dim")
+def _differences(report: FileDifferences) -> Iterator[Text]:
+    yield from labelled("missing", report.missing, total=report.missing_count)
+    yield from labelled("changed", report.changed, total=report.changed_count)
+
+
+def _doubts(report: PendingReport) -> Iterator[Text]:
+    yield from labelled("missing", report.missing, total=report.missing_count)
+    yield from labelled("other parts", report.mismatched, total=report.mismatched_count)
+    yield from labelled("damaged", report.damaged)
+
+
+def _beside(report: TableReport) -> Iterator[Text]:
+    yield from labelled("left over", report.leftovers, total=report.leftover_count)
+    yield from labelled("foreign", report.foreign, total=report.foreign_count)
+    yield from labelled("unfinished", report.unfinished, "yellow", total=report.unfinished_count)
+    yield from labelled("log", [one for one in report.log if not one.harmless])
+    yield from labelled("derived", [one for one in report.log if one.harmless], "yellow")
 
 
 def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextStep]:
@@ -262,79 +213,3 @@ def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextSte
         yield NextStep("see what the unfinished job does", replace(commands, job_id=job_id).line("show"))
     if report.leftovers:
         yield NextStep("finish the jobs that ended", commands.line("sweep"))
-
-
-def _beside(found: Beside) -> str:
-    return f"{found.key}: {size(found.size)}" + (f", of job {found.job_id}" if found.job_id else "")
-
-
-def _changes(report: FileDifferences) -> list[str]:
-    return [
-        f"{c.key}: {size(c.size)}, ETag {c.etag}; was {size(c.expected_size)}, {c.expected_etag}"
-        for c in report.changed
-    ]
-
-
-def _committed_views(report: VerifyReport) -> Iterator[View]:
-    yield Line(
-        "matches the manifest" if report.complete else "does NOT match the manifest",
-        "green" if report.complete else "bold red",
-    )
-    counted = (
-        ("replaced since", report.removed),
-        ("missing", report.missing_count),
-        ("changed", report.changed_count),
-    )
-    yield Facts(
-        [
-            ("job", report.job_id),
-            ("destination", report.destination),
-            ("generation", report.generation),
-            ("files", number(report.files)),
-            ("intact", number(report.intact)),
-            _by_size(report),
-            *((name, number(count) if count else None) for name, count in counted),
-        ]
-    )
-    yield from _named("missing", report.missing, report.missing_count)
-    yield from _named("changed", _changes(report), report.changed_count)
-
-
-def _by_size(report: FileDifferences) -> tuple[str, str | None]:
-    words = f"{number(report.by_size)}; cannot be compared further"
-    return "right size", words if report.by_size else None
-
-
-def _pending_views(report: PendingReport) -> Iterator[View]:
-    yield Line(
-        "ready: all uploads in its records exist" if report.sound else "NOT ready: the commit would fail",
-        "green" if report.sound else "bold red",
-    )
-    yield Facts(
-        [
-            ("job", report.job_id),
-            ("destination", report.destination),
-            ("state", report.state),
-            ("recorded", f"{number(report.files)} uploads, {size(report.bytes)}"),
-            ("pending", number(report.pending)),
-            ("complete", number(report.completed) if report.completed else None),
-            ("missing", number(report.missing_count) if report.missing_count else None),
-            ("other parts", number(report.mismatched_count) if report.mismatched_count else None),
-            (
-                "unrecorded",
-                f"{number(report.unrecorded)}; the commit will discard them" if report.unrecorded else None,
-            ),
-        ]
-    )
-    yield from _named("missing", [f"{f.key}: {f.problem}" for f in report.missing], report.missing_count)
-    yield from _named(
-        "other parts", [f"{f.key}: {f.problem}" for f in report.mismatched], report.mismatched_count
-    )
-    yield from _named("damaged", report.damaged, len(report.damaged))
-
-
-def _named(kind: str, names: list[str], count: int, style: str = "red") -> Iterator[Line]:
-    yield from labelled(kind, names[:_SHOWN], style)
-    rest = count - min(len(names), _SHOWN)
-    if rest:
-        yield Line(f"… and {rest:,} more {kind}; --json has up to {len(names):,}", "dim")

@@ -7,14 +7,14 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, TypeVar
 
 import click
 
 from airflow_s3commit._format import seconds_of
 from airflow_s3commit.cli import store_options
-from airflow_s3commit.cli.output import Declined, ExitCode, Output, exit_code, logged_to, outcome
+from airflow_s3commit.cli.output import Declined, ExitCode, Output, exit_code, logged_to
 from airflow_s3commit.cli.store_options import Connection, SectionedOption, StoreProvider
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import CommandLines, after_error
@@ -60,10 +60,6 @@ def _uri(text: str) -> str:
     return text
 
 
-def _destinations(text: str) -> Destination | str:
-    return text if is_pattern(text) else Destination.parse(text)
-
-
 def _stage(text: str) -> tuple[str, str]:
     stage, _, attempt = text.rpartition(":")
     try:
@@ -74,7 +70,7 @@ def _stage(text: str) -> tuple[str, str]:
 
 #: Types of arguments and options.
 as_destination = _checked(Destination.parse)
-as_destinations = _checked(_destinations)
+as_destinations = _checked(lambda text: text if is_pattern(text) else Destination.parse(text))
 as_duration = _checked(seconds_of)
 as_job_id = _checked(check_id)
 as_stage = _checked(_stage)
@@ -93,6 +89,11 @@ def registry_option(description: str) -> Callable[[Command], Command]:
     )
 
 
+def apply_option(does: str) -> Callable[[Command], Command]:
+    """Add the option without which a command is a dry run."""
+    return click.option("--apply", is_flag=True, help=f"{does}; without this option it is a dry run.")
+
+
 class DescribedArgument(click.Argument):
     """A positional argument with a description in the help."""
 
@@ -108,31 +109,13 @@ class DescribedArgument(click.Argument):
 
 
 @dataclass
-class Opened:
-    """The store of a run of a command, opened when it is first needed.
-
-    Attributes:
-        connection: The connection to the store.
-        provider: Opens the store.
-
-    """
-
-    connection: Connection
-    provider: StoreProvider
-
-    @cached_property
-    def store(self) -> ObjectStore:
-        """The store."""
-        store = self.provider.open(self.connection)
-        return with_headers(store, self.connection.object_options.of_records)
-
-
-@dataclass
 class Session:
     """One run of a command, on one destination.
 
     Attributes:
-        opened: The store, which sessions on several destinations share.
+        connection: The connection to the store.
+        provider: Who opens the store.
+        opened: Returns the store, and opens it at the first call; sessions on several destinations share it.
         output: Writes results and messages.
         destination: The destination.
         job_id: The job; None if the command takes none.
@@ -143,12 +126,14 @@ class Session:
 
     """
 
-    opened: Opened
+    connection: Connection
+    provider: StoreProvider
+    opened: Callable[[], ObjectStore]
     output: Output
     destination: Destination
-    job_id: str | None
-    staging_root: Destination | None
-    yes: bool
+    job_id: str | None = None
+    staging_root: Destination | None = None
+    yes: bool = False
     registry: Destination | None = None
     pattern: str | None = None
 
@@ -157,32 +142,31 @@ class Session:
             self.staging_root = None
 
     @property
-    def connection(self) -> Connection:
-        """The connection to the store."""
-        return self.opened.connection
-
-    @property
     def store(self) -> ObjectStore:
         """The store, opened when it is first needed."""
-        return self.opened.store
+        return self.opened()
+
+    @property
+    def job(self) -> Job:
+        """The job; sends no request."""
+        return Job.at(self.store, JobReference(**self._layout.place))
 
     @cached_property
     def context(self) -> JobContext:
         """The job's context, with the staging that its record names."""
+        return recorded(JobContext(self.store, self._layout))
+
+    @property
+    def _layout(self) -> Layout:
         assert self.job_id is not None
-        return recorded(JobContext(self.store, Layout.of(self.destination, self.job_id)))
+        return Layout.of(self.destination, self.job_id)
 
     @property
     def commands(self) -> CommandLines:
         """Composes command lines about the same destination, job and store."""
-        provider = self.opened.provider
-        return CommandLines(
-            self.destination,
-            self.job_id,
-            self.staging_root,
-            provider.program,
-            (*self.connection.arguments(), *provider.arguments),
-        )
+        options = (*self.connection.arguments(), *self.provider.arguments)
+        program = self.provider.program
+        return CommandLines(self.destination, self.job_id, self.staging_root, program, options)
 
     def registered(self) -> Iterator[Registered]:
         """Yield the matching entries of the registry.
@@ -190,25 +174,19 @@ class Session:
         With Airflow's connections, only entries of this command's connection.
         """
         assert self.registry is not None
-        conn_id = self.opened.provider.aws_conn_id
+        conn_id = self.provider.aws_conn_id
         for entry in read_registry(self.store, self.registry):
             record = entry.record
             if self.pattern is not None and not matches(record.destination, self.pattern):
                 continue
-            if conn_id not in (None, record.aws_conn_id):
+            if conn_id in (None, record.aws_conn_id):
+                yield entry
+            else:
                 self.output.note(f"left out: {record.destination} uses the connection {record.aws_conn_id}")
-                continue
-            yield entry
 
     def at(self, record: RegisteredDestination) -> Session:
         """Return a session on a destination of the registry, with the same store."""
         return replace(self, destination=record.place, staging_root=record.staging_root, registry=None)
-
-    def job(self) -> Job:
-        """Return the job; sends no request."""
-        assert self.job_id is not None
-        layout = Layout.of(self.destination, self.job_id)
-        return Job.at(self.store, JobReference(**layout.place))
 
 
 Body = Callable[..., ExitCode]
@@ -235,8 +213,7 @@ class StoreCommand(click.Command):
         """Write arguments and options, each group under its heading."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
+            if (record := param.get_help_record(ctx)) is not None:
                 title = "Output" if param.name == "help" else getattr(param, "section", "Options")
                 sections.setdefault(title, []).append(record)
         for title, records in sections.items():
@@ -246,24 +223,20 @@ class StoreCommand(click.Command):
 
 
 def store_command(
-    name: str,
-    *,
-    summary: str,
     examples: str,
+    *,
     job: Literal["required", "optional", "none"] = "none",
     staging: bool = False,
     confirms: bool = False,
     environment: bool = False,
     registry: bool = False,
 ) -> Callable[[Body], StoreCommand]:
-    """Turn a function of a `Session` and the command's own options into a command.
+    """Turn a function of a `Session` and the command's own options into a command with the function's name.
 
-    The function's docstring is the help. An exception of the package ends the command with its message and
-    its exit code.
+    The function's docstring is the help; its first line is what the list of commands says. An exception of
+    the package ends the command with its message and its exit code.
 
     Args:
-        name: The name of the command.
-        summary: One line about the command, of about sixty characters.
         examples: Command lines for the end of the help.
         job: Whether the command takes a job id.
         staging: Whether the command takes ``--staging``.
@@ -275,20 +248,23 @@ def store_command(
 
     def decorate(function: Body) -> StoreCommand:
         own: list[click.Parameter] = list(reversed(getattr(function, "__click_params__", [])))
+        says = inspect.getdoc(function) or ""
+        lines = inspect.cleandoc(examples).splitlines()
         command = StoreCommand(
-            name,
+            function.__name__,
             params=[
-                *_arguments(job, environment=environment, registry=registry),
+                _destination(has_job=job != "none", environment=environment, registry=registry),
+                *([] if job == "none" else [_job(is_required=job == "required")]),
                 *own,
-                *_shared(staging=staging, confirms=confirms),
+                *([_STAGING] if staging else []),
+                *([_YES] if confirms else []),
                 *store_options.options(),
-                *_outputs(),
+                *_OUTPUTS,
             ],
             callback=_runner(function, registry=registry),
-            help=inspect.getdoc(function),
-            short_help=summary,
-            epilog="\b\nExamples:\n"
-            + "\n".join(f"  {line}" for line in inspect.cleandoc(examples).splitlines()),
+            help=says,
+            short_help=says.partition("\n")[0],
+            epilog="\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines),
         )
         if environment:
             command.environment = _VARIABLES[: 1 if job == "none" else 2]
@@ -309,34 +285,36 @@ def run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
         failure["message"] = "you answered no: nothing was deleted or discarded"
         return session.output.failure(failure, ExitCode.FINDINGS)
     except S3CommitError as error:
-        steps = after_error(error, session.commands)
-        return session.output.failure(_described(error, session), exit_code(error), steps, error)
-
-
-def _described(error: S3CommitError, session: Session) -> dict[str, Any]:
-    return {
-        "type": type(error).__name__,
-        "outcome": outcome(error),
-        "message": str(error) or type(error).__name__,
-        "notes": list(getattr(error, "__notes__", ())),
-        "destination": session.destination.uri,
-        "bucket": session.destination.bucket,
-        "job_id": session.job_id,
-    }
+        code = exit_code(error)
+        described = {
+            "type": type(error).__name__,
+            "outcome": code.name.lower(),
+            "message": str(error) or type(error).__name__,
+            "notes": list(getattr(error, "__notes__", ())),
+            "destination": session.destination.uri,
+            "bucket": session.destination.bucket,
+            "job_id": session.job_id,
+        }
+        return session.output.failure(described, code, after_error(error, session.commands), error)
 
 
 def _runner(function: Body, *, registry: bool) -> Callable[..., ExitCode]:
     def callback(**values: Any) -> ExitCode:
-        opened = Opened(
-            Connection.taken_from(values),
-            click.get_current_context().find_object(StoreProvider) or store_options.own_provider(),
-        )
+        connection = Connection.taken_from(values)
+        provider = click.get_current_context().find_object(StoreProvider) or store_options.own_provider()
         given = values.pop("destination")
         among: Destination | None = values.pop("registry", None) if registry else None
         place = given if isinstance(given, Destination) else among
         if place is None:
             raise click.UsageError("give DEST, or the prefix of a registry with --registry")
+
+        @cache
+        def opened() -> ObjectStore:
+            return with_headers(provider.open(connection), connection.object_options.of_records)
+
         session = Session(
+            connection,
+            provider,
             opened,
             Output(as_json=values.pop("as_json"), debug=values.pop("debug")),
             place,
@@ -352,57 +330,44 @@ def _runner(function: Body, *, registry: bool) -> Callable[..., ExitCode]:
     return callback
 
 
-def _arguments(job: str, *, environment: bool, registry: bool) -> list[click.Parameter]:
-    found: list[click.Parameter] = [
-        DescribedArgument(
-            ["destination"],
-            type=as_destinations if registry else as_destination,
-            metavar="[DEST]" if registry else "DEST",
-            required=not registry,
-            description="The directory of a dataset: s3://bucket/prefix/ or s3a://bucket/prefix/."
-            + (" Default, with JOB: S3COMMIT_DESTINATION and S3COMMIT_JOB." if environment else "")
-            + (" With --registry a pattern, such as 's3://lake/*'; default: all." if registry else ""),
-        )
-    ]
-    if job != "none":
-        found.append(
-            DescribedArgument(
-                ["job_id"],
-                type=as_job_id,
-                metavar="JOB" if job == "required" else "[JOB]",
-                required=job == "required",
-                description="The id of a job, as listed by s3commit jobs.",
-            )
-        )
-    return found
+def _destination(*, has_job: bool, environment: bool, registry: bool) -> DescribedArgument:
+    variables = "Default, with JOB: S3COMMIT_DESTINATION and S3COMMIT_JOB."
+    variables = variables if has_job else "Default: S3COMMIT_DESTINATION."
+    return DescribedArgument(
+        ["destination"],
+        type=as_destinations if registry else as_destination,
+        metavar="[DEST]" if registry else "DEST",
+        required=not registry,
+        description="The directory of a dataset: s3://bucket/prefix/ or s3a://bucket/prefix/."
+        + (f" {variables}" if environment else "")
+        + (" With --registry a pattern, such as 's3://lake/*'; default: all." if registry else ""),
+    )
 
 
-def _shared(*, staging: bool, confirms: bool) -> list[click.Option]:
-    options = []
-    if staging:
-        options.append(
-            click.Option(
-                ["--staging", "staging_root"],
-                type=as_destination,
-                metavar="URI",
-                help="The root of the jobs' staging, if not DEST: the value of the job option staging.",
-            )
-        )
-    if confirms:
-        options.append(
-            click.Option(
-                ["--yes", "-y", "yes"],
-                is_flag=True,
-                help="Don't ask for confirmation. (Without a terminal, the command never asks.)",
-            )
-        )
-    return options
+def _job(*, is_required: bool) -> DescribedArgument:
+    return DescribedArgument(
+        ["job_id"],
+        type=as_job_id,
+        metavar="JOB" if is_required else "[JOB]",
+        required=is_required,
+        description="The id of a job, as listed by s3commit jobs.",
+    )
 
 
-def _outputs() -> list[click.Option]:
-    return [
-        SectionedOption(
-            ["--json", "as_json"], is_flag=True, section="Output", help="Write one JSON object, for scripts."
-        ),
-        SectionedOption(["--debug"], is_flag=True, section="Output", help="Show tracebacks and debug logs."),
-    ]
+_STAGING = click.Option(
+    ["--staging", "staging_root"],
+    type=as_destination,
+    metavar="URI",
+    help="The root of the jobs' staging, if not DEST: the value of the job option staging.",
+)
+_YES = click.Option(
+    ["--yes", "-y", "yes"],
+    is_flag=True,
+    help="Don't ask for confirmation. (Without a terminal, the command never asks.)",
+)
+_OUTPUTS = (
+    SectionedOption(
+        ["--json", "as_json"], is_flag=True, section="Output", help="Write one JSON object, for scripts."
+    ),
+    SectionedOption(["--debug"], is_flag=True, section="Output", help="Show tracebacks and debug logs."),
+)

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import click
+from msgspec import Struct
+from rich.console import RenderableType
 
+from airflow_s3commit._columns import Column
 from airflow_s3commit._format import age, number, several, size
 from airflow_s3commit.cli.command import Session, registry_option, store_command
 from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import BLANK, Column, Facts, Line, Table, View, labelled, toned
+from airflow_s3commit.cli.report import BLANK, Rows, labelled, line, pairs
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.present import NextStep, cost_per_month, for_job, job_facts, state
-from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
+from airflow_s3commit.present import NextStep, cost_per_month, for_job, job_facts
+from airflow_s3commit.protocol.inspect.details import StageDetails, describe_job
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, UploadSummary, list_jobs, pending_uploads
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.sweep.plan import monthly_cost
-
-_COLUMNS = (
-    Column("job"),
-    Column("state"),
-    Column("age", right=True),
-    Column("files", right=True),
-    Column("size", right=True),
-    Column("mode", room=95),
-    Column("last activity", right=True, room=115),
-    Column("context", room=150, whole=False),
-)
 
 #: Maximum number of uploads to show without --all.
 _SHOWN = 40
 
 
 @store_command(
-    "jobs",
-    summary="List the jobs in progress at a destination.",
-    examples="""
+    """
     s3commit jobs s3://lake/flights/
     s3commit jobs s3://lake/flights/ --committed
     s3commit jobs 's3://lake/team-*' --registry s3://lake-ops/s3commit/
@@ -47,69 +37,64 @@ _SHOWN = 40
 @registry_option("Read all destinations in the registry at this prefix, instead of one.")
 @click.option("--committed", is_flag=True, help="Also list jobs that are committed and cleaned up.")
 def jobs(session: Session, *, committed: bool) -> ExitCode:
-    """List the jobs of a destination that are in progress, or have ended and are not cleaned up.
+    """List the jobs in progress at a destination.
 
-    The age is the time since the job entered its state, by the store's clock. Files and size are those in the
-    seal or, before the job is sealed, those of all committed task attempts.
+    That are jobs that have not ended, or have and are not cleaned up. The age is the time since the job
+    entered its state, by the store's clock. Files and size are those in the seal or, before the job is
+    sealed, those of all committed task attempts.
     """
     if session.registry is not None:
         return _jobs_of_registry(session, committed=committed)
-    with session.output.working("reading records") as step:
-        found = []
-        for summary in list_jobs(
-            session.store, session.destination, session.staging_root, committed=committed
-        ):
-            found.append(summary)
-            step(len(found))
+    found = session.output.reading("reading records", _jobs(session, committed=committed))
     value = {"destination": session.destination.uri, "jobs": [summary.to_dict() for summary in found]}
     if not found:
-        return session.output.result(value, Line(f"no job is in progress at {session.destination.uri}"))
-    problems = (Line(f"{job.job_id}: {job.problem}", "red") for job in found if job.problem is not None)
-    return session.output.result(value, Table(_COLUMNS, [_row(job) for job in found]), *problems)
+        return session.output.result(value, line(f"no job is in progress at {session.destination.uri}"))
+    return session.output.result(value, *_job_views(found))
+
+
+def _jobs(session: Session, *, committed: bool) -> Iterator[JobSummary]:
+    return list_jobs(session.store, session.destination, session.staging_root, committed=committed)
+
+
+def _job_views(found: list[JobSummary]) -> Iterator[RenderableType]:
+    yield Rows(JobSummary.columns, found)
+    yield from (line(f"{job.job_id}: {job.problem}", "red") for job in found if job.problem is not None)
 
 
 def _jobs_of_registry(session: Session, *, committed: bool) -> ExitCode:
-    found: list[tuple[str, list[JobSummary]]] = []
-    failures: list[tuple[str, S3CommitError]] = []
+    found: dict[str, list[JobSummary]] = {}
+    failures: dict[str, str] = {}
     with session.output.working("reading destinations") as step:
-        for number, entry in enumerate(session.registered(), start=1):
+        for done, entry in enumerate(session.registered(), start=1):
             one = session.at(entry.record)
             try:
-                listed = list_jobs(one.store, one.destination, one.staging_root, committed=committed)
-                found.append((one.destination.uri, list(listed)))
+                found[one.destination.uri] = list(_jobs(one, committed=committed))
             except S3CommitError as error:
-                failures.append((one.destination.uri, error))
-            step(number)
-    every = [job for _, jobs in found for job in jobs]
-    pending = [job for job in every if job.staging is not None]
+                failures[one.destination.uri] = str(error)
+            step(done)
+    pending = [job for listed in found.values() for job in listed if job.staging is not None]
+    stored = sum(job.output.bytes for job in pending)
     oldest = max((job.silent for job in pending if job.silent is not None), default=None)
-    totals = {"destinations": len(found), "jobs": len(pending), "bytes": sum(j.output.bytes for j in pending)}
     value = {
         "registry": session.destination.uri,
         "destinations": [
-            {"destination": uri, "jobs": [job.to_dict() for job in jobs]} for uri, jobs in found
+            {"destination": uri, "jobs": [job.to_dict() for job in listed]} for uri, listed in found.items()
         ],
-        "failures": [{"destination": uri, "message": str(error)} for uri, error in failures],
-        "pending": {**totals, "idle": oldest},
+        "failures": [{"destination": uri, "message": message} for uri, message in failures.items()],
+        "pending": {"destinations": len(found), "jobs": len(pending), "bytes": stored, "idle": oldest},
     }
-    rows = [[uri, *_row(job)[:5], age(job.silent)] for uri, jobs in found for job in jobs]
-    columns = (Column("destination", whole=False), *_COLUMNS[:5], Column("last activity", right=True))
-    views: list[View] = [Table(columns, rows), BLANK] if rows else []
-    views.append(
-        Line(
-            f"{several(totals['jobs'], 'job')} in progress at {several(len(found), 'destination')},"
-            f" {size(totals['bytes'])} pending"
-        )
+    places = ((line(uri, "bold"), *_job_views(listed), BLANK) for uri, listed in found.items() if listed)
+    total = (
+        f"{several(len(pending), 'job')} in progress at {several(len(found), 'destination')},"
+        f" {size(stored)} pending"
     )
-    problems = (Line(f"{job.job_id}: {job.problem}", "red") for job in every if job.problem is not None)
-    unread = labelled("NOT READ", (f"{uri}: {error}" for uri, error in failures), "red")
-    return session.output.result(value, *views, *problems, *unread, ok=not failures)
+    unread = labelled("NOT READ", (f"{uri}: {message}" for uri, message in failures.items()))
+    views = (view for place in places for view in place)
+    return session.output.result(value, *views, line(total), *unread, ok=not failures)
 
 
 @store_command(
-    "show",
-    summary="Show one job in detail, with next steps.",
-    examples="""
+    """
     s3commit show s3://lake/flights/ 0c9a3b0e-6f0e-4c35-8b0f-3f1f6f6f8a11
     s3commit show s3://lake/flights/ JOB --json | jq .preview
     """,
@@ -125,64 +110,51 @@ def show(session: Session) -> ExitCode:
     with session.output.working("reading records"):
         details = describe_job(session.store, session.destination, session.job_id)
     steps = for_job(details, session.commands)
+    stages = (BLANK, Rows(StageDetails.columns, details.stages)) if details.stages else ()
+    gone = details.summary.manifest is not None and details.summary.staging is None
+    last = line("committed and cleaned up: only its entry in the log is left" if gone else "", "dim")
+    problems = (line(problem, "red") for problem in details.problems)
     value = {**details.to_dict(), "next": [step._asdict() for step in steps]}
-    code = session.output.result(value, *_job_views(details), BLANK)
+    code = session.output.result(value, pairs(job_facts(details)), *stages, *problems, last)
     session.output.advise(steps)
     return code
 
 
-def _row(summary: JobSummary) -> list[object]:
-    record = summary.options or summary.manifest
-    return [
-        summary.job_id,
-        toned(state(summary)),
-        age(summary.age),
-        number(summary.output.files),
-        size(summary.output.bytes),
-        record.conflict_mode if record is not None else None,
-        age(summary.silent) if summary.silent is not None else "",
-        ", ".join(f"{name} {value}" for name, value in summary.context.items()),
-    ]
+class _Totals(Plain, Struct, kw_only=True):
+    """Totals of some pending uploads."""
 
+    columns = (
+        Column("job", "name"),
+        Column("uploads", "count", number),
+        Column("size", "bytes", size),
+        Column("oldest", "oldest", age),
+        Column("per month", "bytes", cost_per_month),
+    )
 
-def _job_views(details: JobDetails) -> Iterator[View]:
-    yield Facts(job_facts(details))
-    if details.stages:
-        columns = (
-            Column("stage", whole=False),
-            Column("attempt"),
-            Column("sealed"),
-            Column("counts"),
-            Column("tasks", right=True),
-            Column("files", right=True),
-            Column("size", right=True),
-            Column("rows", right=True),
+    name: str
+    count: int
+    bytes: int | None
+    oldest: float | None
+    monthly_cost_usd: float | None
+
+    @classmethod
+    def of(cls, name: str, uploads: list[UploadSummary]) -> _Totals:
+        sizes = [upload.bytes for upload in uploads if upload.bytes is not None]
+        stored = sum(sizes) if len(sizes) == len(uploads) else None
+        return cls(
+            name=name,
+            count=len(uploads),
+            bytes=stored,
+            oldest=max((upload.age for upload in uploads if upload.age is not None), default=None),
+            monthly_cost_usd=monthly_cost(stored) if stored is not None else None,
         )
-        rows = [
-            [
-                stage.stage,
-                stage.attempt,
-                "yes" if stage.sealed else "no",
-                {True: "yes", False: "no", None: "?"}[stage.counts],
-                number(stage.tasks),
-                number(stage.output.files) if stage.output is not None else "?",
-                size(stage.output.bytes) if stage.output is not None else "?",
-                number(stage.output.rows) if stage.output is not None else "?",
-            ]
-            for stage in details.stages
-        ]
-        yield BLANK
-        yield Table(columns, rows)
-    for problem in details.problems:
-        yield Line(problem, "red")
-    if details.summary.manifest is not None and details.summary.staging is None:
-        yield Line("committed and cleaned up: only its entry in the log is left", "dim")
+
+    def value(self) -> dict[str, object]:
+        return {name: value for name, value in self.to_dict().items() if name != "name"}
 
 
 @store_command(
-    "pending",
-    summary="List pending uploads with their jobs, ages and costs.",
-    examples="""
+    """
     s3commit pending s3://lake/flights/
     s3commit pending s3://lake/flights/ --all
     s3commit pending s3://lake/flights/ --json | jq '.uploads[] | select(.job_id == null)'
@@ -192,79 +164,32 @@ def _job_views(details: JobDetails) -> Iterator[View]:
 @click.option("--all", "everything", is_flag=True, help=f"Show every upload, not the {_SHOWN} oldest.")
 @click.option("--no-bytes", is_flag=True, help="Don't measure uploads, which takes one request per upload.")
 def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
-    """List the pending uploads below a destination, with their jobs, ages and costs.
+    """List pending uploads with their jobs, ages and costs.
 
     A pending upload is not visible, but its bytes are stored and billed. An upload without a job remains from
     a crash, or belongs to another program. The cost is that of S3 Standard in us-east-1.
     """
-    with session.output.working("listing uploads and their parts") as step:
-        found = []
-        for upload in pending_uploads(
-            session.store, session.destination, session.staging_root, measure=not no_bytes
-        ):
-            found.append(upload)
-            step(len(found))
+    place = session.destination
+    uploads = pending_uploads(session.store, place, session.staging_root, measure=not no_bytes)
+    found = session.output.reading("listing uploads and their parts", uploads)
     found.sort(key=lambda upload: upload.initiated)
     by_job: dict[str | None, list[UploadSummary]] = {}
     for upload in found:
         by_job.setdefault(upload.job_id, []).append(upload)
+    total = _Totals.of("total", found)
+    parts = {job_id: _Totals.of(job_id or "claimed by no job", some) for job_id, some in by_job.items()}
     value = {
-        "destination": session.destination.uri,
-        **_totals(found),
-        "jobs": [{"job_id": job_id, **_totals(theirs)} for job_id, theirs in by_job.items()],
+        "destination": place.uri,
+        **total.value(),
+        "jobs": [{"job_id": job_id, **part.value()} for job_id, part in parts.items()],
         "uploads": [upload.to_dict() for upload in found],
     }
     if not found:
-        return session.output.result(value, Line(f"no upload is pending below {session.destination.uri}"))
-    code = session.output.result(value, *_pending_views(session, found, by_job, everything=everything))
+        return session.output.result(value, line(f"no upload is pending below {place.uri}"))
+    totals = Rows(_Totals.columns, [*parts.values(), *([total] if len(parts) > 1 else [])])
+    shown = Rows(UploadSummary.columns, found, most=None if everything else _SHOWN)
+    code = session.output.result(value, totals, BLANK, shown, BLANK)
     if None in by_job:
         words = "sweep old uploads that no job claims"
         session.output.advise([NextStep(words, session.commands.line("sweep", "--older-than", "7d"))])
     return code
-
-
-def _totals(uploads: list[UploadSummary]) -> dict[str, Any]:
-    stored = sum(upload.bytes or 0 for upload in uploads)
-    known = all(upload.bytes is not None for upload in uploads)
-    return {
-        "count": len(uploads),
-        "bytes": stored if known else None,
-        "oldest": max((upload.age for upload in uploads if upload.age is not None), default=None),
-        "monthly_cost_usd": monthly_cost(stored) if known else None,
-    }
-
-
-def _pending_views(
-    session: Session,
-    found: list[UploadSummary],
-    by_job: dict[str | None, list[UploadSummary]],
-    *,
-    everything: bool,
-) -> Iterator[View]:
-    columns = (
-        Column("job"),
-        Column("uploads", right=True),
-        Column("size", right=True),
-        Column("oldest", right=True),
-        Column("per month", right=True),
-    )
-    rows = [_total_row(job_id or "claimed by no job", theirs) for job_id, theirs in by_job.items()]
-    if len(by_job) > 1:
-        rows.append(_total_row("total", found))
-    yield Table(columns, rows)
-    yield BLANK
-    shown = found if everything else found[:_SHOWN]
-    below = (Column("path", whole=False), Column("size", right=True), Column("age", right=True))
-    yield Table(
-        (*below, Column("job", room=118)),
-        [[session.destination.relative(u.key), size(u.bytes), age(u.age), u.job_id or ""] for u in shown],
-    )
-    if len(shown) < len(found):
-        yield Line(f"… and {len(found) - len(shown):,} newer uploads; --all shows them", "dim")
-    yield BLANK
-
-
-def _total_row(name: str, uploads: list[UploadSummary]) -> list[object]:
-    totals = _totals(uploads)
-    stored = totals["bytes"]
-    return [name, number(totals["count"]), size(stored), age(totals["oldest"]), cost_per_month(stored)]

@@ -6,39 +6,30 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
 from airflow_s3commit._clock import SystemClock
-from airflow_s3commit._format import moment, number, plain, several, size
+from airflow_s3commit._columns import Column
+from airflow_s3commit._format import number, plain, size
 from airflow_s3commit.cli.command import Session, as_duration, as_job_id, store_command
 from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import Column, Facts, Line, Table, View
+from airflow_s3commit.cli.report import Rows, described, line
 from airflow_s3commit.exceptions import NoSuchKey
-from airflow_s3commit.present import NextStep, amount
+from airflow_s3commit.present import LOG_COLUMNS, MANIFEST_COLUMNS, NextStep
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
 from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.manifests import history, manifest_files, manifest_of, read_manifest
 from airflow_s3commit.protocol.watch.new_manifests import follow
 
-_COLUMNS = (
-    Column("generation", right=True),
-    Column("committed"),
-    Column("mode"),
-    Column("files", right=True),
-    Column("size", right=True),
-    Column("rows", right=True),
-    Column("partitions", right=True, room=100),
-    Column("replaced", right=True, room=110),
-    Column("job", room=150),
-    Column("context", room=190, whole=False),
-)
-
 #: Maximum number of partitions to show.
 _SHOWN = 50
+
+_TOTALS = ("files", "bytes", "rows")
 
 
 def _since(text: str) -> int | datetime:
@@ -54,9 +45,7 @@ def _since(text: str) -> int | datetime:
 
 
 @store_command(
-    "log",
-    summary="List the commits to a destination, newest first.",
-    examples="""
+    """
     s3commit log s3://lake/flights/                          the last 20
     s3commit log s3://lake/flights/ --limit 1000
     s3commit log s3://lake/flights/ --since 2026-11-01       what is newer, of the last 20
@@ -106,12 +95,12 @@ def log(
     follows: bool,
     interval: float,
 ) -> ExitCode:
-    """List the commits to a destination, newest first: which job added and replaced what, and when.
+    """List the commits to a destination, newest first.
 
-    The generation is the number by which readers can read the table as it was after the commit. Generation 1
-    is the data that was there before the first job. Missing numbers are of aborted jobs and releases. The log
-    is read backwards from its newest entry until the limit is reached or, with --since, until a commit is
-    older.
+    Each has the job, what it added and replaced, and when. The generation is the number by which readers can
+    read the table as it was after the commit. Generation 1 is the data that was there before the first job.
+    Missing numbers are of aborted jobs and releases. The log is read backwards from its newest entry until
+    the limit is reached or, with --since, until a commit is older.
 
     With --follow --since GENERATION, all commits after it are listed, whatever the limit.
     """
@@ -124,21 +113,19 @@ def log(
         if only_job is not None:
             raise click.UsageError("--follow waits for new jobs: it excludes --job")
         return _follow(session, limit, since, wanted, interval)
+    found: list[Manifest] = []
     with session.output.working("reading the log") as step:
-        found = []
-        for number_read, record in enumerate(_commits(session, only_job, limit if not wanted else None), 1):
-            step(number_read)
-            if since is not None and not _is_after(record, since):
-                break
-            if not wanted or not wanted.isdisjoint(map(partition_form, record.partitions)):
-                found.append(record)
+        read = _commits(session, only_job, limit if not wanted else None)
+        for done, record in enumerate(takewhile(lambda one: _is_after(one, since), read), start=1):
+            step(done)
+            found += [record] if _touches(record, wanted) else []
             if len(found) == limit:
                 break
     value = {"destination": session.destination.uri, "commits": [_value(record) for record in found]}
     if found:
-        return session.output.result(value, Table(_COLUMNS, [_row(record) for record in found]))
+        return session.output.result(value, Rows(LOG_COLUMNS, found))
     nothing = "no such commit is" if only_job or wanted or since is not None else "no commit is"
-    return session.output.result(value, Line(f"{nothing} in the log of {session.destination.uri}"))
+    return session.output.result(value, line(f"{nothing} in the log of {session.destination.uri}"))
 
 
 def _follow(
@@ -147,23 +134,19 @@ def _follow(
     """List commits as they come, until the user interrupts."""
     store, place = session.store, session.destination
 
-    def show(record: Manifest) -> None:
-        if not wanted or not wanted.isdisjoint(map(partition_form, record.partitions)):
-            session.output.raw(json.dumps(_value(record)) if session.output.as_json else _line(record))
-
-    try:
+    def records() -> Iterator[Manifest]:
         after = since if isinstance(since, int) else 0
         if not isinstance(since, int):
             earlier = list(history(store, place, limit=limit))
             after = earlier[0].generation if earlier else 0
-            for record in reversed(earlier):
-                if since is None or _is_after(record, since):
-                    show(record)
-        for record in follow(store, place, after, interval=interval, clock=SystemClock()):
-            show(record)
-    except KeyboardInterrupt:
-        return ExitCode.OK
-    raise AssertionError("it follows for ever")
+            yield from (record for record in reversed(earlier) if _is_after(record, since))
+        yield from follow(store, place, after, interval=interval, clock=SystemClock())
+
+    with suppress(KeyboardInterrupt):
+        for record in records():
+            if _touches(record, wanted):
+                session.output.raw(json.dumps(_value(record)) if session.output.as_json else _line(record))
+    return ExitCode.OK
 
 
 def _commits(session: Session, job_id: str | None, limit: int | None) -> Iterator[Manifest]:
@@ -175,61 +158,41 @@ def _commits(session: Session, job_id: str | None, limit: int | None) -> Iterato
         yield read_manifest(session.store, session.destination, job_id)
 
 
-def _is_after(record: Manifest, since: int | datetime) -> bool:
-    if isinstance(since, int):
-        return record.generation > since
-    return record.committed > since.timestamp() * 1000
+def _is_after(record: Manifest, since: int | datetime | None) -> bool:
+    if isinstance(since, datetime):
+        return record.committed > since.timestamp() * 1000
+    return since is None or record.generation > since
+
+
+def _touches(record: Manifest, wanted: set[str]) -> bool:
+    return not wanted or not wanted.isdisjoint(map(partition_form, record.partitions))
 
 
 def _value(record: Manifest) -> dict[str, Any]:
     """Return a commit for scripts; files and bytes of each partition, without statistics of columns."""
     known = _plain(record)
-    names = (
-        "generation",
-        "job_id",
-        "committed",
-        "conflict_mode",
-        "replaced",
-        "rolled_back_to",
-        "context",
-    )
-    totals = ("files", "bytes", "rows")
+    names = ("generation", "job_id", "committed", "conflict_mode", "replaced", "rolled_back_to", "context")
     return {
         **{name: known[name] for name in names},
-        "counts": {name: known["counts"][name] for name in totals},
+        "counts": {name: known["counts"][name] for name in _TOTALS},
         "partitions": {
-            partition: {name: counts[name] for name in totals}
+            partition: {name: counts[name] for name in _TOTALS}
             for partition, counts in known["partitions"].items()
         },
     }
 
 
-def _row(record: Manifest) -> list[object]:
-    return [
-        record.generation,
-        moment(record.committed),
-        record.mode,
-        number(record.counts.files),
-        size(record.counts.bytes),
-        number(record.counts.rows),
-        number(len(record.partitions)),
-        amount(record.replaced) if record.replaced.files else "",
-        record.job_id,
-        ", ".join(f"{name} {value}" for name, value in record.context.items()),
-    ]
-
-
 def _line(record: Manifest) -> str:
     """Return a commit as a single line, with columns of typical width."""
-    generation, when, mode, files, bytes_, _, partitions, _, job_id, context = map(str, _row(record))
+    generation, when, mode, files, bytes_, _, partitions, _, job_id, context = (
+        column.text(record) for column in LOG_COLUMNS
+    )
     counts = f"{files:>9} files {bytes_:>9} in {partitions:>5} partitions"
-    return plain(f"{generation:>8}  {when}  {mode:<14}  {counts}  {job_id}  {context}".rstrip())
+    return f"{generation:>8}  {when}  {mode:<14}  {counts}  {job_id}  {context}".rstrip()
 
 
 @store_command(
-    "manifest",
-    summary="Show what a job committed.",
-    examples="""
+    """
     s3commit manifest s3://lake/flights/                     the last commit
     s3commit manifest s3://lake/flights/ JOB                 one job's
     s3commit manifest s3://lake/flights/ --files             size, rows and key of every file
@@ -239,24 +202,34 @@ def _line(record: Manifest) -> str:
 )
 @click.option("--files", is_flag=True, help="List every file, instead of totals by partition.")
 def manifest(session: Session, *, files: bool) -> ExitCode:
-    """Show the manifest of the last commit, or of one job. Exit code 1 if there is none.
+    """Show what a job committed.
 
-    It is read from the job's entry in the log, which remains when the job is cleaned up.
+    By default it is the last commit. It is read from the job's entry in the log, which remains when the job
+    is cleaned up. Exit code 1 if there is none.
     """
     try:
         record = manifest_of(session.store, session.destination, session.job_id)
     except NoSuchKey as error:
         return report_missing(session, str(error))
     if files:
-        session.output.stream(
-            _plain(record),
-            "files",
-            manifest_files(session.store, record),
-            msgspec.to_builtins,
-            _file_line,
-        )
-        return ExitCode.OK
-    return session.output.result(_plain(record), *_manifest_views(record))
+        listed = manifest_files(session.store, record)
+        return session.output.stream(_plain(record), "files", listed, msgspec.to_builtins, _file_line)
+    rows = Rows(_PARTITION, [_Partition(*item) for item in record.partitions.items()], most=_SHOWN)
+    return session.output.result(_plain(record), described(MANIFEST_COLUMNS, record), rows)
+
+
+class _Partition(NamedTuple):
+    name: str
+    counts: Counts
+
+
+_PARTITION = (
+    Column("partition", "name", lambda name: name or "(root)", folds=True),
+    Column("files", "counts.files", number),
+    Column("size", "counts.bytes", size),
+    Column("rows", "counts.rows", number),
+    Column("columns", "counts.columns", lambda columns: str(len(columns)) if columns else "", room=90),
+)
 
 
 def _plain(record: Manifest) -> dict[str, Any]:
@@ -268,13 +241,8 @@ def _plain(record: Manifest) -> dict[str, Any]:
 
 def report_missing(session: Session, words: str) -> ExitCode:
     """Report that nothing is committed, with the next step."""
-    value = {
-        "destination": session.destination.uri,
-        "job_id": session.job_id,
-        "manifest": None,
-        "message": words,
-    }
-    code = session.output.result(value, Line(words), ok=False)
+    value = {"destination": session.destination.uri, "job_id": session.job_id}
+    code = session.output.result({**value, "manifest": None, "message": words}, line(words), ok=False)
     step = NextStep("list all jobs, including committed ones", session.commands.line("jobs", "--committed"))
     if session.job_id is not None:
         step = NextStep("show the job's state", session.commands.line("show"))
@@ -282,38 +250,6 @@ def report_missing(session: Session, words: str) -> ExitCode:
     return code
 
 
-def _manifest_views(record: Manifest) -> Iterator[View]:
-    yield Facts(
-        [
-            ("job", record.job_id),
-            ("destination", record.destination),
-            ("committed", moment(record.committed)),
-            ("generation", record.generation),
-            ("mode", record.mode),
-            ("output", f"{amount(record.counts)} in {several(len(record.partitions), 'partition')}"),
-            ("replaced", f"{several(record.replaced.files, 'file')}, {size(record.replaced.bytes)}"),
-            ("receipt", record.uri),
-            *record.context.items(),
-        ]
-    )
-    named = list(record.partitions.items())
-    columns = (
-        Column("partition", whole=False),
-        Column("files", right=True),
-        Column("size", right=True),
-        Column("rows", right=True),
-        Column("columns", right=True, room=90),
-    )
-    yield Table(columns, [_partition_row(name, counts) for name, counts in named[:_SHOWN]])
-    if len(named) > _SHOWN:
-        yield Line(f"… and {len(named) - _SHOWN:,} more partitions; --json has them all", "dim")
-
-
-def _partition_row(partition: str, counts: Counts) -> list[object]:
-    columns = number(len(counts.columns)) if counts.columns is not None else ""
-    return [partition or "(root)", number(counts.files), size(counts.bytes), number(counts.rows), columns]
-
-
 def _file_line(entry: FileEntry) -> str:
     rows: Any = entry.rows if entry.rows is not None else "?"
-    return f"{entry.size:>14,} {rows:>12}  {entry.key}"
+    return plain(f"{entry.size:>14,} {rows:>12}  {entry.key}")

@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any
+from typing import Any, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -31,7 +31,7 @@ from rich.progress import (
 from rich.text import Text
 
 from airflow_s3commit._format import plain
-from airflow_s3commit.cli.report import Line, View
+from airflow_s3commit.cli.report import line
 from airflow_s3commit.exceptions import OutcomeUnknown, Refused, S3CommitError
 from airflow_s3commit.present import NextStep
 from airflow_s3commit.protocol.metadata.context import STEP_NOTE
@@ -56,20 +56,11 @@ class ExitCode(IntEnum):
 #: Code and meaning, as the help shows them.
 EXIT_CODES_HELP: tuple[tuple[str, str], ...] = (
     ("0", "Success; a check found no problems."),
-    (
-        "1",
-        "Findings: differences, failed checks, or nothing committed. Also if you answered no.",
-    ),
+    ("1", "Findings: differences, failed checks, or nothing committed. Also if you answered no."),
     ("2", "The command line is not valid."),
     ("3", "Refused by a rule of the protocol; the same command will be refused again."),
-    (
-        "4",
-        "Failed without effect: store unreachable, no permission, or aborted. Safe to repeat.",
-    ),
-    (
-        "5",
-        "Unknown outcome: it may have happened in part. Run the same command again.",
-    ),
+    ("4", "Failed without effect: store unreachable, no permission, or aborted. Safe to repeat."),
+    ("5", "Unknown outcome: it may have happened in part. Run the same command again."),
     ("70", "A bug in this program."),
     ("130", "Interrupted. Every command may be repeated."),
 )
@@ -82,10 +73,7 @@ def exit_code(error: S3CommitError) -> ExitCode:
     return ExitCode.REFUSED if isinstance(error, Refused) else ExitCode.DID_NOT_HAPPEN
 
 
-def outcome(error: S3CommitError) -> str:
-    """Return the outcome of an error for scripts, such as ``did_not_happen``."""
-    return exit_code(error).name.lower()
-
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -126,30 +114,18 @@ class Output:
         """Whether stdin is a terminal, so that a person can answer."""
         return sys.stdin is not None and sys.stdin.isatty()
 
-    @property
-    def shows_progress(self) -> bool:
-        """Whether a terminal shows progress."""
-        return not self.as_json and self.err.is_terminal
-
-    def result(self, value: Mapping[str, Any], *views: View, ok: bool = True) -> ExitCode:
-        """Write the result: ``value`` as JSON with ``--json``, else ``views``.
-
-        Args:
-            value: The result for scripts.
-            *views: The same result for people.
-            ok: Whether there are no findings.
-
-        Returns:
-            The exit code: `ExitCode.OK`, or `ExitCode.FINDINGS` unless ``ok``.
-
-        """
+    def result(self, value: Mapping[str, Any], *views: RenderableType, ok: bool = True) -> ExitCode:
+        """Write the result, ``value`` as JSON with ``--json``, else ``views``; return its exit code."""
         if self.as_json:
             self.raw(json.dumps(value, indent=2))
         else:
-            for view in views:
-                wraps = isinstance(view, Line) and not self._out.is_terminal
-                self._out.print(view.drawn(self._out.width), soft_wrap=wraps)
+            self.show(*views)
         return ExitCode.OK if ok else ExitCode.FINDINGS
+
+    def show(self, *views: RenderableType) -> None:
+        """Write a result for people; nothing with ``--json``."""
+        for view in () if self.as_json else views:
+            self._out.print(view, soft_wrap=isinstance(view, Text) and not self._out.is_terminal)
 
     def advise(self, steps: Iterable[NextStep], *, after_error: bool = False) -> None:
         """Write next steps, each command on one unbroken line to paste; nothing with ``--json``."""
@@ -159,7 +135,7 @@ class Output:
         for step in steps:
             console.print(Text.assemble((label, "bold"), plain(step.words)))
             if step.command is not None:
-                console.print(Text(f"        {plain(step.command)}", style="cyan"), soft_wrap=True)
+                console.print(line(f"        {step.command}", "cyan"), soft_wrap=True)
             label = "      "
 
     def stream(
@@ -169,22 +145,15 @@ class Output:
         items: Iterable[Any],
         as_value: Callable[[Any], Any],
         as_line: Callable[[Any], str],
-    ) -> None:
-        """Write a result with a list that may not fit in memory.
+    ) -> ExitCode:
+        """Write a result with a list that may not fit in memory: its items as lines, or all as JSON.
 
         JSON is written once the list is complete, so that an error does not leave half an object.
-
-        Args:
-            value: The result for scripts, without the list.
-            name: Name of the list in the result.
-            items: The list.
-            as_value: Returns the JSON value of an item.
-            as_line: Returns the line of an item, for people.
         """
         if not self.as_json:
             for item in items:
                 self.raw(plain(as_line(item)))
-            return
+            return ExitCode.OK
         head = json.dumps(dict(value), indent=2)[:-2]
         with SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, mode="w+", encoding="ascii") as spool:
             for n, item in enumerate(items):
@@ -194,6 +163,7 @@ class Output:
             while piece := spool.read(_PIECE_CHARACTERS):
                 click.echo(piece, nl=False)
         click.echo("\n  ]\n}")
+        return ExitCode.OK
 
     def raw(self, text: str) -> None:
         """Write a line to stdout unchanged."""
@@ -210,7 +180,7 @@ class Output:
     def note(self, text: str, style: str = "") -> None:
         """Write a message to stderr; nothing with ``--json``."""
         if not self.as_json:
-            self.err.print(Text(plain(text), style=style), soft_wrap=not self.err.is_terminal)
+            self.err.print(line(text, style), soft_wrap=not self.err.is_terminal)
 
     def failure(
         self,
@@ -219,17 +189,9 @@ class Output:
         steps: Sequence[NextStep] = (),
         error: BaseException | None = None,
     ) -> ExitCode:
-        """Write an error: its ``message``, its ``notes`` and the next steps.
+        """Write an error with its ``message``, its ``notes`` and the next steps; return its code.
 
-        Args:
-            value: The error for scripts.
-            code: The exit code.
-            steps: The next steps.
-            error: The exception, whose traceback is written with ``--debug``.
-
-        Returns:
-            ``code``.
-
+        With ``--debug`` the traceback of the exception is written too.
         """
         if self.debug and error is not None:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
@@ -237,12 +199,11 @@ class Output:
             error_value = {**value, "exit_code": int(code), "next": [step._asdict() for step in steps]}
             self.raw(json.dumps({"error": error_value}, indent=2))
             return code
-        self._message("error: ", value["message"], "bold red")
+        self.err.print(line(value["message"], "bold red", "error"), soft_wrap=True)
         names_job = not self.debug and str(value.get("job_id")) in value["message"]
         for note in value.get("notes", ()):
-            if names_job and note.startswith(STEP_NOTE):
-                continue
-            self._message("       ", note)
+            if not (names_job and note.startswith(STEP_NOTE)):
+                self.err.print(line(f"       {note}"), soft_wrap=True)
         self.advise(steps, after_error=True)
         return code
 
@@ -253,9 +214,7 @@ class Output:
             Declined: The answer is no.
 
         """
-        if yes or not self.is_interactive:
-            return
-        if not click.confirm(plain(question), err=True):
+        if not yes and self.is_interactive and not click.confirm(plain(question), err=True):
             raise Declined
 
     @contextmanager
@@ -267,50 +226,46 @@ class Output:
             total: Number of steps; None if unknown.
 
         """
-        if not self.shows_progress:
+        if self.as_json or not self.err.is_terminal:
             yield lambda _: None
             return
-        columns = (
-            (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-            if total is None
-            else (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        )
-        with Progress(*columns, console=self.err, transient=True) as progress:
-            task = progress.add_task(what, total=total)
-            yield lambda steps: progress.update(task, completed=steps)
+        with self._bar(what, total) as update:
+            yield lambda steps: update(completed=steps)
+
+    def reading(self, what: str, items: Iterable[T]) -> list[T]:
+        """Return items in a list, and show on a terminal how many were read so far."""
+        found = []
+        with self.working(what) as step:
+            for item in items:
+                found.append(item)
+                step(len(found))
+        return found
 
     @contextmanager
     def completing(self, what: str) -> Iterator[Callable[[Pace], None]]:
-        """Show the progress of completing uploads: a bar on a terminal, otherwise log lines.
-
-        Args:
-            what: Name of the activity.
-
-        """
-        if not self.shows_progress:
+        """Show the progress of completing uploads: a bar on a terminal, otherwise log lines."""
+        if self.as_json or not self.err.is_terminal:
             yield ProgressLog(log)
             return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[pace]}"),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=self.err, transient=True) as progress:
-            task = progress.add_task(what, total=None, pace="")
-            shown = -_REDRAW_SECONDS
+        shown = -_REDRAW_SECONDS
+        with self._bar(what, 0) as update:
 
             def show(pace: Pace) -> None:
                 nonlocal shown
                 if pace.seconds - shown >= _REDRAW_SECONDS or pace.files_done == pace.files_total:
                     shown = pace.seconds
-                    progress.update(task, completed=pace.files_done, total=pace.files_total, pace=pace.pace)
+                    update(completed=pace.files_done, total=pace.files_total, pace=pace.pace)
 
             yield show
 
-    def _message(self, label: str, text: object, style: str = "") -> None:
-        self.err.print(Text.assemble((label, style), plain(text)), soft_wrap=True)
+    @contextmanager
+    def _bar(self, what: str, total: int | None) -> Iterator[Callable[..., None]]:
+        """Show a bar, or a spinner where no total is known; yields a function that updates it."""
+        how_far = (SpinnerColumn(),) if total is None else (BarColumn(), MofNCompleteColumn())
+        words = TextColumn("{task.description}"), *how_far, TextColumn("{task.fields[pace]}")
+        with Progress(*words, TimeElapsedColumn(), console=self.err, transient=True) as progress:
+            task = progress.add_task(what, total=total, pace="")
+            yield lambda **values: progress.update(task, **values)
 
 
 class _Handler(logging.Handler):
@@ -325,9 +280,10 @@ class _Handler(logging.Handler):
         message = record.getMessage()
         if self._output.debug and record.exc_info:
             message += "\n" + logging.Formatter().formatException(record.exc_info)
-        lines = "\n".join(map(plain, message.splitlines()))
-        label = f"{record.levelname.lower()}: "
-        self._output.err.print(Text.assemble((label, "yellow"), lines), soft_wrap=True)
+        label, *lines = message.splitlines() or [""]
+        self._output.err.print(line(label, "yellow", record.levelname.lower()), soft_wrap=True)
+        for text in lines:
+            self._output.err.print(line(text), soft_wrap=True)
 
 
 @contextmanager
@@ -339,7 +295,7 @@ def logged_to(output: Output) -> Iterator[None]:
     logger, handler = logging.getLogger(_PACKAGE), _Handler(output)
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if output.debug else logging.WARNING)
+    logger.setLevel(handler.level)
     logger.propagate = False
     try:
         yield
@@ -351,6 +307,5 @@ def logged_to(output: Output) -> Iterator[None]:
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
-    terminal = stream.isatty()
-    width = None if terminal or os.environ.get("COLUMNS") else _WIDTH_WITHOUT_TERMINAL
+    width = None if stream.isatty() or os.environ.get("COLUMNS") else _WIDTH_WITHOUT_TERMINAL
     return Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)

@@ -1,18 +1,16 @@
-"""Lines, tables and facts that a command prints, and their layout on a terminal."""
+"""What a command prints for people: lines, facts, and tables of reports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
 
 from rich import box
-from rich.console import RenderableType
-from rich.table import Table as Grid
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
 from rich.text import Text
 
+from airflow_s3commit._columns import Column, facts
 from airflow_s3commit._format import plain
-from airflow_s3commit.present import Fact
 
 #: Colours of states and judgements.
 _STYLES = {
@@ -21,127 +19,82 @@ _STYLES = {
     "publishing": "yellow",
     "committed": "green",
     "aborted": "dim",
+    "no state": "red",
     "bad": "red",
 }
 
-
-class Line(NamedTuple):
-    """A line of text; control characters are escaped.
-
-    Attributes:
-        text: The text.
-        style: Style of the text, or of the label if there is one.
-        label: Text before it.
-
-    """
-
-    text: object
-    style: str = ""
-    label: str = ""
-
-    def drawn(self, _width: int) -> Text:
-        """Return the line for a terminal."""
-        if self.label:
-            return Text.assemble((self.label, self.style), plain(self.text), overflow="fold")
-        return Text(plain(self.text), style=self.style, overflow="fold")
+#: Lines with one label to show.
+_SHOWN = 20
 
 
-class Column(NamedTuple):
-    """A column of a table.
-
-    Attributes:
-        title: Heading.
-        right: Whether the cells are aligned to the right, as numbers.
-        room: Minimum width of the terminal, in characters, to show the column.
-        whole: Whether the cells are never folded.
-
-    """
-
-    title: str
-    right: bool = False
-    room: int = 0
-    whole: bool = True
+def line(text: object, style: str = "", label: str = "") -> Text:
+    """Return a line without control characters; with a label, the style is the label's."""
+    if label:
+        return Text.assemble((f"{label}: ", style), plain(text), overflow="fold")
+    return Text(plain(text), style=style, overflow="fold")
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table.
+BLANK = line("")
+DRY_RUN = line("dry run: nothing was changed", "yellow")
+NOT_APPLIED = line("dry run: nothing was changed; add --apply to do it", "yellow")
 
-    Attributes:
+
+def labelled(label: str, texts: Iterable[object], style: str = "red", total: int = 0) -> Iterator[Text]:
+    """Yield a line for each of the first texts, with one label, and how many more of a total there are."""
+    named = list(texts)
+    yield from (line(text, style, label) for text in named[:_SHOWN])
+    if (more := max(total, len(named)) - _SHOWN) > 0:
+        yield line(f"… and {more:,} more {label}; --json has up to {len(named):,}", "dim")
+
+
+def described(columns: Sequence[Column], report: object) -> Table:
+    """Return what a report says, one labelled value a line."""
+    return pairs(facts(columns, report))
+
+
+def pairs(values: Iterable[tuple[str, str] | tuple[str, str, str]]) -> Table:
+    """Return labels and values, one pair a line; a third text is the tone of the value."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for name, text, *tone in values:
+        if text:
+            grid.add_row(line(name), line(text, _STYLES.get("".join(tone), "")))
+    return grid
+
+
+class Rows:
+    """A table of reports, without the columns for which a terminal is too narrow.
+
+    Args:
         columns: The columns.
-        rows: The rows: text, numbers or `Line` values, or lists of them, one for each column.
+        reports: The reports.
         title: Heading of the table.
+        most: Maximum number of rows; the others are counted.
 
     """
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[object]]
-    title: str | None = None
+    def __init__(
+        self, columns: Iterable[Column], reports: Sequence[object], title: str = "", most: int | None = None
+    ) -> None:
+        self._columns, self._reports, self._title, self._most = columns, reports, title, most
 
-    def drawn(self, width: int) -> RenderableType:
-        """Return the table for a terminal, without the columns that it is too narrow for."""
-        grid = Grid(
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-            title=self.title,
-            title_justify="left",
-            title_style="bold",
-        )
-        shown = [n for n, column in enumerate(self.columns) if width >= column.room]
-        for column in (self.columns[n] for n in shown):
-            grid.add_column(
-                column.title,
-                justify="right" if column.right else "left",
-                no_wrap=column.whole,
-                overflow="fold",
-            )
-        for row in self.rows:
-            grid.add_row(*(_cell(row[n], width) for n in shown))
-        return grid
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the table, and a line if rows are left out."""
+        title = {"title": self._title or None, "title_justify": "left", "title_style": "bold"}
+        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **title)  # type: ignore[arg-type]
+        columns = [column for column in self._columns if options.max_width >= column.room]
+        for one in columns:
+            side = "right" if one.is_number else "left"
+            grid.add_column(one.title, justify=side, no_wrap=not one.folds, overflow="fold")  # type: ignore[arg-type]
+        for report in self._reports[: self._most]:
+            grid.add_row(*(_cell(column, report) for column in columns))
+        yield grid
+        if self._most is not None and (more := len(self._reports) - self._most) > 0:
+            yield line(f"… and {more:,} more; --json has them all", "dim")
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Labels and values, one pair per line; pairs without a value are left out."""
-
-    pairs: Sequence[tuple[str, object] | Fact]
-
-    def drawn(self, width: int) -> RenderableType:
-        """Return the facts for a terminal."""
-        grid = Grid.grid(padding=(0, 2))
-        grid.add_column(no_wrap=True, style="dim")
-        grid.add_column(overflow="fold")
-        for pair in self.pairs:
-            name, value = (pair.name, toned(pair)) if isinstance(pair, Fact) else pair
-            if value is not None and value != "":
-                grid.add_row(name, _cell(value, width))
-        return grid
-
-
-View: TypeAlias = Line | Table | Facts
-
-BLANK = Line("")
-DRY_RUN = Line("dry run: nothing was changed", "yellow")
-NOT_APPLIED = Line("dry run: nothing was changed; add --apply to do it", "yellow")
-
-
-def toned(fact: Fact) -> Line:
-    """Return a fact's text in the colour of its tone."""
-    return Line(fact.text, _STYLES.get(fact.tone, ""))
-
-
-def state_cell(state: str | None) -> Line:
-    """Return a job's state in its colour."""
-    return Line(state or "none", _STYLES.get(state or "", "red"))
-
-
-def labelled(label: str, texts: Iterable[str], style: str) -> Iterator[Line]:
-    """Yield a line for each text, with the same label."""
-    return (Line(text, style, f"{label}: ") for text in texts)
-
-
-def _cell(value: object, width: int) -> Text:
-    if isinstance(value, list):
-        return Text("\n", overflow="fold").join(line.drawn(width) for line in value)
-    return (value if isinstance(value, Line) else Line("" if value is None else value)).drawn(width)
+def _cell(column: Column, report: object) -> Text:
+    text = column.text(report)
+    style = _STYLES.get(text.partition(",")[0], "") if column.title == "state" else ""
+    return Text(text, style=style, overflow="fold")

@@ -15,8 +15,9 @@ import click
 from airflow_s3commit._format import several, size
 from airflow_s3commit.cli.command import Session, as_job_id, registry_option, store_command
 from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import Facts, Line
+from airflow_s3commit.cli.report import line
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
+from airflow_s3commit.present import amount
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
@@ -40,9 +41,7 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
 
 
 @store_command(
-    "setup",
-    summary="Set up a job, and print its id.",
-    examples="""
+    """
     s3commit setup s3://lake/flights/ --conflict-mode append
     export S3COMMIT_DESTINATION=s3://lake/flights/
     export S3COMMIT_JOB=$(s3commit setup --conflict-mode replace)
@@ -80,10 +79,10 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
 def setup(
     session: Session, *, new_id: str | None, name: str | None, registry: Destination | None, **options: Any
 ) -> ExitCode:
-    """Set up a job: one refresh of one destination. Prints only the job's id.
+    """Set up a job, and print its id.
 
-    Write its output with put, seal each stage, then commit or abort. --object-option sets options of the
-    objects that the job writes. May be repeated with --job-id.
+    A job is one refresh of one destination. Write its output with put, seal each stage, then commit or abort.
+    --object-option sets options of the objects that the job writes. May be repeated with --job-id.
     """
     root = session.staging_root
     if registry is not None:
@@ -107,9 +106,7 @@ def setup(
 
 
 @store_command(
-    "put",
-    summary="Upload a file, a directory or standard input to a job.",
-    examples="""
+    """
     s3commit put s3://lake/flights/ JOB part-0.parquet dt=2013-01-01/ --stage load --attempt 1
     s3commit put s3://lake/flights/ JOB out/ --stage load --attempt 1
     pg_dump … | s3commit put - dt=2013-01-01/dump.sql --stage load --attempt 1
@@ -124,11 +121,11 @@ def setup(
 def put(
     session: Session, *, source: str, target: str, content_type: str, stage: str, attempt: str
 ) -> ExitCode:
-    """Upload files that stay pending, and so invisible, until the job's commit.
+    """Upload a file, a directory or standard input to a job.
 
-    SOURCE is a file, a directory with all files below it, or - for standard input. TARGET is a path below
-    the destination; it is a directory if it ends with a slash or SOURCE is a directory. The job's id is
-    added to each file's name.
+    The files stay pending, and so invisible, until the job's commit. SOURCE is a file, a directory with all
+    files below it, or - for standard input. TARGET is a path below the destination; it is a directory if it
+    ends with a slash or SOURCE is a directory. The job's id is added to each file's name.
 
     Files are streamed in parts, so memory is bounded. If the command fails, it leaves nothing pending. It may
     be repeated: a put to the same TARGET in the same attempt replaces the earlier one. Several may run at
@@ -139,7 +136,7 @@ def put(
         check_directories(f"{target}/" if source != "-" and Path(source).is_dir() else target, "TARGET")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    job, task = session.job(), _task(target if source == "-" or Path(source).is_dir() else files[0][1])
+    job, task = session.job, _task(target if source == "-" or Path(source).is_dir() else files[0][1])
     if job.stage_seal(stage, attempt) is not None:
         raise JobClosed(f"stage {stage}-{attempt} of job {session.job_id} is sealed: use another --attempt")
     earlier = committed_attempts(session.context, stage, attempt, task)
@@ -161,14 +158,12 @@ def put(
         job.abort_attempt(stage, attempt, task, before.attempt)
     return session.output.result(
         {"result": "pending", **written.to_dict()},
-        Line(f"{several(written.files, 'file')}, {size(written.bytes)} pending in stage {stage}-{attempt}"),
+        line(f"{several(written.files, 'file')}, {size(written.bytes)} pending in stage {stage}-{attempt}"),
     )
 
 
 @store_command(
-    "seal",
-    summary="Seal a stage, with what was put to it.",
-    examples="""
+    """
     s3commit seal s3://lake/flights/ JOB --stage load --attempt 1
     s3commit seal s3://lake/flights/ JOB --stage load --attempt 1 --empty
     """,
@@ -178,11 +173,11 @@ def put(
 @click.option("--empty", is_flag=True, help="Seal the stage even if nothing was put to it.")
 @_of_stage
 def seal(session: Session, *, empty: bool, stage: str, attempt: str) -> ExitCode:
-    """Seal a stage attempt with all that was put to it; later output of this attempt does not count.
+    """Seal a stage, with what was put to it.
 
-    Run it after the last put has ended. May be repeated.
+    Later output of this attempt does not count. Run it after the last put has ended. May be repeated.
     """
-    job = session.job()
+    job = session.job
     tasks = committed_attempts(session.context, stage, attempt)
     if not tasks and not empty:
         raise InvalidOption(
@@ -191,16 +186,10 @@ def seal(session: Session, *, empty: bool, stage: str, attempt: str) -> ExitCode
         )
     with session.output.working("sealing"):
         sealed = job.seal_stage(stage, attempt, tasks)
-    counts = sealed.counts
+    where = several(len(sealed.partitions), "partition")
+    words = f"sealed stage {stage}-{attempt}: {amount(sealed.counts)} in {where}"
     return session.output.result(
-        {"result": "sealed", "job_id": session.job_id, **sealed.to_dict()},
-        Line(f"sealed stage {stage}-{attempt}"),
-        Facts(
-            [
-                ("files", f"{several(counts.files, 'file')}, {size(counts.bytes)}"),
-                ("partitions", several(len(sealed.partitions), "partition")),
-            ]
-        ),
+        {"result": "sealed", "job_id": session.job_id, **sealed.to_dict()}, line(words)
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
@@ -57,43 +56,29 @@ class Connection:
             click.UsageError: The endpoint is not a URL, or contains a user name or password.
 
         """
-        endpoint = values.pop("endpoint_url")
         verify_ssl, bundle = values.pop("verify_ssl"), values.pop("ca_bundle")
-        patience = values.pop("patience")
-        object_options = as_object_options(values.pop("object_options"))
+        patience, object_options = values.pop("patience"), as_object_options(values.pop("object_options"))
         if not verify_ssl and bundle is not None:
             raise click.UsageError("use only one of --no-verify-ssl and --ca-bundle")
+        address = {name: values.pop(name) for name in ("endpoint_url", "region", "profile", "path_style")}
         try:
-            config = S3Config(
-                endpoint_url=endpoint,
-                region=values.pop("region"),
-                profile=values.pop("profile"),
-                verify=False if not verify_ssl else bundle,
-                path_style=values.pop("path_style"),
-            )
+            return cls(S3Config(**address, verify=bundle if verify_ssl else False), patience, object_options)
         except StoreUnsuitable as error:
             raise click.BadParameter(str(error), param_hint="--endpoint-url") from error
-        return cls(config, patience, object_options)
 
     def arguments(self) -> list[str]:
         """Return the options with which another command connects to the same store."""
         config = self.config
-        words: list[str] = []
-        for name, value in (
-            ("--endpoint-url", config.endpoint_url),
-            ("--region", config.region),
-            ("--profile", config.profile),
-            ("--ca-bundle", config.verify if isinstance(config.verify, str) else None),
-        ):
-            if value is not None:
-                words += [name, value]
+        bundle = config.verify if isinstance(config.verify, str) else None
+        named = {"--endpoint-url": config.endpoint_url, "--region": config.region}
+        named |= {"--profile": config.profile, "--ca-bundle": bundle}
+        words = [word for name, value in named.items() if value is not None for word in (name, value)]
         if config.verify is False:
             words.append("--no-verify-ssl")
         if config.path_style is not None:
             words.append("--path-style" if config.path_style else "--virtual-hosted")
-        for text in object_option_texts(self.object_options):
-            words += ["--object-option", text]
-        return words
+        options = object_option_texts(self.object_options)
+        return [*words, *(word for text in options for word in ("--object-option", text))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,55 +115,50 @@ def open_store(connection: Connection) -> ObjectStore:
     return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
 
 
+#: Names, help and settings of the options.
+_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (
+        "--endpoint-url",
+        "The store's address. Default: AWS_ENDPOINT_URL_S3, the profile, or AWS.",
+        {"metavar": "URL"},
+    ),
+    ("--region", "The bucket's region. Default: AWS_DEFAULT_REGION or the profile.", {}),
+    ("--profile", "A profile of the AWS configuration files. Default: AWS_PROFILE.", {}),
+    (
+        "--path-style/--virtual-hosted",
+        "Address keys as endpoint/bucket/key or bucket.endpoint/key. Default: the latter on AWS.",
+        {"default": None},
+    ),
+    (
+        "--verify-ssl/--no-verify-ssl",
+        "Whether to verify the store's certificate. Default: yes.",
+        {"default": True},
+    ),
+    (
+        "--ca-bundle",
+        "A file with the certificate authorities to trust.",
+        {"type": click.Path(exists=True, dir_okay=False)},
+    ),
+    (
+        "--patience",
+        "How long to retry a failed request.",
+        {"type": float, "default": DEFAULT_PATIENCE, "show_default": True, "metavar": "SECONDS"},
+    ),
+    (
+        "--object-option object_options",
+        "Option of the objects that this command writes, unless the job has options: sse=aws:kms, "
+        "sse_kms_key_id=…, acl=…; for doctor also storage_class=…, tags.NAME=…, headers.NAME=….",
+        {"multiple": True, "metavar": "NAME=VALUE"},
+    ),
+)
+
+
 def options() -> list[click.Option]:
     """Return the options that `Connection.taken_from` reads."""
     return [
-        _option(
-            "--endpoint-url",
-            metavar="URL",
-            help="The store's address. Default: AWS_ENDPOINT_URL_S3, the profile, or AWS.",
-        ),
-        _option("--region", help="The bucket's region. Default: AWS_DEFAULT_REGION or the profile."),
-        _option("--profile", help="A profile of the AWS configuration files. Default: AWS_PROFILE."),
-        _option(
-            "--path-style/--virtual-hosted",
-            "path_style",
-            default=None,
-            help="Address keys as endpoint/bucket/key or bucket.endpoint/key. Default: the latter on AWS.",
-        ),
-        _option(
-            "--verify-ssl/--no-verify-ssl",
-            "verify_ssl",
-            default=True,
-            help="Whether to verify the store's certificate. Default: yes.",
-        ),
-        _option(
-            "--ca-bundle",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            callback=lambda _ctx, _param, path: str(path) if path is not None else None,
-            help="A file with the certificate authorities to trust.",
-        ),
-        _option(
-            "--patience",
-            type=float,
-            default=DEFAULT_PATIENCE,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to retry a failed request.",
-        ),
-        _option(
-            "--object-option",
-            "object_options",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="Option of the objects that this command writes, unless the job has options: sse=aws:kms, "
-            "sse_kms_key_id=…, acl=…; for doctor also storage_class=…, tags.NAME=…, headers.NAME=….",
-        ),
+        SectionedOption(names.split(), section="Store", help=says, **settings)
+        for names, says, settings in _OPTIONS
     ]
-
-
-def _option(*names: str, **settings: Any) -> click.Option:
-    return SectionedOption(names, section="Store", **settings)
 
 
 def as_object_options(texts: Iterable[str]) -> ObjectOptions:
@@ -191,10 +171,8 @@ def as_object_options(texts: Iterable[str]) -> ObjectOptions:
             group, dot, entry = name.partition(".")
             if dot:
                 groups.setdefault(group, {})[entry] = value
-            elif name == "sse_bucket_key":
-                fields[name] = FLAGS.get(value.lower(), value)
             else:
-                fields[name] = value
+                fields[name] = FLAGS.get(value.lower(), value) if name == "sse_bucket_key" else value
         return ObjectOptions.from_dict(fields | groups)
     except S3CommitError as error:
         raise click.BadParameter(str(error), param_hint="--object-option") from error

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 
 import click
+from rich.console import RenderableType
+from rich.text import Text
 
-from airflow_s3commit._format import age, number, several, size
-from airflow_s3commit.cli.command import Session, as_duration, registry_option, store_command
+from airflow_s3commit._format import age, several, size
+from airflow_s3commit.cli.command import Session, apply_option, as_duration, registry_option, store_command
 from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import BLANK, NOT_APPLIED, Column, Line, Table, View, labelled, state_cell
+from airflow_s3commit.cli.report import BLANK, NOT_APPLIED, Rows, labelled, line
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import cost_per_month
 from airflow_s3commit.protocol.metadata.registry import Registered
 from airflow_s3commit.protocol.metadata.removal import forget_destination
 from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
-from airflow_s3commit.protocol.sweep.plan import LeftAlone, SweepPlan
+from airflow_s3commit.protocol.sweep.plan import SweepPlan
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from airflow_s3commit.protocol.sweep.registered import plan_registered
 
-#: Maximum number of uploads to show.
+#: Maximum number of items to show.
 _SHOWN = 40
 
 
 @store_command(
-    "sweep",
-    summary="Remove leftovers of dead jobs. A dry run by default.",
-    examples="""
+    """
     s3commit sweep s3://lake/flights/ --older-than 7d              preview the removals
     s3commit sweep s3://lake/flights/ --older-than 7d --apply      remove the leftovers
     s3commit sweep s3://lake/flights/ --older-than 7d --apply --json   from a scheduled script
@@ -45,139 +45,96 @@ _SHOWN = 40
     required=True,
     help="Treat a job as dead after this time without activity: 7d, 36h. Longer than any job takes.",
 )
-@click.option(
-    "--apply", "apply", is_flag=True, help="Remove the leftovers; without this option it is a dry run."
-)
+@apply_option("Remove the leftovers")
 def sweep(session: Session, *, older_than: float, apply: bool) -> ExitCode:
-    """Remove leftovers of dead jobs at a destination: pending uploads, published files and records.
+    """Remove leftovers of dead jobs. A dry run by default.
 
-    Aborts jobs that have not ended, also one whose commit was interrupted, and finishes what is left to clean
-    up of those that have. Also deletes files that commits replaced, after the time that their jobs' option
-    retain says; --older-than does not apply to these files. This is a dry run unless --apply is given. Exit
-    code 1 if a removal failed.
+    Leftovers are pending uploads, published files and records. Aborts jobs that have not ended, also one
+    whose commit was interrupted, and finishes what is left to clean up of those that have. Also deletes files
+    that commits replaced, after the time that their jobs' option retain says; --older-than does not apply to
+    these files. Exit code 1 if a removal failed.
 
     With --registry each destination is swept by its own records; the registry only says where to look.
     Entries of empty destinations are removed from it.
     """
     if session.registry is not None:
         return _sweep_registry(session, older_than=older_than, apply=apply)
-    with session.output.working("finding dead jobs and orphans"):
+    output = session.output
+    with output.working("finding dead jobs and orphans"):
         roots = [] if session.staging_root is None else [session.staging_root]
         plan = plan_sweep(session.store, session.destination, older_than=older_than, staging_roots=roots)
     if not apply or plan.is_empty:
+        dry_run = [] if apply or plan.is_empty else [NOT_APPLIED]
         report = SweepReport(plan=plan, dry_run=not apply)
-        views = _plan_views(session, plan, dry_run=not apply and not plan.is_empty)
-        return session.output.result(report.to_dict(), *views)
-    if not session.output.as_json:
-        session.output.result({}, *_plan_views(session, plan, dry_run=False))
-    session.output.confirm(
-        f"End {several(len(plan.jobs), 'job')} and discard {several(plan.pending, 'upload')}"
-        f"{_and_delete(plan)}?",
-        yes=session.yes,
-    )
+        return output.result(report.to_dict(), *dry_run, *_plan_views(plan))
+    output.show(*_plan_views(plan))
+    output.confirm(f"{_question([plan])}?", yes=session.yes)
     report = _applied(session, plan)
-    return session.output.result(report.to_dict(), *_report_views(report), ok=not report.failures)
-
-
-@dataclass
-class _Registered:
-    """What a sweep finds at the destinations of a registry.
-
-    Attributes:
-        plans: The plans, each with the session of its destination.
-        gone: The entries of empty destinations.
-        failures: Why a destination could not be read or swept, by its URI.
-
-    """
-
-    plans: list[tuple[Session, SweepPlan]] = field(default_factory=list)
-    gone: list[Registered] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def due(self) -> list[tuple[Session, SweepPlan]]:
-        """The plans that are not empty."""
-        return [(one, plan) for one, plan in self.plans if not plan.is_empty]
+    return output.result(report.to_dict(), *_report_views(report), ok=not report.failures)
 
 
 def _sweep_registry(session: Session, *, older_than: float, apply: bool) -> ExitCode:
     """Plan all sweeps, show them, ask once, and apply them; a failure does not stop the others."""
-    found = _planned(session, older_than)
-    uploads, stored = (sum(getattr(plan, what) for _, plan in found.due) for what in ("pending", "bytes"))
-    nothing = not (found.due or found.gone)
-    views: list[View] = [NOT_APPLIED] if not apply and not nothing else []
-    for one, plan in found.due:
-        views += [Line(plan.destination, "bold"), *_plan_views(one, plan, dry_run=False), BLANK]
-    views += labelled("nothing is left of", (entry.record.destination for entry in found.gone), "dim")
-    views.append(
-        Line(
-            f"{several(len(found.due), 'destination')} of {len(found.plans):,} to sweep:"
-            f" {several(uploads, 'upload')}, {size(stored)}, {cost_per_month(stored)} per month"
-        )
-    )
-    reports = [SweepReport(plan=plan, dry_run=True) for _, plan in found.plans]
+    output = session.output
+    sweeps = plan_registered(session.registered(), lambda _: session.store, older_than=older_than)
+    found = output.reading("finding dead jobs and orphans", sweeps)
+    for one in found:
+        if one.is_left:
+            output.note(f"left alone: {one.uri} has no records of jobs")
+    failures = {one.uri: str(one.error) for one in found if one.error is not None}
+    plans = [one.plan[1] for one in found if one.plan is not None]
+    gone = [one.entry for one in found if one.gone]
+    due = [plan for plan in plans if not plan.is_empty]
+    views = list(_registry_views(plans, due, gone))
+    reports = [SweepReport(plan=plan, dry_run=True) for plan in plans]
     forgotten: list[str] = []
-    if apply and not nothing:
-        if not session.output.as_json:
-            session.output.result({}, *views)
-        jobs, gone = sum(len(plan.jobs) for _, plan in found.due), several(len(found.gone), "destination")
-        session.output.confirm(
-            f"End {several(jobs, 'job')} and discard {several(uploads, 'upload')} at"
-            f" {several(len(found.due), 'destination')}, and remove {gone} from the registry?",
-            yes=session.yes,
-        )
-        reports, forgotten = _applied_all(session, found)
-        views = [
-            view
-            for report in reports
-            for view in (Line(report.plan.destination, "bold"), *_report_views(report))
-        ]
+    if apply and (due or gone):
+        output.show(*views)
+        places = f"{several(len(due), 'destination')}, and remove {several(len(gone), 'destination')}"
+        output.confirm(f"{_question(due)} at {places} from the registry?", yes=session.yes)
+        views, reports = [], []
+        for plan in due:
+            with _noted(failures, plan.destination):
+                reports.append(_applied(session, plan))
+                views += [line(plan.destination, "bold"), *_report_views(reports[-1])]
+        for entry in gone:
+            with _noted(failures, entry.record.destination):
+                if forget_destination(session.store, session.destination.bucket, entry.key, entry.etag):
+                    forgotten.append(entry.record.destination)
+    elif due or gone:
+        views.insert(0, NOT_APPLIED)
     value = {
         "registry": session.destination.uri,
         "sweeps": [report.to_dict() for report in reports],
-        "gone": [entry.record.destination for entry in found.gone],
+        "gone": [entry.record.destination for entry in gone],
         "forgotten": forgotten,
-        "failures": [{"destination": uri, "message": message} for uri, message in found.failures.items()],
+        "failures": [{"destination": uri, "message": message} for uri, message in failures.items()],
     }
-    views += labelled("FAILED", (f"{uri}: {message}" for uri, message in found.failures.items()), "red")
-    ok = not found.failures and not any(report.failures for report in reports)
-    return session.output.result(value, *views, ok=ok)
+    views += labelled("FAILED", (f"{uri}: {message}" for uri, message in failures.items()))
+    ok = not failures and not any(report.failures for report in reports)
+    return output.result(value, *views, ok=ok)
 
 
-def _planned(session: Session, older_than: float) -> _Registered:
-    """Plan the sweep of each destination."""
-    found = _Registered()
-    sweeps = plan_registered(session.registered(), lambda _: session.store, older_than=older_than)
-    with session.output.working("finding dead jobs and orphans") as step:
-        for number, one in enumerate(sweeps, start=1):
-            uri = one.entry.record.destination
-            if one.error is not None:
-                found.failures[uri] = str(one.error)
-            elif one.plan is not None:
-                found.plans.append((session.at(one.entry.record), one.plan[1]))
-            elif one.gone:
-                found.gone.append(one.entry)
-            else:
-                session.output.note(f"left alone: {uri} has no records of jobs")
-            step(number)
-    return found
+@contextmanager
+def _noted(failures: dict[str, str], uri: str) -> Iterator[None]:
+    """Note an error of the block as a destination's failure."""
+    try:
+        yield
+    except S3CommitError as error:
+        failures[uri] = str(error)
 
 
-def _applied_all(session: Session, found: _Registered) -> tuple[list[SweepReport], list[str]]:
-    """Apply the plans and remove the entries; return the reports and the URIs of removed entries."""
-    reports, forgotten = [], []
-    for one, plan in found.due:
-        try:
-            reports.append(_applied(one, plan))
-        except S3CommitError as error:
-            found.failures[plan.destination] = str(error)
-    for entry in found.gone:
-        try:
-            if forget_destination(session.store, session.destination.bucket, entry.key, entry.etag):
-                forgotten.append(entry.record.destination)
-        except S3CommitError as error:
-            found.failures[entry.record.destination] = str(error)
-    return reports, forgotten
+def _registry_views(
+    plans: list[SweepPlan], due: list[SweepPlan], gone: list[Registered]
+) -> Iterator[RenderableType]:
+    for plan in due:
+        yield from (line(plan.destination, "bold"), *_plan_views(plan), BLANK)
+    yield from labelled("nothing is left of", (entry.record.destination for entry in gone), "dim")
+    uploads, stored = sum(plan.pending for plan in due), sum(plan.bytes for plan in due)
+    yield line(
+        f"{several(len(due), 'destination')} of {len(plans):,} to sweep:"
+        f" {several(uploads, 'upload')}, {size(stored)}, {cost_per_month(stored)} per month"
+    )
 
 
 def _applied(session: Session, plan: SweepPlan) -> SweepReport:
@@ -185,86 +142,35 @@ def _applied(session: Session, plan: SweepPlan) -> SweepReport:
         return apply_sweep(session.store, plan)
 
 
-def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator[View]:
-    if dry_run:
-        yield NOT_APPLIED
-    if plan.jobs:
-        columns = (
-            Column("job"),
-            Column("action"),
-            Column("inactive", right=True),
-            Column("uploads", right=True),
-            Column("size", right=True),
-            Column("state", room=95),
-        )
-        rows = [
-            [
-                job.job_id,
-                job.action,
-                age(job.silent),
-                number(job.uploads),
-                size(job.bytes),
-                state_cell(job.state),
-            ]
-            for job in plan.jobs
-        ]
-        yield Table(columns, rows, "Dead jobs")
+def _plan_views(plan: SweepPlan) -> Iterator[RenderableType]:
+    if plan.is_empty:
+        yield line(f"nothing to sweep at {plan.destination}", "green")
+    else:
+        yield Rows(plan.columns, plan.items, most=_SHOWN)
         yield BLANK
-    if plan.uploads:
-        yield Table(
-            (Column("path", whole=False), Column("size", right=True), Column("age", right=True)),
-            [
-                [session.destination.relative(upload.key), size(upload.bytes), age(upload.age)]
-                for upload in plan.uploads[:_SHOWN]
-            ],
-            "Uploads that no job claims",
-        )
-        if len(plan.uploads) > _SHOWN:
-            yield Line(f"… and {len(plan.uploads) - _SHOWN:,} more; --json has them all", "dim")
-    if plan.replaced:
-        yield Table(
-            (
-                Column("replaced by generation", right=True),
-                Column("files", right=True),
-                Column("size", right=True),
-                Column("age", right=True),
-                Column("retained for", right=True),
-            ),
-            [
-                [one.generation, number(one.files), size(one.bytes), age(one.age), age(one.retain)]
-                for one in plan.replaced
-            ],
-            "Replaced files",
-        )
-    if not plan.is_empty:
-        yield BLANK
-        yield Line(
+        yield line(
             f"total: {several(plan.pending, 'upload')}, {size(plan.bytes)}, {cost_per_month(plan.bytes)}"
             f" per month; the oldest is {age(plan.oldest)} old"
         )
-    else:
-        yield Line(f"nothing to sweep at {plan.destination}", "green")
-    yield from _list("left alone", plan.left, "dim")
+    yield from labelled("left alone", plan.left, "dim")
 
 
-def _report_views(report: SweepReport) -> Iterator[View]:
+def _report_views(report: SweepReport) -> Iterator[Text]:
     with_jobs = sum(job.uploads for job in report.jobs)
     taken = sum(job.objects for job in report.jobs)
     replaced = f", {several(report.replaced, 'replaced file')} deleted" if report.replaced else ""
-    yield Line(
+    yield line(
         f"swept: {several(len(report.jobs), 'job')} ended ({several(with_jobs, 'upload')},"
         f" {several(taken, 'object')} taken back),"
         f" {several(report.uploads, 'orphan')} discarded ({size(report.bytes)}){replaced}",
         "green",
     )
-    yield from _list("skipped", report.skipped, "yellow")
-    yield from _list("FAILED", report.failures, "red")
+    yield from labelled("skipped", report.skipped, "yellow")
+    yield from labelled("FAILED", report.failures)
 
 
-def _and_delete(plan: SweepPlan) -> str:
-    files = sum(one.files for one in plan.replaced)
-    return f", and delete {several(files, 'replaced file')}" if plan.replaced else ""
-
-
-def _list(label: str, things: list[LeftAlone], style: str) -> Iterator[Line]:
-    return labelled(label, (f"{thing.what}: {thing.reason}" for thing in things), style)
+def _question(plans: list[SweepPlan]) -> str:
+    jobs, uploads = sum(len(plan.jobs) for plan in plans), sum(plan.pending for plan in plans)
+    files = sum(one.files for plan in plans for one in plan.replaced)
+    deleted = f", and delete {several(files, 'replaced file')}" if files else ""
+    return f"End {several(jobs, 'job')} and discard {several(uploads, 'upload')}{deleted}"

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from airflow_s3commit._columns import text_table
 from airflow_s3commit.airflow_version import AirflowFailException, wait_for_answer
-from airflow_s3commit.operators.base import failures_are_noted, job_reference, log_table
+from airflow_s3commit.operators.base import failures_are_noted, job_reference
 from airflow_s3commit.operators.seal import SealingOperator
 
 if TYPE_CHECKING:
@@ -151,10 +152,9 @@ class S3CommitAuditOperator(SealingOperator):
 
 
 def _table(report: AuditReport) -> str:
-    rows = [
-        ("passed" if one.passed else "FAILED", one.check, one.expected, one.found) for one in report.checks
-    ]
-    return log_table(("verdict", "check", "expected", "found"), rows, most=500)
+    from airflow_s3commit.protocol.inspect.audit import AuditCheck  # noqa: PLC0415 - keeps DAG parsing light
+
+    return text_table(AuditCheck.columns, report.checks, most=500)
 
 
 def ask_for_approval(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_s3commit._format import number, plain
+from airflow_s3commit._format import plain
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowSkipException
 from airflow_s3commit.exceptions import JobFailed, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
@@ -182,40 +182,3 @@ def totals(counts: Counts) -> str:
     """
     rows = "an unknown number of" if counts.rows is None else counts.rows
     return f"{counts.files} files, {rows} rows, {counts.bytes} bytes"
-
-
-def log_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, most: int = 50) -> str:
-    """Return rows as text in aligned columns, with numbers aligned right.
-
-    :param titles: Titles of the columns.
-    :param rows: The rows, each with a value for every title. Control characters in texts are escaped,
-        because others choose keys and reasons.
-    :param most: Maximum number of rows to show; the others are only counted.
-    """
-    taken = [list(row) for row in rows]
-    lines = [list(titles), *([_text(value) for value in row] for row in taken[:most])]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
-    right = [
-        bool(taken) and all(isinstance(row[column], int | float) or row[column] is None for row in taken)
-        for column in range(len(titles))
-    ]
-    lines.insert(1, ["-" * width for width in widths])
-    aligned = (
-        "  ".join(
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in lines
-    )
-    rest = [f"… and {len(taken) - most:,} more"] if len(taken) > most else []
-    return "\n".join([*aligned, *rest])
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return number(value)
-    if isinstance(value, float):
-        return f"{value:,.6g}"
-    return plain(value)

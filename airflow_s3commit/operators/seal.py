@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from airflow.sdk import BaseOperator
 
+from airflow_s3commit._columns import Column, text_table
 from airflow_s3commit.airflow_version import AirflowFailException, AirflowSkipException
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import (
     NO_OUTPUT,
     CommitStepOperator,
     failures_are_noted,
-    log_table,
     pulled,
     states_of,
     totals,
@@ -225,7 +225,8 @@ class S3CommitResolveConflictsOperator(SealingOperator):
             len(preview.partitions),
         )
         if preview.partitions:
-            named = log_table(("partition",), ([name or "(the root)"] for name in preview.partitions))
+            column = Column("partition", "", lambda name: name or "(the root)")
+            named = text_table([column], preview.partitions)
             self.log.info("These would lose files:\n%s", named)
         if not sealed.counts.files and self.on_empty != "remove":
             self._check_empty(context, job, preview.objects)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_s3commit._columns import text_table
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry, count_sweep, gauge_pending
-from airflow_s3commit.operators.base import S3CommitBaseOperator, log_table, refusals_are_final
+from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
 from airflow_s3commit.params import moment_of
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, is_pattern
 from airflow_s3commit.settings import DEFAULT_SWEEP_AGE, REGISTRY, REGISTRY_CONNECTION
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.sweep.plan import SweepPlan
     from airflow_s3commit.store.base import ObjectStore
     from airflow_s3commit.xcom import JsonObject
-
-_HOUR = 3600.0
 
 
 class S3CommitSweepOperator(S3CommitBaseOperator):
@@ -219,11 +218,9 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
     def _log(self, report: SweepReport) -> None:
         plan = report.plan
-        rows = list(_rows(plan))
-        if not rows:
+        if plan.is_empty:
             self.log.info("Nothing to sweep at %s", plan.destination)
         else:
-            titles = ("what", "action", "silent h", "uploads", "bytes", "why")
             self.log.info(
                 "%s at %s: %d uploads, %d bytes, about $%.2f a month\n%s",
                 "A dry run would sweep" if report.dry_run else "Swept",
@@ -231,7 +228,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                 plan.pending,
                 plan.bytes,
                 plan.monthly_cost,
-                log_table(titles, rows),
+                text_table(plan.columns, plan.items),
             )
         for left in plan.left:
             self.log.info("Left alone: %s: %s", left.what, left.reason)
@@ -239,17 +236,6 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             self.log.info("Skipped: %s: %s", skipped.what, skipped.reason)
         for failed in report.failures:
             self.log.error("Failed: %s: %s", failed.what, failed.reason)
-
-
-def _rows(plan: SweepPlan) -> Iterator[tuple[object, ...]]:
-    for job in plan.jobs:
-        silent = round(job.silent / _HOUR, 1)
-        yield f"job {job.job_id}", job.action, silent, job.uploads, job.bytes, job.reason
-    for upload in plan.uploads:
-        yield upload.key, "discard", round(upload.age / _HOUR, 1), 1, upload.bytes, upload.reason
-    for files in plan.replaced:
-        what = f"{files.files} files that generation {files.generation} replaced"
-        yield what, "delete", round(files.age / _HOUR, 1), 0, files.bytes, files.reason
 
 
 def _totals(report: SweepReport) -> JsonObject:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from airflow_s3commit._clock import Clock, SystemClock
+from airflow_s3commit._columns import Column
+from airflow_s3commit._format import number, shortened
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
@@ -32,6 +34,15 @@ class RollbackReport(Plain, Struct, frozen=True, kw_only=True):
         retain: How long they stay in place.
 
     """
+
+    columns = (
+        Column("generation", "newest"),
+        Column("back to", "to"),
+        Column("partitions", "partitions", lambda names: shortened([name or "." for name in names])),
+        Column("files that come back", "restored", number),
+        Column("files that leave", "removed", number),
+        Column("retained for", "retain", lambda time: time if time != "0s" else "no time: deleted at once"),
+    )
 
     destination: str
     to: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -14,8 +15,7 @@ import pytest
 
 import airflow_s3commit
 from airflow_s3commit import Job, S3Config, airflow_commands
-from airflow_s3commit.airflow_commands import COMMANDS, get_cli_commands
-from airflow_s3commit.cli.app import program
+from airflow_s3commit.airflow_commands import get_cli_commands
 from airflow_s3commit.cli.store_options import Connection
 from airflow_s3commit.exceptions import StoreRejected
 from airflow_s3commit.hooks import S3CommitHook
@@ -61,12 +61,16 @@ def test_airflows_configuration_is_read_in_one_module() -> None:
     assert sorted(readers) == ["airflow_version.py", "settings.py"]
 
 
-def test_airflows_command_line_has_every_command() -> None:
-    """Names and descriptions are the program's own."""
-    (group,) = get_cli_commands()
-    assert group.name == "s3commit"
-    assert {command.name: command.help for command in group.subcommands} == COMMANDS
-    assert {name: command.short_help for name, command in program.commands.items()} == COMMANDS
+def test_airflows_command_line_passes_all_words_on() -> None:
+    """Whatever follows ``airflow s3commit`` is the program's, but for a connection before it."""
+    (command,) = get_cli_commands()
+    parser = argparse.ArgumentParser()
+    for arg in command.args:
+        arg.add_to_parser(parser)
+    for words in (["jobs", FLIGHTS, "--json"], ["jobs", "--help"], []):
+        assert parser.parse_args(words).words == words
+        asked = parser.parse_args(["--aws-conn-id", "lake", *words])
+        assert (asked.aws_conn_id, asked.words) == ("lake", words)
 
 
 def test_airflow_defines_the_commands_without_loading_them() -> None:
@@ -85,11 +89,9 @@ def test_airflow_defines_the_commands_without_loading_them() -> None:
 class Asked:
     """The result of Airflow's parser for a command line."""
 
-    def __init__(self, subcommand: str, *words: str, aws_conn_id: str | None = None) -> None:
-        self.subcommand = subcommand
+    def __init__(self, command: str, *words: str, aws_conn_id: str | None = None) -> None:
         self.aws_conn_id = aws_conn_id
-        self.destination = FLIGHTS
-        self.words = list(words)
+        self.words = [command, FLIGHTS, *words]
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_s3commit import Destination, register_destination
 from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.operators import S3CommitSweepOperator, sweep
-from airflow_s3commit.operators.base import log_table
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from tests.airflow.runs import FLIGHTS, commit, pending, set_up, visible, write_stage
@@ -116,15 +115,7 @@ def test_the_log_is_a_table_of_what_was_found(store, context, dead, capsys) -> N
     sweeper().execute(context)
     logged = capsys.readouterr().out
     assert f"job {dead['job_id']}" in logged
-    assert "silent h" in logged
-
-
-def test_a_table_is_aligned_and_bounded() -> None:
-    """Numbers are right-aligned, control characters are shown, and long tables are cut."""
-    text = log_table(("key", "bytes"), [("a\nb", 5), ("c", 12_000)])
-    assert text.splitlines() == ["key      bytes", "------  ------", "a\\x0ab       5", "c       12,000"]
-    assert log_table(("n",), [(n,) for n in range(60)]).endswith("… and 10 more")
-    assert log_table(("n",), []) == "n\n-"
+    assert "silent" in logged
 
 
 def test_a_lost_destination_is_refused(store, context) -> None:

@@ -48,7 +48,7 @@ def test_a_missing_bucket_fails(store: MemoryStore, run: RunProgram) -> None:
     """Exit code 1 says that the doctor ran and found a problem."""
     result = run("doctor", "s3://nowhere/x/")
     assert result.exit_code == 1
-    assert "FAILED" in result.stdout
+    assert " failed: bucket: " in result.stdout
     assert "NOT fit for jobs" in result.stdout
 
 

@@ -20,7 +20,7 @@ def test_a_dry_run_shows_what_would_change(lake: Lake, run: RunProgram) -> None:
     before = lake.everything()
     result = run("rollback", lake.destination, "--to", "2", "--dry-run")
     assert result.exit_code == 0
-    for words in ("dry run: nothing was changed", "3, back to 2", "dt=1", "1 file, deleted at once"):
+    for words in ("dry run: nothing was changed", "back to", "dt=1", "deleted at once"):
         assert words in result.stdout
     assert lake.everything() == before
 
@@ -30,7 +30,7 @@ def test_a_rollback_restores_the_table(lake: Lake, run: RunProgram) -> None:
     filled(lake)
     result = run("rollback", lake.destination, "--to", "2", "--retain", "2d")
     assert result.exit_code == 0
-    assert "retained for 2d" in result.stdout
+    assert "retained for          2d" in result.stdout
     assert "rolled back to generation 2; the table is at generation 4 now" in result.stdout
     assert lake.data().keys() == {OLD, NEW}
     assert "rollback to 2" in run("log", lake.destination).stdout
@@ -78,7 +78,7 @@ def test_a_sweep_shows_and_deletes_replaced_files(lake: Lake, run: RunProgram) -
     assert "left alone: 1 file (3 B) that generation 3 replaced: retained for 7 d" in kept
     lake.store_clock.advance(8 * 86_400)
     shown = run("sweep", lake.destination, "--older-than", "9w").stdout
-    assert "Replaced files" in shown
+    assert "1 file that generation 3 replaced" in shown
     result = run("sweep", lake.destination, "--older-than", "9w", "--apply")
     assert (result.exit_code, "1 replaced file deleted" in result.stdout) == (0, True)
     assert lake.data().keys() == {NEW}

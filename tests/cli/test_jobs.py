@@ -178,7 +178,7 @@ def test_jobs_of_a_registry_are_listed_with_their_destinations(lake: Lake, run: 
         register_destination(lake.store, registry, destination)
     result = run("jobs", "--registry", registry)
     assert result.exit_code == 1
-    assert f"{lake.destination} " in result.stdout
+    assert f"{lake.destination}\n" in result.stdout
     assert OURS in result.stdout
     assert "1 job in progress at 2 destinations, 10 B pending" in result.stdout
     assert "NOT READ: s3://no-such-bucket/x/" in result.stdout
@@ -237,7 +237,7 @@ def test_a_long_list_is_cut_and_says_so(lake: Lake, run: RunProgram) -> None:
     short = run("pending", lake.destination)
     assert "stray-00" in short.stdout
     assert "stray-44" not in short.stdout
-    assert "5 newer uploads" in short.stdout
+    assert "… and 5 more" in short.stdout
     assert "stray-44" in run("pending", lake.destination, "--all").stdout
     assert len(plain_json(run("pending", lake.destination, "--json"))["uploads"]) == 45
 

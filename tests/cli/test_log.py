@@ -174,7 +174,7 @@ def test_the_last_manifest_is_shown(lake: Lake, run: RunProgram) -> None:
     lake.sealed(FILES).commit()
     result = run("manifest", lake.destination)
     assert result.exit_code == 0
-    for words in (OURS, "2 files, 10 B, 10 rows in 2 partitions", "1 file, 3 B", "dt=2"):
+    for words in (OURS, "2 files, 10 B, 10 rows", "1 file, 3 B", "dt=2"):
         assert words in result.stdout
     told = plain_json(run("manifest", lake.destination, "--json"))
     assert (told["job_id"], told["counts"]["files"], told["replaced"]["bytes"]) == (OURS, 2, 3)

@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
+from airflow_s3commit._columns import Column
+from airflow_s3commit._format import age, number, size
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     AuditFailed,
@@ -84,6 +86,17 @@ class HadoopJob:
 
     """
 
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("job", "job_id"),
+        Column("status", "status"),
+        Column("tasks", "pendingsets", number),
+        Column("uploads", "uploads", number),
+        Column("size", "bytes", size),
+        Column("gaps", "gaps", number),
+        Column("silent", "silent", age, room=100),
+        Column("directory", "prefix", room=150, folds=True),
+    )
+
     job_id: str
     prefix: str
     application_attempt: int = 0
@@ -110,6 +123,11 @@ class HadoopJob:
         """The missing task numbers as text: ``3, 7, …``."""
         shown = ", ".join(map(str, self.missing))
         return f"{shown}, …" if self.gaps > len(self.missing) else shown
+
+    @property
+    def status(self) -> Status:
+        """What it is, if it is not alive."""
+        return classify(self).status
 
 
 class Verdict(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from airflow_s3commit._columns import Column
 from airflow_s3commit._format import shortened
 from airflow_s3commit.exceptions import AuditFailed, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.model.codec import Count, Plain
@@ -93,6 +94,13 @@ class AuditCheck(Struct, frozen=True, kw_only=True):
         found: The value of the output, as text.
 
     """
+
+    columns = (
+        Column("verdict", "passed", lambda passed: "passed" if passed else "FAILED"),
+        Column("check", "check"),
+        Column("expected", "expected"),
+        Column("found", "found"),
+    )
 
     check: str
     passed: bool

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from airflow_s3commit._columns import Column
+from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import DestinationNotEmpty, NoSuchJob, Refused
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, summary_of
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
@@ -33,6 +35,17 @@ class StageDetails(Struct, frozen=True, kw_only=True):
         output: Totals of its output; None before it is sealed.
 
     """
+
+    columns = (
+        Column("stage", "stage", folds=True),
+        Column("attempt", "attempt"),
+        Column("sealed", "sealed"),
+        Column("counts", "counts"),
+        Column("tasks", "tasks", number),
+        Column("files", "output.files", number),
+        Column("size", "output.bytes", size),
+        Column("rows", "output.rows", number),
+    )
 
     stage: str
     attempt: str

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from airflow_s3commit._columns import Column
+from airflow_s3commit._format import age, number, size
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify, find_hadoop_job
 from airflow_s3commit.protocol.inspect.claims import claims_of_hadoop
@@ -67,6 +69,17 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
 
     """
 
+    columns = (
+        Column("job", "job_id"),
+        Column("state", "shown_state"),
+        Column("age", "age", age),
+        Column("files", "output.files", number),
+        Column("size", "output.bytes", size),
+        Column("mode", "mode", room=95),
+        Column("last activity", "silent", age, room=115),
+        Column("context", "context", room=150, folds=True),
+    )
+
     job_id: str
     destination: str | None
     staging: str | None
@@ -87,6 +100,20 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
         """Whether it is committed or aborted."""
         return self.state in ("committed", "aborted")
 
+    @property
+    def shown_state(self) -> str:
+        """How far it is, for people; of a job of Hadoop its status."""
+        if self.hadoop is not None:
+            return f"Hadoop job, {self.hadoop}"
+        rest = ", not finished" if self.has_ended and self.staging is not None else ""
+        return f"{self.state or 'no state'}{rest}"
+
+    @property
+    def mode(self) -> str | None:
+        """Its conflict mode; None if it is not known."""
+        known = self.options or self.manifest
+        return known.conflict_mode if known is not None else None
+
 
 class UploadSummary(Plain, Struct, frozen=True, kw_only=True):
     """One pending upload.
@@ -101,6 +128,13 @@ class UploadSummary(Plain, Struct, frozen=True, kw_only=True):
         bytes: Total bytes of the parts, which the store bills; None if ``parts`` is None.
 
     """
+
+    columns = (
+        Column("path", "key", folds=True),
+        Column("size", "bytes", size),
+        Column("age", "age", age),
+        Column("job", "job_id", room=118),
+    )
 
     key: str
     upload_id: str

@@ -8,10 +8,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
+from airflow_s3commit._columns import Column, some
+from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
@@ -54,6 +56,11 @@ class Changed(Struct, frozen=True, kw_only=True):
     expected_etag: str
     etag: str
 
+    def __str__(self) -> str:
+        """Return it in words."""
+        before = f"{size(self.expected_size)}, {self.expected_etag}"
+        return f"{self.key}: {size(self.size)}, ETag {self.etag}; was {before}"
+
 
 class Difference(NamedTuple):
     """A committed file that is not as it was committed.
@@ -86,6 +93,15 @@ class FileDifferences(Plain, Struct, kw_only=True):
 
     """
 
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("files", "files", number),
+        Column("intact", "intact", number),
+        Column("right size, and no more to compare", "by_size", some),
+        Column("replaced since", "removed", some),
+        Column("missing", "missing_count", some),
+        Column("changed", "changed_count", some),
+    )
+
     files: int = 0
     intact: int = 0
     by_size: int = 0
@@ -102,8 +118,8 @@ class FileDifferences(Plain, Struct, kw_only=True):
 
     def add(self, home: Destination, differences: Iterable[Difference], table: Table) -> None:
         """Count what differs, by a table that was read after the files: it tells which are still needed."""
-        for key, number, change in differences:
-            if not table.can_restore(partition_of(home.relative(key) or ""), number):
+        for key, commit, change in differences:
+            if not table.can_restore(partition_of(home.relative(key) or ""), commit):
                 self.removed += 1
             elif change is None:
                 self.missing_count += 1
@@ -124,6 +140,12 @@ class VerifyReport(FileDifferences, kw_only=True):
     """
 
     derived = ("complete",)
+    columns = (
+        Column("job", "job_id"),
+        Column("destination", "destination"),
+        Column("generation", "generation"),
+        *FileDifferences.columns,
+    )
 
     job_id: str
     destination: str

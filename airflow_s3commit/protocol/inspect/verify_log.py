@@ -62,6 +62,10 @@ class LogFinding(Struct, frozen=True, kw_only=True):
     harmless: bool
     remedy: str
 
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.where}: {self.problem}; {self.remedy}"
+
     @property
     def is_derived(self) -> bool:
         """Whether a repair derives the record again."""

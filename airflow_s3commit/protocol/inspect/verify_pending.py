@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from airflow_s3commit._columns import Column, some
+from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
@@ -40,6 +42,10 @@ class PendingFinding(Struct, frozen=True, kw_only=True):
     upload_id: str
     problem: str
 
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.key}: {self.problem}"
+
 
 class PendingReport(Plain, Struct, kw_only=True):
     """Differences between a job's records and its uploads on the store.
@@ -64,6 +70,18 @@ class PendingReport(Plain, Struct, kw_only=True):
     """
 
     derived = ("sound",)
+    columns = (
+        Column("job", "job_id"),
+        Column("destination", "destination"),
+        Column("state", "state"),
+        Column("recorded", "files", number),
+        Column("size", "bytes", size),
+        Column("pending", "pending", number),
+        Column("complete", "completed", some),
+        Column("missing", "missing_count", some),
+        Column("other parts", "mismatched_count", some),
+        Column("to be discarded", "unrecorded", some),
+    )
 
     job_id: str
     destination: str

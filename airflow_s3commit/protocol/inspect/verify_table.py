@@ -12,6 +12,8 @@ from typing import overload
 
 from msgspec import Struct, field
 
+from airflow_s3commit._columns import Column, some
+from airflow_s3commit._format import size
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.inspect.verify_dataset import (
     BATCH,
@@ -53,6 +55,10 @@ class Beside(Struct, frozen=True, kw_only=True):
     size: int
     job_id: str | None = None
 
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.key}: {size(self.size)}" + (f", of job {self.job_id}" if self.job_id else "")
+
 
 class TableReport(FileDifferences, kw_only=True):
     """Differences between a table at a generation and its destination: `FileDifferences`, and what is beside.
@@ -77,6 +83,21 @@ class TableReport(FileDifferences, kw_only=True):
     """
 
     derived = ("complete", "exclusive", "sound")
+    columns = (
+        Column("destination", "destination"),
+        Column(
+            "generation",
+            "generation",
+            lambda one: "not known: the log is damaged" if one is None else str(one),
+        ),
+        *FileDifferences.columns,
+        Column("retained", "retained", some),
+        Column("of later commits", "later", some),
+        Column("of unfinished jobs", "unfinished_count", some),
+        Column("LEFT OVER", "leftover_count", some),
+        Column("FOREIGN", "foreign_count", some),
+        Column("newest entry of the log", "entries"),
+    )
 
     destination: str
     generation: int | None = None

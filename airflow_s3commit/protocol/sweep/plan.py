@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from airflow_s3commit._columns import Column, some
+from airflow_s3commit._format import age, several, size
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.job import State
 
@@ -91,6 +93,11 @@ class ReplacedFiles(Struct, frozen=True, kw_only=True):
     retain: int = 0
     reason: str
 
+    @property
+    def what(self) -> str:
+        """Its name, for people."""
+        return f"{several(self.files, 'file')} that generation {self.generation} replaced"
+
 
 class LeftAlone(Struct, frozen=True, kw_only=True):
     """Something that a sweep does not remove.
@@ -102,6 +109,21 @@ class LeftAlone(Struct, frozen=True, kw_only=True):
     """
 
     what: str
+    reason: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.what}: {self.reason}"
+
+
+class Item(NamedTuple):
+    """Something that a sweep would remove, of whatever kind: its name, and the fields of that kind."""
+
+    what: str
+    action: str
+    silent: float
+    uploads: int
+    bytes: int
     reason: str
 
 
@@ -122,6 +144,14 @@ class SweepPlan(Plain, Struct, kw_only=True):
     """
 
     derived = ("pending", "bytes", "oldest")
+    columns = (
+        Column("what", "what", folds=True),
+        Column("action", "action"),
+        Column("silent", "silent", age),
+        Column("uploads", "uploads", some),
+        Column("size", "bytes", size),
+        Column("why", "reason", room=120, folds=True),
+    )
 
     destination: str
     staging_roots: list[str] = []
@@ -137,6 +167,16 @@ class SweepPlan(Plain, Struct, kw_only=True):
     def is_empty(self) -> bool:
         """Whether there is nothing to remove."""
         return not (self.jobs or self.uploads or self.replaced)
+
+    @property
+    def items(self) -> list[Item]:
+        """Everything that it would remove."""
+        items = [
+            Item(f"job {job.job_id}", job.action, job.silent, job.uploads, job.bytes, job.reason)
+            for job in self.jobs
+        ]
+        items += [Item(one.key, "discard", one.age, 1, one.bytes, one.reason) for one in self.uploads]
+        return items + [Item(one.what, "delete", one.age, 0, one.bytes, one.reason) for one in self.replaced]
 
     @property
     def pending(self) -> int:

@@ -30,6 +30,16 @@ class RegisteredSweep:
     gone: bool = False
     error: S3CommitError | None = None
 
+    @property
+    def uri(self) -> str:
+        """URI of the destination."""
+        return self.entry.record.destination
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is left alone, because it has no records of jobs."""
+        return self.plan is None and self.error is None and not self.gone
+
 
 def plan_registered(
     entries: Iterable[Registered],
