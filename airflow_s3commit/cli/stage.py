@@ -23,10 +23,14 @@ from airflow_s3commit.protocol.metadata.registry import failures_logged, registe
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import Destination, is_data
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions
-from airflow_s3commit.protocol.model.partition_names import check_directories
+from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.partition_names import check_directories, hive_values
 
 #: Bytes to read at once.
 _CHUNK = 1024 * 1024
+
+#: Bytes at the end of a file to keep, for a Parquet footer. A larger one is of thousands of columns.
+_FOOTER_BYTES = 1024 * 1024
 
 
 def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
@@ -149,10 +153,13 @@ def put(
                     reading = sys.stdin.buffer if path is None else opened.enter_context(path.open("rb"))
                     file = writing.open(relative, content_type=content_type)
                     opened.enter_context(file)
+                    end = b""
                     for chunk in _chunks(reading):
                         file.write(chunk)
+                        end = (end + chunk)[-_FOOTER_BYTES:]
                         sent += len(chunk)
                         shown(sent)
+                writing.describe(1, _schema(relative, end))
         written = writing.commit()
     for before in earlier:
         job.abort_attempt(stage, attempt, task, before.attempt)
@@ -216,6 +223,18 @@ def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:
         yield path, f"{target}{path.name}" if not target or target.endswith("/") else target
     else:
         raise click.UsageError(f"{source} is neither a file nor a directory")
+
+
+def _schema(path: str, end: bytes) -> str | None:
+    """Return the schema of a Parquet file, by its footer; None without pyarrow, or if it has none."""
+    if not path.endswith(".parquet"):
+        return None
+    try:
+        from airflow_s3commit.tables.columns import footer_text  # noqa: PLC0415 - the command needs no pyarrow
+
+        return footer_text(end, [*hive_values(partition_of(path))] if "/" in path else [])
+    except (ImportError, ValueError):
+        return None
 
 
 def _task(target: str) -> str:

@@ -1,8 +1,8 @@
 """The columns of written files as records keep them: their schema as text, and their statistics.
 
-The text is Arrow's own encoding of a schema, in base64: the columns as a file's footer has them, then the
-partition columns. So a reader learns the columns without opening a file, even those of an empty table. The
-schemas of several commits are merged into one.
+The text has the columns as a file's footer has them, then the partition columns, in Arrow's encoding and as
+Spark's JSON. So a reader learns the columns without opening a file, even those of an empty table. The schemas
+of several commits are merged into one.
 
 Null counts come from the rows, least and greatest values from a Parquet footer. There are no bounds where
 readers may order values differently (binary and nested values, intervals, floats with a NaN among them), and
@@ -30,17 +30,12 @@ import pyarrow.types as pt
 from pyarrow import orc
 
 from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics, Value
 from airflow_s3commit.tables.formats import FORMATS
 
 if TYPE_CHECKING:
-    from airflow_s3commit.tables.formats import FileForm
-
-#: The entry of a schema's metadata with the names of the partition columns.
-_PARTITIONS = b"s3commit.partitions"
-
-#: Maximum characters of a text; a schema of about 500 columns. Larger ones are not recorded.
-LONGEST = 64 * 1024
+    from airflow_s3commit.tables.formats import FileForm, SparkFooter
 
 _DECIMAL_DIGITS = 38
 
@@ -59,13 +54,16 @@ class WrittenSchema:
     partitions: pa.Schema
 
 
-def to_text(form: FileForm, files: pa.Schema, partitions: pa.Schema) -> str | None:
+def to_text(
+    form: FileForm, files: pa.Schema, partitions: pa.Schema, spark: SparkFooter | None = None
+) -> str | None:
     """Return the text of a schema; None if the files have no schema, or its text is too long.
 
     Args:
         form: The files' encoding.
         files: Schema of the rows in the files.
         partitions: The partition columns, outermost first.
+        spark: What Spark adds to the footer; None without Spark.
 
     """
     if FORMATS[form.name].text:
@@ -74,11 +72,89 @@ def to_text(form: FileForm, files: pa.Schema, partitions: pa.Schema) -> str | No
     form.encoder(sink, files).close()
     footer = pa.BufferReader(sink.getvalue())
     stored = pq.read_schema(footer) if form.name == "parquet" else orc.ORCFile(footer).schema
-    names = json.dumps(partitions.names).encode()
+    known = _of_spark(spark.row_metadata) if spark is not None else map(_spark_field, files)
+    return _text(form.name, stored, partitions, [*known, *map(_spark_field, partitions)])
+
+
+def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
+    """Return the text of the schema of a Parquet file; None if it is too long, or the file is no Parquet.
+
+    Args:
+        end: The last bytes of the file, the whole footer among them.
+        partitions: Names of the partition columns, outermost first. Their types are unknown.
+
+    """
+    try:
+        stored = pq.read_schema(pa.BufferReader(end))
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    written = (stored.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata")
+    known = _of_spark(written) if written is not None else map(_spark_field, stored)
+    names = pa.schema([(name, pa.string()) for name in partitions])
+    return _text(
+        "parquet", stored, names, [*known, *(SparkField(name=one, type="void") for one in partitions)]
+    )
+
+
+def _text(form: str, stored: pa.Schema, partitions: pa.Schema, spark: Sequence[SparkField]) -> str | None:
     fields = [field.with_nullable(True) for field in (*stored, *partitions)]
-    whole = pa.schema(fields, metadata={**(stored.metadata or {}), _PARTITIONS: names})
-    text = base64.b64encode(whole.serialize().to_pybytes()).decode()
-    return text if len(text) <= LONGEST else None
+    whole = pa.schema(fields, metadata=stored.metadata)
+    columns = WrittenColumns(
+        format=form,
+        spark=SparkSchema(fields=list(spark)),
+        partitions=partitions.names,
+        arrow=base64.b64encode(whole.serialize().to_pybytes()).decode(),
+    )
+    try:
+        return columns.text()
+    except InvalidRecord:
+        return None
+
+
+def _of_spark(row_metadata: str | bytes) -> list[SparkField]:
+    """Return the columns of Spark's own footer: Arrow takes its intervals and variants for other types."""
+    return [SparkField(name=one["name"], type=one["type"]) for one in json.loads(row_metadata)["fields"]]
+
+
+def _spark_field(field: pa.Field) -> SparkField:
+    return SparkField(name=field.name, type=_spark_type(field.type))
+
+
+def _spark_type(kind: pa.DataType) -> str | dict[str, Any]:
+    """Return a type as in Spark's JSON; one that Spark lacks by Arrow's name."""
+    if pt.is_struct(kind):
+        inner = [kind.field(number) for number in range(kind.num_fields)]
+        fields = [
+            {"name": one.name, "type": _spark_type(one.type), "nullable": True, "metadata": {}}
+            for one in inner
+        ]
+        return {"type": "struct", "fields": fields}
+    if pt.is_map(kind):
+        key, value = _spark_type(kind.key_type), _spark_type(kind.item_type)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return {"type": "array", "elementType": _spark_type(kind.value_type), "containsNull": True}
+    if pt.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pt.is_timestamp(kind) and kind.unit in ("ms", "us"):
+        return "timestamp" if kind.tz is not None else "timestamp_ntz"
+    return _SPARK_NAMES.get(kind, str(kind))
+
+
+_SPARK_NAMES = {
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.date32(): "date",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+}
 
 
 def from_text(text: str, where: str) -> WrittenSchema:
@@ -92,15 +168,14 @@ def from_text(text: str, where: str) -> WrittenSchema:
         InvalidRecord: It is damaged.
 
     """
+    columns = WrittenColumns.of(text, where)
+    names = columns.partitions
     try:
-        whole = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(text, validate=True)))
-        metadata = whole.metadata or {}
-        names = json.loads(metadata.get(_PARTITIONS, b"[]"))
+        whole = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(columns.arrow, validate=True)))
         partitions = pa.schema([whole.field(name) for name in names])
     except (pa.ArrowException, binascii.Error, OSError, ValueError, TypeError, KeyError) as error:
         raise InvalidRecord(f"{where} has columns that cannot be read: {error}") from error
-    rest = {key: value for key, value in metadata.items() if key != _PARTITIONS}
-    files = pa.schema([field for field in whole if field.name not in names], metadata=rest or None)
+    files = pa.schema([field for field in whole if field.name not in names], metadata=whole.metadata)
     return WrittenSchema(files, partitions)
 
 

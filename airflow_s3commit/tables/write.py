@@ -312,9 +312,15 @@ def write_batches(
         if rows == 0 and empty_file and not plan.partition_by:
             files.write_empty("")
         files.close()
+    return WrittenTable(files.files, rows, _columns(plan, schema, names, splitter.file_schema))
+
+
+def _columns(plan: TablePlan, schema: pa.Schema, names: Sequence[str], file_schema: pa.Schema) -> str | None:
+    """Return the columns of a write as a record keeps them."""
     types = plan.partition_types or [schema.field(column).type for column in plan.partition_by]
     partitions = pa.schema(list(zip(names, types, strict=True)))
-    return WrittenTable(files.files, rows, to_text(plan.form, splitter.file_schema, partitions))
+    spark = plan.form.spark if isinstance(plan.form, ParquetForm | OrcForm) else None
+    return to_text(plan.form, file_schema, partitions, spark)
 
 
 def _plain(name: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -11,6 +13,8 @@ from airflow_s3commit import Destination
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
+from airflow_s3commit.protocol.model.columns import WrittenColumns
+from airflow_s3commit.tables.columns import from_text
 from tests.cli.conftest import RunProgram, plain_json
 from tests.protocol.building import OURS, Crash, Lake, once
 
@@ -183,6 +187,25 @@ def test_invalid_sources_are_refused_before_any_upload(
     assert refused.exit_code == 2
     assert message in refused.stderr
     assert lake.pending() == []
+
+
+def test_a_put_of_parquet_records_the_columns(lake: Lake, run: RunProgram, tmp_path: Path) -> None:
+    """The columns come from the footer of the file, those of the partition from its path."""
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"id": [1, 2], "when": [None, 1.5]}), tmp_path / f"{name}.parquet")
+    run("setup", lake.destination, "--job-id", OURS, "--conflict-mode", "append")
+    for name in ("a", "b"):
+        run("put", lake.destination, OURS, str(tmp_path / f"{name}.parquet"), f"dt={name}/", *STAGE)
+    run("seal", lake.destination, OURS, *STAGE)
+    (text,) = lake.job().commit(stages=[("load", "1")]).schemas
+    found = WrittenColumns.of(text, "here")
+    assert [(field.name, field.type) for field in found.spark.fields] == [
+        ("id", "long"),
+        ("when", "double"),
+        ("dt", "void"),
+    ]
+    assert (found.format, found.partitions) == ("parquet", ["dt"])
+    assert from_text(text, "here").files.names == ["id", "when"]
 
 
 def test_a_stage_without_a_put_is_sealed_only_on_request(lake: Lake, run: RunProgram) -> None:

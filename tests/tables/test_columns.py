@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import io
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -16,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.model.columns import SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
-from airflow_s3commit.tables.columns import LONGEST, DifferentTypes, from_text, merge, to_text
+from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge, to_text
+from airflow_s3commit.tables.formats import SparkFooter
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm
 from airflow_s3commit.tables.write import form_of
@@ -59,15 +62,66 @@ def test_a_schema_is_that_of_the_footer(format_: str) -> None:
 def test_text_and_very_wide_tables_have_no_schema_in_records() -> None:
     """CSV stores no types; a schema beyond the limit of a record is left to the footers."""
     assert to_text(form("csv"), pa.schema([("n", pa.int32())]), PARTITIONS) is None
-    wide = pa.schema([(f"column_{number}", pa.int64()) for number in range(LONGEST // 64)])
+    wide = pa.schema([(f"column_{number}", pa.int64()) for number in range(2_000)])
     assert to_text(form("parquet"), wide, PARTITIONS) is None
 
 
-@each("text", ["", "%", base64.b64encode(b"no schema").decode(), base64.b64encode(bytes(64)).decode()])
-def test_a_damaged_schema_is_refused(text: str) -> None:
+@each("arrow", ["", "%", base64.b64encode(b"no schema").decode(), base64.b64encode(bytes(64)).decode()])
+def test_a_damaged_schema_is_refused(arrow: str) -> None:
     """The error names where it was found."""
+    text = WrittenColumns(format="parquet", spark=SparkSchema(fields=[]), partitions=[], arrow=arrow).text()
     with pytest.raises(InvalidRecord, match="the manifest of j1 has columns that cannot be read"):
         from_text(text, "the manifest of j1")
+    with pytest.raises(InvalidRecord, match="the manifest of j1"):
+        from_text(text[:-1], "the manifest of j1")
+
+
+def test_a_schema_is_also_sparks_json() -> None:
+    """Every type that Spark has is in the text by Spark's name, any other one by Arrow's."""
+    files = pa.schema(
+        [
+            ("n", pa.int32()),
+            ("moment", pa.timestamp("us", "America/New_York")),
+            ("local", pa.timestamp("us")),
+            ("price", pa.decimal128(9, 2)),
+            ("nested", pa.struct([("x", pa.list_(pa.int8()))])),
+            ("pairs", pa.map_(pa.string(), pa.float64())),
+            ("unsigned", pa.uint16()),
+        ]
+    )
+    text = to_text(form("parquet"), files, PARTITIONS)
+    assert text is not None
+    found = WrittenColumns.of(text, "here")
+    assert {field.name: field.type for field in found.spark.fields} == {
+        "n": "integer",
+        "moment": "timestamp",
+        "local": "timestamp_ntz",
+        "price": "decimal(9,2)",
+        "nested": {
+            "type": "struct",
+            "fields": [
+                {
+                    "name": "x",
+                    "type": {"type": "array", "elementType": "byte", "containsNull": True},
+                    "nullable": True,
+                    "metadata": {},
+                }
+            ],
+        },
+        "pairs": {"type": "map", "keyType": "string", "valueType": "double", "valueContainsNull": True},
+        "unsigned": "uint16",
+        "dt": "date",
+        "kind": "string",
+    }
+    assert (found.format, found.partitions) == ("parquet", ["dt", "kind"])
+
+
+def test_sparks_own_types_come_from_sparks_footer() -> None:
+    """An interval is an integer to Arrow; the text has Spark's type."""
+    footer = SparkFooter("4.1.0", json.dumps({"fields": [{"name": "age", "type": "interval year"}]}))
+    text = to_text(ParquetForm("snappy", footer), pa.schema([("age", pa.int32())]), pa.schema([]), footer)
+    assert text is not None
+    assert [field.type for field in WrittenColumns.of(text, "here").spark.fields] == ["interval year"]
 
 
 @each(

@@ -41,12 +41,15 @@ MAX_COLUMNS: Final = 4_096
 Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=_LINE)]
 Line: TypeAlias = Annotated[str, Meta(max_length=_LINE)]
 Prose: TypeAlias = Annotated[str, Meta(max_length=PROSE)]
+#: A schema as text, once as Spark's JSON and once in Arrow's encoding: about 500 columns.
+SCHEMA: Final = 128 * KIB
+Schema: TypeAlias = Annotated[str, Meta(max_length=SCHEMA)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 Integer: TypeAlias = Annotated[int, Meta(ge=-_LONG - 1, le=_LONG)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MILLISECONDS)]
 #: The schemas of a job's files, each as text: almost always one. With more, readers go by the files.
 MAX_SCHEMAS: Final = 8
-Schemas: TypeAlias = Annotated[list[Prose], Meta(max_length=MAX_SCHEMAS)]
+Schemas: TypeAlias = Annotated[list[Schema], Meta(max_length=MAX_SCHEMAS)]
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 
 #: A line of a manifest's list of files: 5 KiB with statistics of 32 columns.
@@ -83,6 +86,7 @@ LARGEST: Final[Mapping[str, int]] = {
     "PartitionLine": 4 * MIB,
     "UnownedLine": 16 * KIB,
     "FileEntry": LINE_BYTES,
+    "WrittenColumns": SCHEMA,
     # What is handed from one process to another.
     "CommittedTask": 64 * KIB,
     "JobReference": 64 * KIB,

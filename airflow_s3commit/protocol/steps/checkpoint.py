@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.model.codec import (
     Count,
     Generation,
     Line,
-    Prose,
+    Schema,
     Text,
     Versioned,
     decode_lines,
@@ -38,7 +38,7 @@ class CheckpointStart(Versioned, frozen=True, kw_only=True):
     sources: Count
     partitions: Count
     unowned: Count
-    schemas: list[Prose]
+    schemas: list[Schema]
     newest_schemas: list[Count]
     retained: dict[Generation, Count]
     freed: dict[Generation, Count]
