@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
-from airflow_s3commit.exceptions import AlreadyCommitted, Refused
+from airflow_s3commit.exceptions import AlreadyCommitted, Refused, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
@@ -156,6 +157,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 with noting(refusal, f"aborting job {reference.job_id}", left):
                     job.abort(reason=f"its setup failed: {refusal}")
                 raise
+        self._warn_of_lifecycle(job)
         self.log.info(
             "Job %s is open: %s to %s, conflict mode %s",
             reference.job_id,
@@ -163,7 +165,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             reference.destination,
             options.conflict_mode,
         )
-        return reference.to_dict()
+        return job.reference.to_dict()
 
     def _set_up(self, reference: JobReference, options: JobOptions, facts: Mapping[str, str]) -> Job:
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
@@ -175,6 +177,24 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             job_id=reference.job_id,
             context=facts,
         )
+
+    def _warn_of_lifecycle(self, job: Job) -> None:
+        """Warn of a rule that may abort uploads while the job waits; only until a job has ended there."""
+        from airflow_s3commit.protocol.doctor.policy import SAFE_DAYS  # noqa: PLC0415 - light DAG parsing
+
+        if job.record().base.number > 1:
+            return
+        with suppress(S3CommitError):
+            days = self.hook.store.stale_upload_days(self._place.bucket, self._place.prefix)
+            if days is not None and days < SAFE_DAYS:
+                self.log.warning(
+                    "A lifecycle rule of bucket %s aborts incomplete uploads of %s after %d day: a job that"
+                    " is committed later, because it waits for an audit or a repair, fails. Make the rule"
+                    " longer than any job takes; s3commit doctor --lifecycle prints one of a week",
+                    self._place.bucket,
+                    self._place.uri,
+                    days,
+                )
 
     def _options(self) -> JobOptions:
         import msgspec  # noqa: PLC0415 - keeps DAG parsing light
@@ -246,7 +266,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         job_id = max(known, key=lambda one: place_in_order(known[one], one))
         record = unended.get(job_id)
         reference = self._reference(job_id) if record is None else _reference_of(record)
-        found = ended.get(job_id) or self.hook.job(reference).state()
+        job = self.hook.job(reference)
+        found = ended.get(job_id) or job.state()
         state = found.state if found is not None else None
         if state not in ("sealed", "committed"):
             return None
@@ -256,8 +277,12 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 " Give the task its former options, or start over: clear the stages too. To see the job:"
                 f" s3commit show {reference.destination} {job_id}"
             )
+        if state == "sealed":
+            with suppress(AlreadyCommitted):
+                # From then on the reference pins the record.
+                job.record()
         self.log.info("Taking up job %s, which is %s: no stage was cleared", job_id, state)
-        return reference.to_dict()
+        return job.reference.to_dict()
 
     def _stages_of_earlier_try(self, context: Context) -> dict[str, str]:
         """Return the states of the stages after this task, by task and map index; empty in a first try.

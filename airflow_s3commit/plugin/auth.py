@@ -23,6 +23,7 @@ from airflow.models.log import Log
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from itsdangerous import BadSignature, URLSafeTimedSerializer
+from msgspec.structs import replace
 from sqlalchemy import select
 
 from airflow_s3commit.exceptions import InvalidRecord
@@ -321,7 +322,8 @@ def _references(value: object) -> Iterator[JobReference]:
     if not isinstance(found, Mapping) or not {"job_id", "destination", "staging"} <= found.keys():
         return
     try:
-        yield JobReference.from_dict(found)
+        # The one that is written before the job exists pins no record.
+        yield replace(JobReference.from_dict(found), sha256="")
     except InvalidRecord:
         return
 

@@ -86,7 +86,8 @@ class Job:
         layout = Layout(
             Destination.parse(reference.destination), Destination.parse(reference.staging), reference.job_id
         )
-        return cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id))
+        used = clock or SystemClock()
+        return cls(JobContext(store, layout, used, new_id, record_sha256=reference.sha256))
 
     @classmethod
     def setup(
@@ -147,13 +148,13 @@ class Job:
         )
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
         with aborting_unbegun(plain) if job_id is None else nullcontext():
-            record = open_job(plain, options, facts)
-        return cls(replace(plain.as_recorded(record), alone=alone))
+            stored = open_job(plain, options, facts)
+        return cls(replace(plain.as_recorded(stored.record, stored.sha256), alone=alone))
 
     @property
     def reference(self) -> JobReference:
-        """The id and URIs that open this job in another process."""
-        return JobReference(**self._context.layout.place)
+        """What opens this job in another process; it pins the job's record, once that was written or read."""
+        return JobReference(**self._context.layout.place, sha256=self._context.record_sha256)
 
     def record(self) -> JobRecord:
         """Return the job's own record: options, context, creation time. Read once, then cached."""
@@ -204,14 +205,15 @@ class Job:
 
         """
         self._context.layout.pendingset(stage, stage_attempt, task, attempt)
+        options = self.record().options
         extra = TaskExtra(
             stage=check_id(stage, "stage"),
             stage_attempt=check_attempt_id(stage_attempt, "stage attempt"),
             task=task,
             attempt=attempt,
             nonce=self._context.new_id(),
+            object_options=options.object_options,
         )
-        options = self.record().options
         context = self._context
         files = AttemptFiles(
             context,

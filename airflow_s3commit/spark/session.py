@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 JOB_ID = "spark.s3commit.job.id"
 JOB_DESTINATION = "spark.s3commit.job.destination"
 JOB_STAGING = "spark.s3commit.job.staging"
+JOB_SHA256 = "spark.s3commit.job.sha256"
 STAGE = "spark.s3commit.stage"
 STAGE_ATTEMPT = "spark.s3commit.stage.attempt"
 ENDPOINT_URL = "spark.s3commit.endpoint.url"
@@ -152,6 +153,8 @@ def committer_conf(
         STAGE: stage,
         STAGE_ATTEMPT: stage_attempt,
     }
+    if reference.sha256:
+        conf[JOB_SHA256] = reference.sha256
     if endpoint_url:
         conf[ENDPOINT_URL] = plain_endpoint(endpoint_url, "for the Spark conf")
     if region:
@@ -189,6 +192,8 @@ def _conf_of_sparks_own(
         f"{job}stage": stage,
         f"{job}attempt": stage_attempt,
     }
+    if reference.sha256:
+        conf[f"{job}sha256"] = reference.sha256
     if address.endpoint_url:
         conf[f"{s3a}endpoint"] = plain_endpoint(address.endpoint_url, "for the Spark conf")
     if address.region:
@@ -235,7 +240,7 @@ def job_from_conf(get: ConfGet) -> JobInConf | None:
             f"the Spark conf names a job but not {missing}; set all keys that committer_conf returns"
         )
     return JobInConf(
-        JobReference(job_id=job_id, destination=destination, staging=staging),
+        JobReference(job_id=job_id, destination=destination, staging=staging, sha256=get(JOB_SHA256) or ""),
         get(STAGE) or DEFAULT_STAGE,
         get(STAGE_ATTEMPT) or DEFAULT_STAGE_ATTEMPT,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,9 +50,11 @@ def state(store, reference) -> str | None:
 
 
 def test_it_opens_a_job_and_returns_its_reference(store, context) -> None:
-    """The XCom is a reference of three strings, and the job is open on the store."""
+    """The XCom is a reference of four strings, which pins the record, and the job is open on the store."""
     reference = operator().execute(context)
-    assert sorted(reference) == ["destination", "job_id", "staging"]
+    assert sorted(reference) == ["destination", "job_id", "sha256", "staging"]
+    stored = store.get("lake", f"flights/_s3commit/open/{reference['job_id']}/job.json")
+    assert reference["sha256"] == sha256(stored.body).hexdigest()
     assert reference["destination"] == FLIGHTS
     assert state(store, reference) == "open"
 
@@ -461,7 +464,7 @@ def test_a_cleared_setup_leaves_a_successful_run_its_job(store) -> None:
     run = Run()
     reference = sealed_in(run, store)
     Job.at(store, JobReference.from_dict(reference)).commit()
-    assert run.set_up(DONE) == reference
+    assert run.set_up(DONE) == {**reference, "sha256": ""}
     assert run.set_up({"one": None, "two": None}) != reference
 
 
@@ -506,3 +509,18 @@ def test_a_registry_that_fails_does_not_fail_the_job(store, context, monkeypatch
     reference = operator().execute(context)
     assert state(store, reference) == "open"
     assert sum("could not be entered in the registry" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(("days", "warns"), [(1, True), (2, False), (7, False), (None, False)])
+def test_a_rule_that_aborts_uploads_too_soon_is_warned_of(monkeypatch, capsys, days, warns) -> None:
+    """A rule that a job may outlast is logged until a job has ended there; later setups ask no more."""
+    store, home = MemoryStore(("lake",), stale_upload_days=days), Destination.parse(FLIGHTS)
+    asked = []
+    ask = store.stale_upload_days
+    monkeypatch.setattr(store, "stale_upload_days", lambda *place: asked.append(place) or ask(*place))
+    monkeypatch.setattr(S3CommitHook, "store", store)
+    for _ in range(3):
+        reference = operator().execute(new_context())
+        Job.at(store, JobReference.from_dict(reference)).abort()
+        assert asked == [(home.bucket, home.prefix)]
+    assert capsys.readouterr().out.count("aborts incomplete uploads") == warns

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchJob
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, NoSuchJob
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import AbortReport, JobReference
 from airflow_s3commit.protocol.model.manifest import Manifest
@@ -57,6 +57,49 @@ def test_a_reference_with_another_destination_is_refused() -> None:
         with pytest.raises(NoSuchJob, match="never set up"):
             step()
     assert lake.everything() == before
+
+
+def test_a_record_that_took_the_place_of_the_jobs_is_refused_by_every_step() -> None:
+    """The reference pins the record: with another one no step goes on, nothing is uploaded, abort ends it."""
+    lake = Lake()
+    job = lake.set_up()
+    lake.run_stage(job, NEW)
+    lake.job().seal()
+    reference, key = job.reference, lake.open_key("job.json")
+    record = json.loads(lake.store.get(BUCKET, key).body)
+    record["options"]["conflict_mode"] = "replace"
+    lake.store.put(BUCKET, key, json.dumps(record).encode())
+    before = lake.everything()
+
+    def opened() -> Job:
+        return Job.at(lake.store, JobReference.from_dict(json.loads(json.dumps(reference.to_dict()))))
+
+    for step in (
+        lambda: opened().task_attempt("spark", "2", "0", "1"),
+        lambda: opened().seal_stage("spark", "2", []),
+        lambda: opened().seal([("spark", "1")]),
+        lambda: opened().complete_part(0, 1),
+        lambda: opened().preview(),
+        lambda: opened().commit(),
+        lambda: opened().recover(),
+    ):
+        with pytest.raises(InvalidRecord, match=r"job\.json was changed after it was written"):
+            step()
+    assert lake.everything() == before
+    opened().abort()
+    assert (lake.data(), lake.pending()) == ({}, [])
+
+
+def test_a_reference_pins_the_record_once_it_was_read() -> None:
+    """Setup pins the record, a reference by a person does not, and one that is passed on does again."""
+    lake = Lake()
+    pinned = Job.setup(lake.store, lake.destination, job_id=OURS).reference
+    by_hand = JobReference(job_id=OURS, destination=pinned.destination, staging=pinned.staging)
+    job = Job.at(lake.store, by_hand)
+    assert job.reference.sha256 == ""
+    job.record()
+    assert job.reference == pinned
+    assert len(pinned.sha256) == 64
 
 
 def test_every_step_may_be_taken_by_another_process() -> None:

@@ -29,6 +29,7 @@ def main() -> None:
         "overwritten": error_of(lambda: rows.write.mode("overwrite").parquet(above)),
         "appended": error_of(lambda: rows.write.mode("append").parquet(above)),
         "tracked": error_of(lambda: rows.write.mode("append").parquet(f"{above}-tracked")),
+        "swapped": error_of(lambda: rows.write.mode("append").parquet(f"{above}-swapped")),
     }
     model = spark._jvm.org.apache.spark.ml.feature.Binarizer()
     errors["saved"] = error_of(lambda: model.write().overwrite().save(place))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from airflow_s3commit import Job, JobOptions, S3Store
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
@@ -321,13 +322,15 @@ def test_a_driver_that_outlives_its_job_leaves_nothing(
 def test_writes_that_would_not_stay_pending_are_refused(
     lake: Lake, submit_unchanged: Submit, unset: str
 ) -> None:
-    """A write above the destination, for a removed job, or that S3A would publish, is refused by name."""
+    """A write above the destination, for a removed or changed job, or that S3A would publish, is refused."""
     uri = f"{lake.uri}db/t/"
     job = Job.setup(lake.store, uri, options=JobOptions(conflict_mode="as-written"))
     conf = committer_conf(job.reference, "load", "1", writer="spark")
     options = JobOptions(conflict_mode="as-written", track_pending="s3")
     tracked = Job.setup(lake.store, f"{lake.uri}db-tracked/", options=options)
     conf |= committer_conf(tracked.reference, "load", "1", writer="spark")
+    swapped = Job.setup(lake.store, f"{lake.uri}db-swapped/").reference
+    conf |= committer_conf(replace(swapped, sha256="0" * 64), "load", "1", writer="spark")
     if unset:
         conf[f"spark.hadoop.fs.s3a.{unset}"] = "false"
     done = submit_unchanged("removed.py", [uri.replace("s3:", "s3a:").rstrip("/")], conf)
@@ -340,6 +343,7 @@ def test_writes_that_would_not_stay_pending_are_refused(
     else:
         assert errors["written"] == ""
         assert "its option track_pending is s3" in errors["tracked"]
+        assert "job.json was changed after the job was set up" in errors["swapped"]
         for name in ("saved", "deleted"):
             assert "is gone: the job has ended, or something deleted its directory" in errors[name]
         with pytest.raises(NoSuchJob, match="a program deleted its record"):

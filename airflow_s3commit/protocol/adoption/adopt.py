@@ -203,9 +203,12 @@ class Adoption:
         with self._preparing(commit=False):
             end, record = self._check(commit=False), self._context.record
             if end is None and not (survey := self._look()).files.are_none:
-                # A record keeps its options, and a commit with others is refused.
-                options = record.options if record is not None else self.options
-                self._set_up(options, survey.own | survey.others_own)
+                if record is None:
+                    # Without the options that could refuse it: an abort must not fail because of data.
+                    options = msgspec.structs.replace(
+                        _NEUTRAL, staging=self.options.staging, object_options=self.options.object_options
+                    )
+                    self._set_up(options, survey.own | survey.others_own)
                 self._copy(survey.files.found)
             elif end is None and record is None:
                 return AbortReport(uploads=0, objects=0)
@@ -358,8 +361,8 @@ class Adoption:
         logger.info("%s: adopted %d tasks from %s", self._context.name, len(tasks), files.uri)
 
     def _set_up(self, options: JobOptions, own: Container[str]) -> None:
-        record = open_job(self._context, options, {"adopted_from": self._look().files.uri}, adopting=own)
-        self._context = self._context.as_recorded(record)
+        stored = open_job(self._context, options, {"adopted_from": self._look().files.uri}, adopting=own)
+        self._context = self._context.as_recorded(stored.record, stored.sha256)
 
     def _copy(self, files: Iterable[HadoopFile]) -> None:
         """Copy files for the end of our job to abort their uploads; in a magic directory it finds them."""

@@ -11,6 +11,9 @@ from airflow_s3commit.protocol.model.object_options import ObjectOptions
 #: Default number of days after which pending uploads are removed: longer than any job should take.
 DEFAULT_DAYS = 7
 
+#: Fewest days after which a rule may remove pending uploads without danger to jobs that wait for an audit.
+SAFE_DAYS = 2
+
 #: Id of the lifecycle rule.
 RULE_ID = "s3commit-abort-incomplete-uploads"
 

@@ -20,6 +20,7 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     StoreUnsuitable,
 )
+from airflow_s3commit.protocol.doctor.policy import SAFE_DAYS
 from airflow_s3commit.protocol.doctor.sandbox import BODY, METADATA, Finding, Probe, Sandbox
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.store_check import NO_ETAG
@@ -43,9 +44,6 @@ _SKEW_WARNING = 60.0
 
 #: Skew, in seconds, at which AWS refuses every signature.
 _SKEW_REFUSED = 900.0
-
-#: Fewest days after which a lifecycle rule may abort pending uploads without danger to jobs.
-_SAFE_DAYS = 2
 
 #: What to do where an abort or a sweep does not see all pending uploads.
 RECORD_UPLOADS = (
@@ -339,7 +337,7 @@ def _lifecycle(sandbox: Sandbox) -> Finding:
             " until a sweep",
             "add the rule that s3commit doctor --lifecycle prints, or run s3commit sweep regularly",
         )
-    if days < _SAFE_DAYS:
+    if days < SAFE_DAYS:
         return Finding(
             "warning",
             f"a rule removes incomplete uploads after {days} day: a job that commits later fails",

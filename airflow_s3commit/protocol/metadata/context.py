@@ -45,6 +45,7 @@ class JobContext:
         new_id: Source of nonces and upload ids.
         owner: Host and process, for people who read records.
         record: The job's own record, once read and verified; None before, and after its clean-up.
+        record_sha256: SHA-256 of the record, as the job's reference has it or as it was read; empty before.
         threads: Concurrent listings; 0 lists in the caller's thread.
         alone: This process has set the job up under an id of its own making, and itself commits or aborts it
             after the last write to it, by the log. So a step need not look for the receipt before: a saving
@@ -59,6 +60,7 @@ class JobContext:
     new_id: Callable[[], str] = new_uuid
     owner: str = field(default_factory=_this_process)
     record: JobRecord | None = None
+    record_sha256: str = ""
     threads: int = 16
     alone: Alone = ""
 
@@ -82,15 +84,17 @@ class JobContext:
         """The job and its destination, for messages."""
         return f"job {self.job_id} on {self.layout.destination.uri}"
 
-    def as_recorded(self, record: JobRecord) -> JobContext:
+    def as_recorded(self, record: JobRecord, sha256: str = "") -> JobContext:
         """Return the context with the settings of the job's own record: its staging, and its headers.
 
         Args:
             record: The job's own record.
+            sha256: SHA-256 of its bytes; empty to keep what the context has.
 
         """
         store = with_headers(self.store, record.options.object_options.of_records)
-        return replace(self.in_staging(record.staging), store=store, record=record)
+        digest = sha256 or self.record_sha256
+        return replace(self.in_staging(record.staging), store=store, record=record, record_sha256=digest)
 
     def in_staging(self, uri: str) -> JobContext:
         """Return the context of the same job with its staging at a URI that one of its records names.

@@ -122,13 +122,16 @@ class JobReference(Plain, Struct, frozen=True, kw_only=True):
     Attributes:
         job_id: The job's id.
         destination: URI of its destination.
-        staging: URI of the directory of its records.
+        staging: URI of the directory of its pendingsets.
+        sha256: SHA-256 of the job's record, in hexadecimal: any other record is refused. Empty where a person
+            names the job by its id.
 
     """
 
     job_id: Text
     destination: Text
     staging: Text
+    sha256: Line = ""
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> JobReference:

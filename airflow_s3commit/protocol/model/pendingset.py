@@ -27,6 +27,7 @@ from airflow_s3commit.protocol.model.codec import (
     largest,
 )
 from airflow_s3commit.protocol.model.layout import PENDING_SUFFIX, PENDINGSET_SUFFIX
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.statistics import KnownColumns
 from airflow_s3commit.store.base import MAX_PARTS, CheckedEtag, PartEtag
 
@@ -177,7 +178,18 @@ def _part_etag(etag: UploadEtag) -> PartEtag:
 
 
 class TaskExtra(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The task attempt of a pendingset, the nonce of its writer, and the schemas of its files if known."""
+    """The task attempt of a pendingset.
+
+    Attributes:
+        stage: Name of the stage.
+        stage_attempt: Id of the stage attempt.
+        task: Name of the task.
+        attempt: Id of the task attempt.
+        nonce: Unique to each writer.
+        schemas: The schemas of its files; empty if that of one is unknown.
+        object_options: The options that its uploads were started with; None if S3A started them.
+
+    """
 
     stage: Text
     stage_attempt: Text
@@ -185,6 +197,7 @@ class TaskExtra(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: Text
     nonce: Text
     schemas: Schemas = field(default_factory=list)
+    object_options: ObjectOptions | None = None
 
 
 class PendingSet(Struct, frozen=True, kw_only=True):

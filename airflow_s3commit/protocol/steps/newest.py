@@ -9,6 +9,7 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.model.codec import largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.log import Read, decode_entry, find_head, read_entry, refuse_copy
@@ -29,13 +30,12 @@ def newest_entry(store: ObjectStore, home: Destination) -> Read | None:
         InvalidRecord: It is damaged, or of another destination.
 
     """
-    number = find_head(store, home)
-    if not number:
-        return None
-    newest = read_entry(store, home, number)
-    refuse_copy(home, newest.entry)
-    # The listing may lag.
-    for read in entries_after(store, home, newest.position):
+    newest, number = None, find_head(store, home)
+    if number:
+        newest = read_entry(store, home, number)
+        refuse_copy(home, newest.entry)
+    # The listing may lag, and show none.
+    for read in entries_after(store, home, newest.position if newest is not None else Position()):
         newest = read
     return newest
 

@@ -30,6 +30,7 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_record
+from airflow_s3commit.protocol.metadata.sealed_job import check_digest
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
@@ -53,7 +54,7 @@ def open_job(
     facts: Mapping[str, str],
     *,
     adopting: Container[str] | None = None,
-) -> JobRecord:
+) -> Stored[JobRecord]:
     """Look at the store, set up a job, and look at conditional writes on its new record.
 
     Each process looks at a bucket once. Repeatable by any process.
@@ -77,7 +78,7 @@ def open_job(
         context = replace(context, store=with_headers(context.store, options.object_options.of_records))
         stored = set_up(context, options, facts, adopting=adopting)
         look_at_record(context, stored)
-        return stored.record
+        return stored
 
 
 def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
@@ -249,7 +250,7 @@ def recorded(context: JobContext) -> JobContext:
 
     """
     if context.record is None and (stored := find_job(context)) is not None:
-        return context.as_recorded(stored.record)
+        return context.as_recorded(stored.record, stored.sha256)
     return context
 
 
@@ -257,13 +258,15 @@ def find_job(context: JobContext) -> Stored[JobRecord] | None:
     """Read a job's record; None if the job was never set up, or has ended and is cleaned up.
 
     Raises:
-        InvalidRecord: It is damaged, or was copied here.
+        InvalidRecord: It is damaged, was copied here, or is not the one that the job's reference names.
 
     """
     key = job_key(context.layout.destination, context.job_id)
     stored = records.find(context.store, context.bucket, key, JobRecord)
     if stored is not None:
         _checked(context, stored.record)
+        if context.record_sha256:
+            check_digest(stored.sha256, context.record_sha256, join_uri(context.bucket, key))
     return stored
 
 

@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, stage
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,
@@ -176,6 +177,8 @@ def _read_output(
     keys, schemas = Keys(), Schemas()
     for _, task, pendingset in each_pendingset(context, [draft]):
         extra = pendingset.s3commit
+        if extra is not None:
+            _check_object_options(context, task, extra.object_options)
         schemas.add(extra.schemas if extra is not None else [], has_files=bool(pendingset.commits))
         added = Counts()
         for upload in pendingset.commits:
@@ -191,6 +194,16 @@ def _read_output(
         if added.without_columns() != task.counts:
             raise InvalidRecord(f"task {task.task} committed {task.counts}, its pendingset has {added}")
     return dict(sorted(partitions.items())), schemas.known()
+
+
+def _check_object_options(context: JobContext, task: SealedTask, applied: ObjectOptions | None) -> None:
+    """Refuse a task whose uploads were started with other options than the job's, if they are known."""
+    if applied is None or context.record is None or applied == context.record.options.object_options:
+        return
+    raise InvalidRecord(
+        f"{context.name}: task {task.task} attempt {task.attempt} has written with {applied}, and the job has"
+        f" {context.record.options.object_options}: its record was changed meanwhile; set up a new job"
+    )
 
 
 class Schemas:

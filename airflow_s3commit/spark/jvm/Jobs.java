@@ -28,7 +28,7 @@ public final class Jobs {
 
   /** Lets writes at or below a destination be for a job. */
   public static synchronized void begin(String id, String destination, String stage, String stageAttempt) {
-    PendingJob job = new PendingJob(id, destination, stage, stageAttempt);
+    PendingJob job = new PendingJob(id, destination, stage, stageAttempt, null);
     PendingJob.overlapping(PendingJob.ofConf(SparkEnv.get().conf()), destination)
         .filter(other -> !other.id.equals(id))
         .ifPresent(

@@ -22,11 +22,15 @@ final class PendingJob implements Serializable {
   final String stage;
   final String stageAttempt;
 
-  PendingJob(String id, String destination, String stage, String stageAttempt) {
+  /** SHA-256 of the job's record, which any other record is refused by; null if the conf has none. */
+  final String recordSha256;
+
+  PendingJob(String id, String destination, String stage, String stageAttempt, String recordSha256) {
     this.id = id;
     this.destination = destination;
     this.stage = stage;
     this.stageAttempt = stageAttempt;
+    this.recordSha256 = recordSha256;
   }
 
   private static String value(SparkConf conf, String id, String name) {
@@ -48,7 +52,11 @@ final class PendingJob implements Serializable {
     for (String id : ids) {
       found.add(
           new PendingJob(
-              id, value(conf, id, "destination"), value(conf, id, "stage"), value(conf, id, "attempt")));
+              id,
+              value(conf, id, "destination"),
+              value(conf, id, "stage"),
+              value(conf, id, "attempt"),
+              conf.get(PREFIX + id + ".sha256", null)));
     }
     return found;
   }

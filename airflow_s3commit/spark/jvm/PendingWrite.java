@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.ByteArrayOutputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
@@ -26,6 +27,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.io.IOUtils;
 import org.apache.hadoop.mapreduce.TaskAttemptContext;
 import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
@@ -153,7 +155,13 @@ final class PendingWrite implements Serializable {
   private void checkRecord(Configuration conf) throws IOException {
     Path record = job.inDestination(new Path(path).toUri().getScheme(), "_s3commit", "open", job.id, "job.json");
     try (InputStream in = record.getFileSystem(conf).open(record)) {
-      if (!JSON.readTree(in).path("options").path("track_pending").asText("task").equals("task")) {
+      ByteArrayOutputStream copy = new ByteArrayOutputStream();
+      IOUtils.copyBytes(in, copy, 4096, false);
+      byte[] body = copy.toByteArray();
+      if (job.recordSha256 != null && !job.recordSha256.equals(sha256(body))) {
+        throw refusal(record + " was changed after the job was set up: its SHA-256 is not " + job.recordSha256);
+      }
+      if (!JSON.readTree(body).path("options").path("track_pending").asText("task").equals("task")) {
         throw refusal(
             "its option track_pending is s3, and S3A records no upload when it starts: use writer=\"python\", or a"
                 + " store that lists pending uploads by prefix");

@@ -398,6 +398,22 @@ def test_mode_fail_refuses_before_anything_is_written(committer: Any) -> None:
     finish(dead)
 
 
+@LAYOUTS
+@pytest.mark.parametrize("has_record", [False, True])
+def test_an_abort_is_not_refused_because_of_data(layout: str, has_record: bool) -> None:
+    """Options that refuse a commit do not keep a job from being aborted, taken over before or not."""
+    dead = dead_job(layout)
+    options = JobOptions(committer="directory", conflict_mode="fail")
+    if has_record:
+        adoption = Adoption(dead.store, dead.destination, **place(dead, layout), options=options)
+        adoption._take_over()
+        dead.store.delete(BUCKET, f"{ROOT}_s3commit/open/{UUID}/sealed.json")
+    dead.put(f"{ROOT}day=17/old.parquet", b"old")
+    assert give_up(dead, layout, options=options).uploads
+    assert dead.visible() == {f"{ROOT}day=17/old.parquet": b"old"}
+    assert list(dead.store.list_uploads(BUCKET, "")) == []
+
+
 TAKEN = f"{ROOT}day=18/part-00000.parquet"
 
 

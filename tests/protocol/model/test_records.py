@@ -191,7 +191,7 @@ RECORDS: dict[str, msgspec.Struct] = {
         ],
     ),
     "file-entry": FILE,
-    "job-reference": JobReference(**PLACE),
+    "job-reference": JobReference(**PLACE, sha256="22" * 32),
     "committed-task": CommittedTask(
         stage="spark",
         stage_attempt="1",
@@ -463,7 +463,8 @@ def test_a_reference_survives_plain_values(kind: Any) -> None:
     plain = json.loads(json.dumps(record.to_dict()))
     assert kind.from_dict({**plain, "more": 1}) == record
     for field in plain:
-        if field != "rows":
+        # Not all writers count rows, and a person who names a job does not know its record.
+        if field not in ("rows", "sha256") or (kind, field) == (CommittedTask, "sha256"):
             with pytest.raises(InvalidRecord):
                 kind.from_dict({name: value for name, value in plain.items() if name != field})
             with pytest.raises(InvalidRecord):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
+from airflow_s3commit import Job
 from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
+from airflow_s3commit.protocol.inspect.jobs import latest_endings
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
+from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import find_head, find_receipt
+from airflow_s3commit.protocol.steps.newest import newest_entry
+from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.testing import FaultyStore
 from tests.cases import each
@@ -35,6 +43,28 @@ def test_a_checkpoint_beyond_the_end_says_nothing() -> None:
         store.put(BUCKET, entry_key(home, number), b"")
     store.put(BUCKET, checkpoint_key(home, 1989), b"")
     assert find_head(store, home) == 1500
+
+
+class _LaggingStore(MemoryStore):
+    """A store whose listings of the log show nothing yet."""
+
+    def list_objects(self, bucket: str, prefix: str, **arguments: Any) -> Iterator[ObjectInfo]:
+        """List, but not the log."""
+        listed = super().list_objects(bucket, prefix, **arguments)
+        return (info for info in listed if "/log/" not in info.key)
+
+
+def test_a_listing_that_lags_does_not_hide_a_log() -> None:
+    """Entries are read by their keys, also where a listing shows none: for lists of jobs and readers too."""
+    store, lake = _LaggingStore((BUCKET,)), Lake()
+    home = lake.context().layout.destination
+    for _ in range(3):
+        Job.setup(store, home).abort()
+    newest = newest_entry(store, home)
+    assert newest is not None
+    assert newest.entry.number == 4
+    assert [job.state for job in latest_endings(store, home, 9)] == ["aborted"] * 3
+    assert read_table(store, home).head == newest.position
 
 
 def _grown(name: str, count: int) -> Lake:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Lake, named
@@ -120,3 +122,15 @@ def test_the_schemas_of_a_stage_are_those_of_all_files(described: list[list[str]
     job.seal_stage("spark", "1", tasks)
     job.seal()
     assert job.commit().schemas == known
+
+
+def test_output_with_other_object_options_than_the_jobs_is_refused() -> None:
+    """A task keeps the options that it gave its uploads; a seal does not take others than the job's."""
+    lake = Lake()
+    job = lake.set_up(object_options=ObjectOptions(storage_class="STANDARD_IA", tags={"team": "flights"}))
+    plain, key = lake.run_task(job, {"dt=1/a": b"1"}), lake.open_key("job.json")
+    record = json.loads(lake.store.get(BUCKET, key).body)
+    record["options"]["object_options"]["storage_class"] = "GLACIER"
+    lake.store.put(BUCKET, key, json.dumps(record).encode())
+    with pytest.raises(InvalidRecord, match=r"has written with .*STANDARD_IA.* and the job has .*GLACIER"):
+        lake.job().seal_stage("spark", "1", [plain])

@@ -252,14 +252,14 @@ def test_an_error_lasts_until_the_next_look(error: Exception) -> None:
     ],
 )
 def test_a_place_without_a_log(marker: bytes | None, outcome: str) -> None:
-    """A look takes a listing of the log and a GET of the marker, whose writer the result names."""
+    """A look lists the log, and reads its first entry and the marker, whose writer the result names."""
     lake = Lake()
     if marker is not None:
         lake.put({"_SUCCESS": marker})
     wait = Wait(lake)
     for _ in range(3):
         assert wait.look().outcome == outcome
-        assert [verb for verb, _ in wait.requests] == ["list_objects", "get"]
+        assert [verb for verb, _ in wait.requests] == ["list_objects", "get", "get"]
     commit(lake, OURS, "monday")
     assert wait.found() == OURS
 
