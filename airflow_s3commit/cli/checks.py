@@ -206,7 +206,7 @@ def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextSte
         yield NextStep(f"{words}; which jobs wrote them", commands.line("log"))
     if report.foreign:
         yield NextStep("find out which program wrote the foreign objects before you delete them")
-    if any(finding.is_derived for finding in report.log):
+    if any("s3commit repair" in finding.remedy for finding in report.log):
         yield NextStep("see which records can be rebuilt", commands.line("repair"))
     unfinished = dict.fromkeys(one.job_id for one in report.unfinished)
     for job_id in list(unfinished)[:_JOBS]:

@@ -13,20 +13,13 @@ from msgspec import Struct
 from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
-from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
+from airflow_s3commit.protocol.inspect.verify_log import Cure, LogCheck, LogFinding
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain, encode
-from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
-from airflow_s3commit.protocol.model.layout import (
-    SUCCESS,
-    Layout,
-    checkpoint_number,
-    job_key,
-    log_prefix,
-    receipts_prefix,
-)
+from airflow_s3commit.protocol.model.layout import Layout, job_key, log_prefix, partition_of
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.abort import undo
@@ -110,8 +103,11 @@ def repair(
         # What a changed entry says must replace no good copy.
         report.left = check.findings
         return report
-    for finding in [*_unfinished(check), *check.findings]:
-        act = _cure_of(context, check, finding)
+    jobs = [(_unfinished(check, job_id), job_id) for job_id in sorted(check.open.keys() & check.ended.keys())]
+    cures = {finding.where: partial(_finish, context, check, job_id) for finding, job_id in jobs}
+    cures |= {where: partial(_derive, context, *cure) for where, cure in check.cures.items()}
+    for finding in [*(one for one, _ in jobs), *check.findings]:
+        act = cures.get(finding.where)
         if act is None:
             report.left.append(finding)
             continue
@@ -139,42 +135,34 @@ def _checked(context: JobContext, step: Callable[[int], None]) -> LogCheck:
     return check
 
 
-def _unfinished(check: LogCheck) -> list[LogFinding]:
-    """Return the jobs that have ended, and still have a record."""
-    return [
-        LogFinding(
-            where=join_uri(check.destination.bucket, job_key(check.destination, job_id)),
-            problem=f"is still there, although entry {check.ended[job_id].number} has ended the job",
-            harmless=True,
-            remedy="run s3commit repair, or commit or abort the job again",
-        )
-        for job_id in sorted(check.open.keys() & check.ended.keys())
-    ]
-
-
-def _cure_of(context: JobContext, check: LogCheck, finding: LogFinding) -> Callable[[], object] | None:
-    """Return what puts a finding right; None if nothing here does."""
-    if not finding.is_derived:
-        return None
-    _, key = split_uri(finding.where)
-    home = context.layout.destination
-    partition, _, name = (home.relative(key) or "").rpartition("/")
-    if (number := checkpoint_number(home, key)) is not None:
-        return partial(_rebuild_checkpoint, context, key, number)
-    if key == home.key(SUCCESS):
-        return partial(
-            _rebuild_success, context, max(n for n, is_commit in check.ended.values() if is_commit)
-        )
-    if name == SUCCESS:
-        return partial(_rebuild_marker, context, check.marked[partition], partition)
-    if key.startswith(receipts_prefix(home)):
-        number = check.ended[key.removeprefix(receipts_prefix(home)).removesuffix(".json")].number
-        return partial(_rebuild_receipt, context, key, number)
-    return partial(_finish, context, check, next(one for one in check.open if job_key(home, one) == key))
+def _unfinished(check: LogCheck, job_id: str) -> LogFinding:
+    """Return what is wrong with a job that has ended, and still has a record."""
+    return LogFinding(
+        where=join_uri(check.destination.bucket, job_key(check.destination, job_id)),
+        problem=f"is still there, although entry {check.ended[job_id].number} has ended the job",
+        harmless=True,
+        remedy="run s3commit repair, or commit or abort the job again",
+    )
 
 
 def _entry(context: JobContext, number: int) -> Entry:
     return read_entry(context.store, context.layout.destination, number).entry
+
+
+def _derive(context: JobContext, key: str, cure: Cure, number: int) -> None:
+    """Derive a record again."""
+    match cure.kind:
+        case "receipt":
+            _rebuild_receipt(context, key, number)
+        case "checkpoint":
+            _rebuild_checkpoint(context, key, number)
+        case "marker":
+            entry = _entry(context, number)
+            names = partial(first_keys, context, entry)
+            write_marker(context, context.layout.success, entry, names, over_others=True)
+        case "partition marker":
+            partition = partition_of(context.layout.destination.relative(key) or "")
+            derive_markers(context, _entry(context, number), [partition], over_others=True)
 
 
 def _finish(context: JobContext, check: LogCheck, job_id: str) -> None:
@@ -203,12 +191,3 @@ def _rebuild_checkpoint(context: JobContext, key: str, number: int) -> None:
         table.apply(read.entry, read.sha256)
     body = checkpoint.to_bytes(table, home.uri)
     context.store.put(context.bucket, key, body, content_type="application/gzip")
-
-
-def _rebuild_success(context: JobContext, number: int) -> None:
-    entry = _entry(context, number)
-    write_marker(context, context.layout.success, entry, lambda: first_keys(context, entry), over_others=True)
-
-
-def _rebuild_marker(context: JobContext, number: int, partition: str) -> None:
-    derive_markers(context, _entry(context, number), [partition], over_others=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice, repeat
 from typing import NamedTuple
 
@@ -162,8 +160,11 @@ def list_jobs(
         S3CommitError: Another request failed.
 
     """
-    look, seen = _Look(store, destination), set[str]()
-    for found in find_jobs(store, destination, (destination, staging_root or destination)).values():
+    jobs, seen = find_jobs(store, destination, (destination, staging_root or destination)), set[str]()
+    if not jobs and not committed:
+        return
+    look = _Look(store, destination)
+    for found in jobs.values():
         summary = look.summary(found)
         # Below a root that several destinations share there are stagings of other destinations' jobs.
         if summary.has_ended or found.is_open or found.layout.is_below_destination:
@@ -177,11 +178,10 @@ def list_jobs(
 
 def summary_of(store: ObjectStore, destination: Destination, job_id: str) -> JobSummary | None:
     """Return the summary of one job; None if nothing of it is known. Reads only. Raises as `list_jobs`."""
-    look = _Look(store, destination)
     if (found := find_jobs(store, destination, (destination,), job_id=job_id).get(job_id)) is not None:
-        return look.summary(found)
+        return _Look(store, destination).summary(found)
     end = look_up_end(JobContext(store, Layout.of(destination, job_id)), None)
-    return ended_summary(end, look.now) if end is not None else None
+    return ended_summary(end, read_time(store, destination)) if end is not None else None
 
 
 def open_jobs(store: ObjectStore, home: Destination) -> list[JobRecord]:
@@ -232,32 +232,31 @@ def ended_summary(entry: Entry, now: float | None) -> JobSummary:
     )
 
 
-@dataclass
 class _Look:
-    """One look at the jobs of a destination: what several summaries need is read once, after the jobs."""
+    """One look at the jobs of a destination: what several summaries need is read once, after the jobs.
 
-    store: ObjectStore
-    destination: Destination
+    Attributes:
+        now: The store's time, in seconds since the epoch; None if unknown.
 
-    @cached_property
-    def now(self) -> float | None:
-        """The store's time, in seconds since the epoch; None if unknown."""
-        return read_time(self.store, self.destination)
+    """
 
-    @cached_property
-    def _newest(self) -> Entry | InvalidRecord | None:
+    def __init__(self, store: ObjectStore, destination: Destination) -> None:
+        self.now = read_time(store, destination)
+        self._store, self._destination = store, destination
+        self._newest: Entry | None = None
+        self._problem = ""
         try:
-            read = newest_entry(self.store, self.destination)
+            read = newest_entry(store, destination)
+            self._newest = read.entry if read is not None else None
         except InvalidRecord as error:
-            return error
-        return read.entry if read is not None else None
+            self._problem = str(error)
 
     def summary(self, found: Found) -> JobSummary:
         """Return the summary of a job that has records or a staging."""
-        if isinstance(self._newest, InvalidRecord):
-            found.problem = found.problem or str(self._newest)
+        if self._problem:
+            found.problem = found.problem or self._problem
         else:
-            find_end(self.store, found, self._newest)
+            find_end(self._store, found, self._newest)
         record = found.record
         known = JobSummary(
             job_id=found.job_id,
@@ -280,13 +279,13 @@ class _Look:
             return replace(known, problem=known.problem or str(error))
 
     def _unended(self, found: Found, known: JobSummary) -> JobSummary:
-        context = JobContext(self.store, found.layout, record=found.record)
+        context = JobContext(self._store, found.layout, record=found.record)
         if found.sealed is not None:
             seal = find_seal(context)
             return replace(known, since=seal.record.created, output=seal.record.counts) if seal else known
         if found.is_open:
             return replace(known, output=_written(context))
-        hadoop = find_hadoop_job(self.store, self.destination, found.job_id, most=_MAX_CHECKED_UPLOADS)
+        hadoop = find_hadoop_job(self._store, self._destination, found.job_id, most=_MAX_CHECKED_UPLOADS)
         return known if hadoop is None else _hadoop_summary(known, hadoop)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import UNSET, Struct
 
@@ -66,10 +66,13 @@ class LogFinding(Struct, frozen=True, kw_only=True):
         """Return it in words."""
         return f"{self.where}: {self.problem}; {self.remedy}"
 
-    @property
-    def is_derived(self) -> bool:
-        """Whether a repair derives the record again."""
-        return "s3commit repair" in self.remedy
+
+class Cure(NamedTuple):
+    """What puts a record right: what to do, in words, and what derives it again, if anything does."""
+
+    words: str
+    kind: Literal["receipt", "checkpoint", "marker", "partition marker"] | None = None
+    harmless: bool = False
 
 
 class ListedFile(FileSummary, frozen=True, kw_only=True, gc=False):
@@ -105,6 +108,7 @@ class LogCheck:
         unread: The commits whose lists of files cannot be read, once `files` has read them.
         marked: The newest entry that touched each partition, of those that have had a marker.
         findings: What is wrong.
+        cures: What derives a record again, by the URI of the finding: its key, kind and entry.
 
     """
 
@@ -119,6 +123,7 @@ class LogCheck:
     unread: set[int] = field(default_factory=set)
     marked: dict[str, int] = field(default_factory=dict)
     findings: list[LogFinding] = field(default_factory=list)
+    cures: dict[str, tuple[str, Cure, int]] = field(default_factory=dict)
     _digests: dict[int, str] = field(default_factory=dict)
     #: The commits whose lists of files are objects of their own.
     _lists: dict[int, Source] = field(default_factory=dict)
@@ -243,7 +248,7 @@ class LogCheck:
         else:
             return outcome
         # One finding says of all entries that they were copied.
-        if remedy != _COPY or all(finding.remedy != _COPY for finding in self.findings):
+        if remedy != _COPY or all(finding.remedy != _COPY.words for finding in self.findings):
             self._add(entry_key(self.destination, number), problem, remedy)
         return None
 
@@ -283,19 +288,20 @@ class LogCheck:
             return None
 
     def _compare_checkpoint(self, fold: Table) -> None:
-        home, key = self.destination, checkpoint_key(self.destination, fold.head.number)
+        home, number = self.destination, fold.head.number
+        key = checkpoint_key(home, number)
         try:
             body = self.store.get(home.bucket, key, limit=CHECKPOINT_BYTES).body
             table = checkpoint.from_bytes(body, home.uri, join_uri(home.bucket, key))
         except NoSuchKey:
             return
         except InvalidRecord as error:
-            self._add(key, str(error), _CHECKPOINT, harmless=True)
+            self._add(key, str(error), _CHECKPOINT, number)
             return
         if table.head != fold.head:
-            self._add(key, "is of another log", _CHECKPOINT, harmless=True)
+            self._add(key, "is of another log", _CHECKPOINT, number)
         elif checkpoint.to_bytes(table, home.uri) != checkpoint.to_bytes(fold, home.uri):
-            self._add(key, "is not what the log up to it adds up to", _CHECKPOINT_READ)
+            self._add(key, "is not what the log up to it adds up to", _CHECKPOINT_READ, number)
 
     def _compare_receipts(self) -> None:
         """Compare the receipts of jobs with their entries: only the newest one may lack its receipt."""
@@ -306,10 +312,11 @@ class LogCheck:
             number = self.ended[job_id].number
             if isinstance(outcome, NoSuchKey):
                 if number != self.head:
-                    self._add(keys[job_id], "is missing", _RECEIPT)
+                    self._add(keys[job_id], "is missing", _RECEIPT, number)
             elif not isinstance(outcome, Fetched) or sha256(outcome.body) != self._digests[number]:
                 is_sure = number < self.head or not _is_entry(outcome)
-                self._add(keys[job_id], f"differs from entry {number}", _RECEIPT if is_sure else _EITHER)
+                cure = _RECEIPT if is_sure else _EITHER
+                self._add(keys[job_id], f"differs from entry {number}", cure, number)
 
     def _compare_bases(self) -> None:
         """Compare the log with what it was when open jobs were set up: another may be in its place."""
@@ -344,7 +351,8 @@ class LogCheck:
         except InvalidRecord as error:
             problem = str(error)
         if finished:
-            self._add(key, f"{problem}; generation {finished} is finished", _MARKER)
+            newest = max(one.number for one in self.ended.values() if one.is_commit)
+            self._add(key, f"{problem}; generation {finished} is finished", _MARKER, newest)
 
     def _compare_partition_markers(self) -> None:
         """Compare ``_SUCCESS`` in each partition with the log, unless an unfinished job may change it."""
@@ -357,7 +365,8 @@ class LogCheck:
             if commit is not None:
                 touched.update(self.marked if commit.takes == "everything" else _touched(commit))
         for partition in sorted(wrong.keys() - touched):
-            self._add(self.destination.key(f"{partition}/{SUCCESS}"), wrong[partition], _PARTITION_MARKER)
+            key = self.destination.key(f"{partition}/{SUCCESS}")
+            self._add(key, wrong[partition], _PARTITION_MARKER, self.marked[partition])
 
     def _wrong_markers(self, table: Table) -> dict[str, str]:
         """Return what is wrong with the markers of partitions: each has that of its newest entry, or none."""
@@ -379,10 +388,17 @@ class LogCheck:
                 wrong[name] = f"{says}; the table has no files there"
         return wrong
 
-    def _add(self, key: str, problem: str, remedy: str, *, harmless: bool = False) -> None:
+    def _add(self, key: str, problem: str, cure: Cure, number: int = 0) -> None:
         where = join_uri(self.destination.bucket, key)
-        problem = problem.removeprefix(f"{where} ")
-        self.findings.append(LogFinding(where=where, problem=problem, harmless=harmless, remedy=remedy))
+        finding = LogFinding(
+            where=where,
+            problem=problem.removeprefix(f"{where} "),
+            harmless=cure.harmless,
+            remedy=cure.words,
+        )
+        self.findings.append(finding)
+        if cure.kind is not None:
+            self.cures[where] = key, cure, number
 
 
 def _is_entry(outcome: object) -> bool:
@@ -395,13 +411,13 @@ def _touched(commit: Commit) -> set[str]:
     return {*commit.partitions, *commit.restores}
 
 
-_NO_ENTRY = "restore it from a version of the object or a backup: until then nobody can commit"
-_COPY = "remove _s3commit/ from the copy: its next job lists the files and begins a log"
-_CUT = "compare the log with a backup: entries are gone, or another log was put in its place"
-_NO_LIST = "restore it from a version of the object or a backup, or let a job replace its partitions"
-_CHECKPOINT = "run s3commit repair; readers pass it over"
-_CHECKPOINT_READ = "run s3commit repair; until then readers believe it"
-_RECEIPT = "run s3commit repair: late tasks and setups of the job go by it"
-_EITHER = "compare both with a backup: no later entry says which of the two was changed"
-_MARKER = "run s3commit repair, or commit again"
-_PARTITION_MARKER = "run s3commit repair, or commit to the partition again"
+_NO_ENTRY = Cure("restore it from a version of the object or a backup: until then nobody can commit")
+_COPY = Cure("remove _s3commit/ from the copy: its next job lists the files and begins a log")
+_CUT = Cure("compare the log with a backup: entries are gone, or another log was put in its place")
+_NO_LIST = Cure("restore it from a version of the object or a backup, or let a job replace its partitions")
+_CHECKPOINT = Cure("run s3commit repair; readers pass it over", "checkpoint", harmless=True)
+_CHECKPOINT_READ = Cure("run s3commit repair; until then readers believe it", "checkpoint")
+_RECEIPT = Cure("run s3commit repair: late tasks and setups of the job go by it", "receipt")
+_EITHER = Cure("compare both with a backup: no later entry says which of the two was changed")
+_MARKER = Cure("run s3commit repair, or commit again", "marker")
+_PARTITION_MARKER = Cure("run s3commit repair, or commit to the partition again", "partition marker")

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from airflow_s3commit._format import age, several, size
 from airflow_s3commit.exceptions import InvalidRecord
@@ -111,6 +110,7 @@ class Planner:
     context: JobContext
     plan: SweepPlan
     found: dict[str, Found] = field(default_factory=dict)
+    _dates_uploads: bool | None = None
 
     @property
     def time(self) -> float:
@@ -256,11 +256,13 @@ class Planner:
                 ReplacedFiles(generation=generation, files=len(freed), bytes=stored, reason=why)
             )
 
-    @cached_property
+    @property
     def _times_are_true(self) -> bool:
-        """Whether listings show when uploads began: a probe tells."""
-        home = self.context.layout.destination
-        return bool(has_true_upload_times(self.context.store, home.bucket, time_key(home)))
+        """Whether listings show when uploads began: a probe tells, once."""
+        if self._dates_uploads is None:
+            home = self.context.layout.destination
+            self._dates_uploads = bool(has_true_upload_times(self.context.store, home.bucket, time_key(home)))
+        return self._dates_uploads
 
     def _sizes(self, uploads: Iterable[Upload]) -> list[int]:
         ids = (PendingId(self.context.bucket, upload.key, upload.upload_id) for upload in uploads)

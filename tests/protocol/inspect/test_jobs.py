@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import pytest
 
 from airflow_s3commit.exceptions import Unavailable
@@ -17,6 +20,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
 from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
 FLIGHTS = Destination(BUCKET, ROOT)
@@ -53,6 +57,29 @@ def test_an_open_job_shows_what_its_pendingsets_name() -> None:
     assert summary.context == {"dag": "nightly"}
     assert (summary.age, summary.silent) == (120.0, 20.0)
     assert _totals(summary) == (2, 10, 10)
+
+
+def test_a_destination_that_is_slow_keeps_no_other_waiting() -> None:
+    """A look at one destination ends while a thread still waits for an answer of another one."""
+    slow, fast, asked, answers = Lake(), Lake(), Event(), Event()
+    slow.set_up()
+    fast.set_up(THEIRS)
+
+    def wait(call: StoreCall) -> None:
+        if call.reads and "/log/" in call.key:
+            asked.set()
+            answers.wait(60)
+
+    slow.store.before = wait
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(_jobs, slow)
+        try:
+            assert asked.wait(60)
+            assert threads.submit(_jobs, fast).result(timeout=30).keys() == {THEIRS}
+            assert not waiting.done()
+        finally:
+            answers.set()
+        assert waiting.result().keys() == {OURS}
 
 
 def test_a_sealed_job_shows_what_its_seal_counts() -> None:
