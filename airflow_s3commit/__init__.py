@@ -46,11 +46,8 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules, audit
-    from airflow_s3commit.protocol.inspect.verify_dataset import (
-        FileDifferences,
-        VerifyReport,
-        verify_manifest,
-    )
+    from airflow_s3commit.protocol.inspect.verify_dataset import FileDifferences, VerifyReport
+    from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_job
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.metadata.registry import register_destination
@@ -125,6 +122,7 @@ __all__ = [
     "ObjectStore",
     "OutcomeUnknown",
     "OutputFile",
+    "PendingReport",
     "PreconditionFailed",
     "Preview",
     "Progress",
@@ -159,7 +157,7 @@ __all__ = [
     "search_manifest",
     "sweep",
     "verify",
-    "verify_manifest",
+    "verify_job",
     "write_job",
     "write_table",
 ]
@@ -177,11 +175,8 @@ if not TYPE_CHECKING:
                 "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
             ),
             "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
-            "airflow_s3commit.protocol.inspect.verify_dataset": (
-                "FileDifferences",
-                "VerifyReport",
-                "verify_manifest",
-            ),
+            "airflow_s3commit.protocol.inspect.verify_dataset": ("FileDifferences", "VerifyReport"),
+            "airflow_s3commit.protocol.inspect.verify_pending": ("PendingReport", "verify_job"),
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
             "airflow_s3commit.protocol.steps.manifests": (

@@ -48,6 +48,23 @@ class Column(NamedTuple):
         return self.show in (age, number, size, some)
 
 
+class Named(NamedTuple):
+    """A list of a report, of which some are named and all are counted.
+
+    Attributes:
+        title: What they are.
+        field: The field with the list.
+        total: The field with their number; empty if the list has all.
+        harmless: Whether they do no harm.
+
+    """
+
+    title: str
+    field: str
+    total: str = ""
+    harmless: bool = False
+
+
 @or_unknown
 def some(count: int) -> str:
     """Return a count as ``2,000``; nothing for 0."""

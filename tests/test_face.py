@@ -28,12 +28,12 @@ FACES = {
     "airflow_s3commit": """
         AbortReport AuditReport AuditRules CommittedTask Counts Destination FileDifferences
         FileEntry GlueTable Job JobOptions JobReference JobState JobWriter Manifest
-        MemoryStore ObjectOptions ObjectStore OutputFile Preview Progress
+        MemoryStore ObjectOptions ObjectStore OutputFile PendingReport Preview Progress
         RegistrationReport RepairReport RetryPolicy RollbackReport S3Config S3Store SealReference
         SweepReport TableReport TaskAttempt VerifyReport __version__ audit
         dataset history latest_manifest manifest_files read_manifest
         register_destination register_partitions repair rollback search_manifest sweep verify
-        verify_manifest write_job write_table
+        verify_job write_job write_table
     """,
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress",
     "airflow_s3commit.notifications": "AbortUploadsNotifier",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import click
-from rich.console import RenderableType
 from rich.text import Text
 
 from airflow_s3commit._format import several
@@ -19,11 +19,10 @@ from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import CommandLines, NextStep
 from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
 from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policies, lifecycle_rule
-from airflow_s3commit.protocol.inspect.verify_dataset import FileDifferences, verify_manifest
-from airflow_s3commit.protocol.inspect.verify_log import LogCheck
-from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
-from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify_table
-from airflow_s3commit.protocol.steps.manifests import find_manifest
+from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport
+from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_job
+from airflow_s3commit.protocol.inspect.verify_table import TableReport
+from airflow_s3commit.protocol.inspect.verify_table import verify as verify_table
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
 
@@ -138,66 +137,45 @@ def verify(session: Session, *, generation: int | None, deep: bool) -> ExitCode:
     later commit has replaced it. Pending job: every upload in its records must exist. Otherwise the exit code
     is 1.
     """
-    output, store = session.output, session.store
-    if session.job_id is None:
-        return _verify_table(session, generation)
-    if generation is not None:
+    store, place, job_id = session.store, session.destination, session.job_id
+    if job_id is not None and generation is not None:
         raise click.UsageError("verify one job, or the table at a generation")
-    if (manifest := find_manifest(session.context)) is not None:
-        with output.working("comparing files"):
-            committed = verify_manifest(store, manifest)
-        words = "matches the manifest" if committed.complete else "does NOT match the manifest"
-        views = _verified(words, committed.complete, committed)
-        value = {"kind": "committed", "sound": committed.complete, **committed.to_dict()}
-        return output.result(value, *views, *_differences(committed), ok=committed.complete)
-    with output.working("comparing uploads"):
-        report = verify_pending(session.context, deep=deep)
-    words = "ready: all uploads in its records exist" if report.sound else "NOT ready: the commit would fail"
-    views = _verified(words, report.sound, report)
-    return output.result({"kind": "pending", **report.to_dict()}, *views, *_doubts(report), ok=report.sound)
-
-
-def _verify_table(session: Session, generation: int | None) -> ExitCode:
+    report: TableReport | VerifyReport | PendingReport
     try:
-        with session.output.working("reading the log") as step:
-            log = LogCheck(session.store, session.destination, step).read()
+        with session.output.working("comparing files and uploads") as step:
+            if job_id is None:
+                report = verify_table(store, place, generation=generation, step=step)
+            else:
+                report = verify_job(store, place, job_id, deep=deep)
     except NoSuchKey as error:
         if generation is not None:
             raise
         return report_missing(session, str(error))
-    with session.output.working("comparing files") as step:
-        report = verify_table(log, generation, step)
-    words = "the table is as it was committed" if report.sound else "the table is NOT as it was committed"
-    views = (*_verified(words, report.sound, report), *_differences(report), *_beside(report))
-    code = session.output.result({"kind": "table", **report.to_dict()}, *views, ok=report.sound)
-    session.output.advise(_next_steps(report, session.commands))
+    verdict = line(_VERDICTS[report.kind, report.sound], "green" if report.sound else "bold red")
+    named = (
+        labelled(
+            one.title,
+            getattr(report, one.field),
+            "yellow" if one.harmless else "red",
+            total=getattr(report, one.total) if one.total else 0,
+        )
+        for one in report.lists
+    )
+    value, facts = {"kind": report.kind, **report.to_dict()}, described(report.columns, report)
+    code = session.output.result(value, verdict, facts, *chain.from_iterable(named), ok=report.sound)
+    if isinstance(report, TableReport):
+        session.output.advise(_next_steps(report, session.commands))
     return code
 
 
-def _verified(
-    words: str, is_sound: bool, report: FileDifferences | PendingReport
-) -> Iterator[RenderableType]:
-    yield line(words, "green" if is_sound else "bold red")
-    yield described(report.columns, report)
-
-
-def _differences(report: FileDifferences) -> Iterator[Text]:
-    yield from labelled("missing", report.missing, total=report.missing_count)
-    yield from labelled("changed", report.changed, total=report.changed_count)
-
-
-def _doubts(report: PendingReport) -> Iterator[Text]:
-    yield from labelled("missing", report.missing, total=report.missing_count)
-    yield from labelled("other parts", report.mismatched, total=report.mismatched_count)
-    yield from labelled("damaged", report.damaged)
-
-
-def _beside(report: TableReport) -> Iterator[Text]:
-    yield from labelled("left over", report.leftovers, total=report.leftover_count)
-    yield from labelled("foreign", report.foreign, total=report.foreign_count)
-    yield from labelled("unfinished", report.unfinished, "yellow", total=report.unfinished_count)
-    yield from labelled("log", [one for one in report.log if not one.harmless])
-    yield from labelled("derived", [one for one in report.log if one.harmless], "yellow")
+_VERDICTS = {
+    ("table", True): "the table is as it was committed",
+    ("table", False): "the table is NOT as it was committed",
+    ("committed", True): "matches the manifest",
+    ("committed", False): "does NOT match the manifest",
+    ("pending", True): "ready: all uploads in its records exist",
+    ("pending", False): "NOT ready: the commit would fail",
+}
 
 
 def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextStep]:

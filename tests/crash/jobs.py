@@ -239,7 +239,7 @@ class Jobs(World):
             self.take_sweep(self.observed)
         self.observed.at_rest(lists=not swept)
         self.check_repaired()
-        report = verify(self.observed, DESTINATION, threads=0)
+        report = verify(self.observed, DESTINATION)
         assert report.sound, report
         history = self.observed.history
         for number, job_id in enumerate(JOBS):

@@ -16,7 +16,7 @@ from airflow_s3commit import (
     manifest_files,
     read_manifest,
     verify,
-    verify_manifest,
+    verify_job,
 )
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import S3CommitError
@@ -74,12 +74,12 @@ def _plan_sweep(lake: GuardedLake) -> None:
 
 
 def _verify(lake: GuardedLake) -> None:
-    report = verify_manifest(lake.store, latest_manifest(lake.store, _place(lake)), threads=0)
-    json.dumps(report.to_dict())
+    last = latest_manifest(lake.store, _place(lake))
+    json.dumps(verify_job(lake.store, _place(lake), last.job_id, threads=0).to_dict())
 
 
 def _verify_table(lake: GuardedLake) -> None:
-    json.dumps(verify(lake.store, _place(lake), threads=0).to_dict())
+    json.dumps(verify(lake.store, _place(lake)).to_dict())
 
 
 def _verify_pending(lake: GuardedLake) -> None:
@@ -133,7 +133,7 @@ READING: dict[str, Door] = {
     "latest_endings": _endings,
     "pending_uploads": _pending,
     "plan_sweep": _plan_sweep,
-    "verify_manifest": _verify,
+    "verify_job": _verify,
     "verify": _verify_table,
     "verify_pending": _verify_pending,
     "preview": _preview,

@@ -103,7 +103,7 @@ def test_it_can_write_over_a_file_of_the_table_and_verify_names_it() -> None:
     lake = Lake()
     lake.sealed(FILES).commit()
     taken_over(lake).put(BUCKET, ROOT + named("dt=1/a"), b"7")
-    report = verify(lake.store, FLIGHTS, threads=0)
+    report = verify(lake.store, FLIGHTS)
     assert isinstance(report, TableReport)
     assert not report.sound
     assert named("dt=1/a") in str(report.to_dict())

@@ -255,7 +255,7 @@ def test_a_table_whose_columns_changed_once_stays_sound() -> None:
         job.seal()
         job.commit()
     assert len(lake.keys(f"{HOME}checkpoints/")) == 2
-    report = verify(lake.store, FLIGHTS, threads=0)
+    report = verify(lake.store, FLIGHTS)
     assert (report.sound, report.log) == (True, [])
     assert repaired(lake).repaired == []
 
@@ -266,6 +266,6 @@ def test_a_repaired_table_verifies() -> None:
     damage(lake, COMMITTED)
     damage(lake, SUCCESS)
     repaired(lake)
-    report = verify(lake.store, FLIGHTS, threads=0)
+    report = verify(lake.store, FLIGHTS)
     assert isinstance(report, TableReport)
     assert (report.sound, report.log) == (True, [])

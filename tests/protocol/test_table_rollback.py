@@ -269,7 +269,7 @@ def test_a_rollback_that_dies_leaves_its_markers_to_a_sweep(verb: str, nth: int)
     markers = [key for key in lake.keys(f"{ROOT}dt=") if key.endswith("_SUCCESS")]
     partitions = {path.partition("/")[0] for path in table(lake)}
     assert markers == [f"{ROOT}{name}/_SUCCESS" for name in sorted(partitions)]
-    assert verify(lake.store, FLIGHTS, threads=0).sound
+    assert verify(lake.store, FLIGHTS).sound
 
 
 def test_a_retention_is_refused_if_markers_come_in_between() -> None:

@@ -64,7 +64,7 @@ def verify_a_table(lake: Lake) -> object:
     """Verify a table, and one of its jobs."""
     lake.put({"dt=1/old": b"old"})
     lake.sealed({"dt=1/a": b"1"}, conflict_mode="append").commit()
-    return verify(lake.store, HOME, threads=0).to_dict()
+    return verify(lake.store, HOME).to_dict()
 
 
 def list_older_data(lake: Lake) -> object:

@@ -12,20 +12,20 @@ from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
-from airflow_s3commit._columns import Column, some
+from airflow_s3commit._columns import Column, Named, some
 from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.layout import Layout, partition_of
+from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
+from airflow_s3commit.store.base import Head, ObjectInfo
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 #: Maximum number of findings of each kind that a report names; it counts all of them.
@@ -101,6 +101,10 @@ class FileDifferences(Plain, Struct, kw_only=True):
         Column("missing", "missing_count", some),
         Column("changed", "changed_count", some),
     )
+    lists: ClassVar[tuple[Named, ...]] = (
+        Named("missing", "missing", "missing_count"),
+        Named("changed", "changed", "changed_count"),
+    )
 
     files: int = 0
     intact: int = 0
@@ -139,7 +143,8 @@ class VerifyReport(FileDifferences, kw_only=True):
 
     """
 
-    derived = ("complete",)
+    kind = "committed"
+    derived = ("complete", "sound")
     columns = (
         Column("job", "job_id"),
         Column("destination", "destination"),
@@ -150,6 +155,11 @@ class VerifyReport(FileDifferences, kw_only=True):
     job_id: str
     destination: str
     generation: int
+
+    @property
+    def sound(self) -> bool:
+        """The same as `complete`."""
+        return self.complete
 
 
 class ExpectedFile(NamedTuple):
@@ -233,16 +243,11 @@ def _bytes_of(key: str) -> bytes:
     return key.encode("utf-8", "surrogatepass")
 
 
-def verify_manifest(store: ObjectStore, manifest: Manifest, *, threads: int = 16) -> VerifyReport:
+def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
     """Compare the files that a job committed with the objects at its destination. Reads only.
 
     Lists the partitions. Sends a HEAD request only for a file whose ETag in the listing is not the one
     computed from its parts, because the object is encrypted or changed; the HEAD shows the upload id.
-
-    Args:
-        store: The store of the destination.
-        manifest: The manifest.
-        threads: Number of partitions to list at once; 0 lists in the caller's thread.
 
     Raises:
         InvalidRecord: The manifest's list of files is gone or was changed, or has a key outside the
@@ -250,8 +255,7 @@ def verify_manifest(store: ObjectStore, manifest: Manifest, *, threads: int = 16
         S3CommitError: A request failed.
 
     """
-    home = Destination.parse(manifest.destination)
-    context = JobContext(store, Layout.of(home, manifest.job_id), threads=threads)
+    store, home = context.store, context.layout.destination
     report = VerifyReport(
         job_id=manifest.job_id, destination=manifest.destination, generation=manifest.generation
     )

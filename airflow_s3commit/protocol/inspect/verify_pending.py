@@ -1,4 +1,4 @@
-"""Verifies a job before its commit: compares its records with the pending uploads on the store."""
+"""Verifies one job: what it committed, or before, its records, with the files or uploads on the store."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from airflow_s3commit._columns import Column, some
+from airflow_s3commit._columns import Column, Named, some
 from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
+from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import State
-from airflow_s3commit.protocol.model.layout import owner_of
+from airflow_s3commit.protocol.model.layout import Layout, owner_of
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.steps.manifests import find_manifest
 from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse_ended
 from airflow_s3commit.protocol.steps.state import look_up_end
-from airflow_s3commit.store.base import Head, ObjectInfo, Part
+from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore, Part
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 _MAX_NAMED = 1_000
@@ -69,6 +72,7 @@ class PendingReport(Plain, Struct, kw_only=True):
 
     """
 
+    kind = "pending"
     derived = ("sound",)
     columns = (
         Column("job", "job_id"),
@@ -81,6 +85,11 @@ class PendingReport(Plain, Struct, kw_only=True):
         Column("missing", "missing_count", some),
         Column("other parts", "mismatched_count", some),
         Column("to be discarded", "unrecorded", some),
+    )
+    lists = (
+        Named("missing", "missing", "missing_count"),
+        Named("other parts", "mismatched", "mismatched_count"),
+        Named("damaged", "damaged"),
     )
 
     job_id: str
@@ -102,6 +111,36 @@ class PendingReport(Plain, Struct, kw_only=True):
     def sound(self) -> bool:
         """Whether the commit finds every upload and record that it needs."""
         return not (self.missing_count or self.mismatched_count or self.damaged)
+
+
+def verify_job(
+    store: ObjectStore,
+    destination: str | Destination,
+    job_id: str,
+    *,
+    deep: bool = False,
+    threads: int = 16,
+) -> VerifyReport | PendingReport:
+    """Compare what one job has committed, or the uploads that it will, with the store. Reads only.
+
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        job_id: The job.
+        deep: Before a commit, whether to compare the number, ETags and size of every upload's parts: one
+            request per upload.
+        threads: Concurrent requests; 0 sends them in the caller's thread.
+
+    Raises:
+        JobClosed: The job is aborted.
+        NoSuchJob: The job does not exist.
+        InvalidRecord: A record of a committed job, or its list of files, is damaged or was copied here.
+        S3CommitError: A request failed.
+
+    """
+    context = recorded(JobContext(store, Layout.of(Destination.of(destination), job_id), threads=threads))
+    manifest = find_manifest(context)
+    return verify_pending(context, deep=deep) if manifest is None else verify_manifest(context, manifest)
 
 
 def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:

@@ -8,21 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import overload
 
 from msgspec import Struct, field
 
-from airflow_s3commit._columns import Column, some
+from airflow_s3commit._columns import Column, Named, some
 from airflow_s3commit._format import size
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.inspect.verify_dataset import (
     BATCH,
     MAX_NAMED,
     ExpectedFile,
     ExpectedFiles,
     FileDifferences,
-    VerifyReport,
-    verify_manifest,
 )
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -30,11 +27,9 @@ from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, job_key, owner_of, partition_of
-from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.table import Left, Pieces, Source, Table
 from airflow_s3commit.protocol.steps.fold import what_left
 from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches
 
@@ -82,6 +77,7 @@ class TableReport(FileDifferences, kw_only=True):
 
     """
 
+    kind = "table"
     derived = ("complete", "exclusive", "sound")
     columns = (
         Column("destination", "destination"),
@@ -97,6 +93,13 @@ class TableReport(FileDifferences, kw_only=True):
         Column("LEFT OVER", "leftover_count", some),
         Column("FOREIGN", "foreign_count", some),
         Column("newest entry of the log", "entries"),
+    )
+    lists = (
+        *FileDifferences.lists,
+        Named("left over", "leftovers", "leftover_count"),
+        Named("foreign", "foreign", "foreign_count"),
+        Named("unfinished", "unfinished", "unfinished_count", harmless=True),
+        Named("log", "log"),
     )
 
     destination: str
@@ -123,81 +126,30 @@ class TableReport(FileDifferences, kw_only=True):
         return self.complete and self.exclusive and all(finding.harmless for finding in self.log)
 
 
-@overload
-def verify(
-    store: ObjectStore,
-    destination: str | Destination,
-    *,
-    job_id: str,
-    threads: int = 16,
-) -> VerifyReport: ...
-
-
-@overload
 def verify(
     store: ObjectStore,
     destination: str | Destination,
     *,
     generation: int | None = None,
-    job_id: None = None,
-    threads: int = 16,
-) -> TableReport: ...
+    step: Callable[[int], None] = lambda _: None,
+) -> TableReport:
+    """Compare a table and its log with everything that lies at the destination. Reads only.
 
-
-def verify(
-    store: ObjectStore,
-    destination: str | Destination,
-    *,
-    generation: int | None = None,
-    job_id: str | None = None,
-    threads: int = 16,
-) -> TableReport | VerifyReport:
-    """Compare a table, or the files that one job committed, with the objects at the destination. Reads only.
+    Lists the destination once. Commits that are entered meanwhile are taken into account. One job is verified
+    by `verify_job`.
 
     Args:
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
         generation: Check the table as it was after this commit; by default at the newest.
-        job_id: Check what this job committed, in place of the table.
-        threads: Number of partitions to list at once for one job; 0 lists in the caller's thread.
-
-    Returns:
-        The report on the table; with ``job_id`` the report on the job.
+        step: Called with the number of entries that were read, then of objects that were compared.
 
     Raises:
-        NoSuchKey: There is no log, or no such generation; or the job has not committed there.
-        InvalidRecord: A record of the job, or its list of files, is damaged or was copied here.
-        ValueError: Both ``generation`` and ``job_id`` are given.
-
-    """
-    place = Destination.of(destination)
-    if job_id is None:
-        return verify_table(LogCheck(store, place).read(), generation)
-    if generation is not None:
-        raise ValueError("verify one job, or the table at a generation")
-    end = look_up_end(JobContext(store, Layout.of(place, job_id)), None)
-    if end is None or end.commit is None:
-        raise NoSuchKey(f"job {job_id} has not committed to {place.uri}; see: s3commit log {place.uri}")
-    return verify_manifest(store, Manifest.of(end), threads=threads)
-
-
-def verify_table(
-    log: LogCheck, generation: int | None = None, step: Callable[[int], None] = lambda _: None
-) -> TableReport:
-    """Compare the table of a log that was read with everything in its destination. Reads only.
-
-    Lists the destination once. Commits that are entered meanwhile are taken into account.
-
-    Args:
-        log: The log.
-        generation: The generation to compare; None for the newest.
-        step: Called with the number of objects that were compared.
-
-    Raises:
-        NoSuchKey: There is no such generation.
+        NoSuchKey: There is no log, or no such generation.
         S3CommitError: A request failed.
 
     """
+    log = LogCheck(store, Destination.of(destination), step).read()
     report, table = TableReport(destination=log.destination.uri), log.table_at(generation)
     if table is not None:
         with closing(_Comparison(log, table, report)) as comparison:

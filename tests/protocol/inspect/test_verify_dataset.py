@@ -9,7 +9,10 @@ from airflow_s3commit import history
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.inspect import verify_dataset
 from airflow_s3commit.protocol.inspect.verify_dataset import verify_manifest
-from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
+from airflow_s3commit.protocol.inspect.verify_pending import verify_job, verify_pending
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
@@ -23,7 +26,8 @@ def _committed(lake: Lake, files: Mapping[str, bytes] = FILES, **options: object
 
 
 def _report(lake: Lake, manifest: Manifest) -> verify_dataset.VerifyReport:
-    return verify_manifest(lake.store, manifest, threads=0)
+    context = JobContext(lake.store, Layout.of(Destination.parse(lake.destination), manifest.job_id))
+    return verify_manifest(context, manifest)
 
 
 def test_a_dataset_as_it_was_committed_is_complete() -> None:
@@ -142,6 +146,17 @@ def test_findings_beyond_the_named_ones_are_counted(monkeypatch: pytest.MonkeyPa
         lake.store.delete(BUCKET, ROOT + named(path))
     report = _report(lake, manifest)
     assert (report.missing_count, len(report.missing)) == (3, 1)
+
+
+def test_a_job_is_verified_by_what_it_is() -> None:
+    """Before its commit a job's uploads are compared, after it the files that it committed."""
+    lake = Lake()
+    job = lake.sealed(FILES)
+    before = verify_job(lake.store, lake.destination, OURS, threads=0)
+    job.commit()
+    after = verify_job(lake.store, lake.destination, OURS, threads=0)
+    assert (before.kind, before.sound, before.files) == ("pending", True, 3)
+    assert (after.kind, after.sound, after.files) == ("committed", True, 3)
 
 
 @pytest.mark.parametrize("deep", [False, True])

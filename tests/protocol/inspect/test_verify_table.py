@@ -13,7 +13,6 @@ from airflow_s3commit import TableReport, verify
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.inspect import verify_table as module
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
-from airflow_s3commit.protocol.inspect.verify_table import verify_table
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
@@ -29,7 +28,7 @@ FILES = {"dt=1/part-0.parquet": b"one", "dt=1/part-1.parquet": b"two", "dt=2/par
 def report_on(lake: Lake, generation: int | None = None) -> TableReport:
     """Verify the table; nothing may change."""
     before = lake.everything()
-    report = verify(lake.store, lake.destination, generation=generation, threads=0)
+    report = verify(lake.store, lake.destination, generation=generation)
     assert lake.everything() == before
     assert report.to_dict()["sound"] == report.sound
     return report
@@ -106,9 +105,7 @@ def test_an_older_generation_is_compared_despite_later_commits() -> None:
     with pytest.raises(NoSuchKey, match="no generation 4"):
         report_on(lake, 4)
     with pytest.raises(NoSuchKey, match="no log"):
-        verify(lake.store, "s3://other/", threads=0)
-    with pytest.raises(ValueError, match="one job, or the table"):
-        verify(lake.store, lake.destination, generation=1, job_id=OURS)  # type: ignore[call-overload]
+        verify(lake.store, "s3://other/")
 
 
 @each("digest", [hashlib.md5, hashlib.sha256])
@@ -118,9 +115,9 @@ def test_commits_meanwhile_are_not_damage(digest: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr("airflow_s3commit.store.memory._md5", digest)
     lake = Lake()
     committed(lake, "first", FILES)
-    log = LogCheck(lake.store, HERE).read()
-    committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
-    report = verify_table(log)
+    replaced = {"dt=2/part-0.parquet": b"replaced"}
+    lake.store.before = once("list_objects", ROOT, lambda: committed(lake, "second", replaced))
+    report = verify(lake.store, HERE)
     assert (report.generation, report.intact, report.removed, report.later) == (2, 2, 1, 1)
     assert report.sound
 
@@ -336,7 +333,7 @@ def test_the_newest_entry_may_lack_its_receipt() -> None:
     lake.store.after = once(
         "get", f"jobs/{an_id('third')}.json", lambda: committed(lake, "fourth", {"dt=4/a": b"a"})
     )
-    report = verify(lake.store, lake.destination, threads=0)
+    report = verify(lake.store, lake.destination)
     assert (report.sound, report.log) == (True, [])
 
 
@@ -426,7 +423,7 @@ def test_a_copy_is_told_from_its_original() -> None:
     three_commits(lake)
     for key in lake.keys(ROOT):
         lake.store.put(BUCKET, key.replace(ROOT, "copy/"), lake.get(key))
-    report = verify(lake.store, f"s3://{BUCKET}/copy/", threads=0)
+    report = verify(lake.store, f"s3://{BUCKET}/copy/")
     assert (report.sound, report.generation) == (False, None)
     assert "this dataset is a copy" in report.log[0].problem
     assert "remove _s3commit/" in report.log[0].remedy
@@ -482,7 +479,7 @@ def test_a_commit_while_partition_markers_are_compared_is_not_damage() -> None:
         committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"}, partition_success=True)
 
     lake.store.before = once("get", "dt=2/_SUCCESS", commit)
-    report = verify(lake.store, lake.destination, threads=0)
+    report = verify(lake.store, lake.destination)
     assert (report.sound, report.generation, report.missing_count) == (True, 3, 0)
 
 
@@ -491,7 +488,7 @@ def test_a_job_that_ends_while_the_marker_is_compared_is_not_damage() -> None:
     lake = Lake()
     committed(lake, "first", FILES)
     lake.store.before = once("get", f"{ROOT}_SUCCESS", lambda: committed(lake, "second", FILES))
-    report = verify(lake.store, lake.destination, threads=0)
+    report = verify(lake.store, lake.destination)
     assert (report.sound, report.log) == (True, [])
 
 
@@ -539,7 +536,7 @@ def test_files_that_an_abort_is_about_to_delete_are_no_leftovers(finishes: bool)
         with pytest.raises(Crash):
             abort()
         lake.store.rest()
-    report = verify(lake.store, lake.destination, threads=0)
+    report = verify(lake.store, lake.destination)
     assert (report.sound, report.removed, report.leftover_count) == (True, 0 if finishes else 1, 0)
 
 
@@ -556,5 +553,5 @@ def test_a_job_that_is_set_up_and_publishes_meanwhile_is_unfinished() -> None:
         lake.store.rest()
 
     lake.store.before = once("list_objects", ROOT, meanwhile)
-    report = verify(lake.store, lake.destination, threads=0)
+    report = verify(lake.store, lake.destination)
     assert (report.sound, [found.job_id for found in report.unfinished]) == (True, [OURS])
