@@ -80,7 +80,7 @@ def write_by_spark(
 
     """
     spark = frame.sparkSession
-    found = given or job_from_conf(conf_of(spark))
+    found = given or job_from_conf(conf_of(spark).get)
     mode = place.mode or (DEFAULT_MODE if found is None else "append")
     if mode not in CONFLICT_MODES:
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")

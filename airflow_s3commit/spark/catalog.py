@@ -130,7 +130,7 @@ def register_partitions(
         InvalidOption: As there; or the table is managed, and has partitions that the newest commit lacks.
 
     """
-    there = store or store_of_process(store_from_conf(conf_of(session)))
+    there = store or store_of_process(store_from_conf(conf_of(session).get))
     return registration.register_partitions(there, SparkTable(session, table))
 
 

@@ -8,7 +8,7 @@ it to the driver in their messages.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 from uuid import uuid4
 
@@ -24,13 +24,13 @@ from airflow_s3commit.spark.driver import (
     ready_job,
     target_of,
 )
-from airflow_s3commit.spark.options import OTHER_WRITER, parse_options
+from airflow_s3commit.spark.options import parse_options
 from airflow_s3commit.spark.plan import plan_again, plan_table
-from airflow_s3commit.spark.pyspark_private import register_source
+from airflow_s3commit.spark.pyspark_private import local_properties, register_source
 from airflow_s3commit.spark.session import count_rows, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
 from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
-from airflow_s3commit.spark.writer_settings import column_settings, hadoop_conf, site_conf, with_file_settings
+from airflow_s3commit.spark.writer_settings import hadoop_conf, site_conf, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
 
 try:
@@ -62,10 +62,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.tables.write import TablePlan
 
 
-#: Spark's own key.
-_ANSI = "spark.sql.ansi.enabled"
-
-
 class S3CommitDataSource(DataSource):
     """The data source ``s3commit``, whose files appear all at once when the job commits.
 
@@ -74,7 +70,7 @@ class S3CommitDataSource(DataSource):
     ``overwrite``; Spark passes no others.
 
     Options of a read: ``path`` (or ``.load(path)``), ``generation`` (the newest by default), ``since``,
-    ``job``, ``pruneFiles``, ``endpointUrl``, ``region``, ``pathStyle``, and those of the files' format.
+    ``job``, ``endpointUrl``, ``region``, ``pathStyle``, and those of the files' format.
     """
 
     #: The store settings of the session's conf, read at registration.
@@ -128,17 +124,12 @@ class S3CommitDataSource(DataSource):
 
         Raises:
             InvalidOption: An option is unknown, malformed, or contradicts another or the save mode; or the
-                format is CSV or JSON; or a configuration file of Hadoop cannot be read.
+                format is another than Parquet; or a configuration file of Hadoop cannot be read.
             UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
-            UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
+            UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
 
         """
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
-        if options.table.file_format.text:
-            raise InvalidOption(
-                f'format("s3commit") writes parquet and orc, not {options.table.format}: use write_pending,'
-                f" in which Spark itself renders {options.table.format}, or {OTHER_WRITER}"
-            )
         hadoop = site_conf(os.environ) if self.hadoop_defaults is None else self.hadoop_defaults
         return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), hadoop)
 
@@ -223,15 +214,9 @@ class S3CommitWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
-        hadoop, session = self._hadoop, context.getLocalProperty
-        # Only the whole configuration has the keys that end with the name of a column.
-        columns = column_settings(getattr(context, "_localProperties", None) or {})
-
-        def conf(key: str) -> str | None:
-            return columns.get(key) or session(key) or hadoop.get(key)
-
+        conf = self._hadoop | {key: value for key, value in local_properties(context).items() if value}
         options = with_file_settings(self._options, conf)
-        target = target_of(options, self._write_id, conf)
+        target = target_of(options, self._write_id, conf.get)
         job = ready_job(target, options)
         ids = TaskIds.of_spark(
             target.stage,
@@ -240,8 +225,7 @@ class S3CommitWriter(DataSourceArrowWriter):
             context.partitionId(),
             context.taskAttemptId(),
         )
-        plan = replace(plan_again(self._plan, options), ansi=(session(_ANSI) or "true").lower() == "true")
-        return TaskMessage(write_task(job, iterator, plan, ids, options), target)
+        return TaskMessage(write_task(job, iterator, plan_again(self._plan, options), ids, options), target)
 
     @refusals_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -284,7 +268,7 @@ def register(spark: SparkSession) -> None:
     A session needs this if the driver's Python finds this package but not the top-level module
     ``pyspark_s3commit``: with ``--py-files``, ``addPyFile`` or Spark Connect. The session's
     ``spark.s3commit.endpoint.*`` and ``spark.s3commit.path.style`` become the defaults of the corresponding
-    options. The settings of files and stored objects in Hadoop's configuration (``parquet.*``, ``orc.*``, and
+    options. The settings of files and stored objects in Hadoop's configuration (``parquet.*``, and
     encryption, storage class and ACL of ``fs.s3a.*``) are read here too: register again after you change them
     with ``hadoopConfiguration.set``, which no write sees by itself. Without this call, and with Spark
     Connect, a write reads the driver's configuration files (``core-site.xml``). A job in the conf, and

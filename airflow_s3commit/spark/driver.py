@@ -51,7 +51,7 @@ from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.headers import with_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_s3commit._clock import Clock
     from airflow_s3commit.spark.options import WriteOptions
@@ -275,13 +275,13 @@ def _settles_layout(job: Job, target: Target) -> bool:
     return whole or (target.own and options.conflict_mode == "replace")
 
 
-def check_site(job: Job, options: WriteOptions, conf: ConfGet) -> None:
+def check_site(job: Job, options: WriteOptions, conf: Mapping[str, str]) -> None:
     """Refuse a write if this machine's configuration asks for something that the driver did not see.
 
     Args:
         job: The write's job.
         options: The options of the write.
-        conf: Looks a key up in Hadoop's configuration files of this machine.
+        conf: What Hadoop's configuration files of this machine set.
 
     Raises:
         InvalidOption: It asks for files that s3commit cannot write, such as encrypted ones.
@@ -290,7 +290,7 @@ def check_site(job: Job, options: WriteOptions, conf: ConfGet) -> None:
     """
     with_file_settings(options, conf)
     bucket = split_uri(job.reference.destination)[0]
-    _check_object_options(job, options, s3a_settings(conf, bucket))
+    _check_object_options(job, options, s3a_settings(conf.get, bucket))
 
 
 def abort_write(target: Target, *, tasks_ended: bool = False) -> None:

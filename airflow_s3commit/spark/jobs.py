@@ -81,7 +81,7 @@ def commit_job(
             " committed twice: use airflow_s3commit.spark.foreach_batch"
         )
     options = options or JobOptions(conflict_mode="as-written")
-    objects = s3a_settings(conf, home.bucket).fill(ObjectOptions())
+    objects = s3a_settings(conf.get, home.bucket).fill(ObjectOptions())
     if options.object_options not in (ObjectOptions(), objects):
         raise InvalidOption(
             f"object_options of the job for {home.uri} differ from fs.s3a.* of the session, which writes the"
@@ -94,7 +94,7 @@ def commit_job(
         DEFAULT_STAGE_ATTEMPT,
         own=True,
         store=s3a_address(spark, home.bucket),
-        twins=tasks_have_twins(conf),
+        twins=tasks_have_twins(conf.get),
         object_options=objects,
     )
     with renewing_store(target.store):

@@ -13,6 +13,7 @@ from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
+from airflow_s3commit.tables.formats import FORMATS
 from airflow_s3commit.tables.options import (
     FILE_OPTIONS,
     Option,
@@ -22,13 +23,12 @@ from airflow_s3commit.tables.options import (
     parse_bytes,
     parse_flag,
     parse_region,
-    read_options,
+    read_fields,
     set_by,
-    table_options,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _MIB = 1024 * 1024
 
@@ -38,8 +38,11 @@ _MAX_PART_BYTES = 5 * 1024 * _MIB
 #: What an overwrite replaces, by Spark's names: the whole table, or the partitions that get rows.
 PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
 
-#: Where to write what this package cannot.
-OTHER_WRITER = "use Spark's own writer: writer='spark' of committer_conf and the Spark operator"
+#: Who writes what this package cannot write in Python.
+OTHER_WRITER = (
+    "use Spark's own writer: write_pending(df, engine='spark', format=…), commit_job(spark, destination), or"
+    " writer='spark' of committer_conf and the Spark operator"
+)
 
 #: One part in this number of a task's encoded bytes may be in flight.
 _IN_FLIGHT_SHARE = 2
@@ -74,6 +77,25 @@ def _path(value: str) -> str:
         )
     return Destination.parse(value).uri
 
+
+def _parquet(value: str) -> str:
+    if value.lower() != "parquet":
+        raise ValueError(f"s3commit writes only parquet in Python; {OTHER_WRITER}")
+    return "parquet"
+
+
+#: The options of files that apply to Parquet.
+_FILE_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "format", _parquet, "Only parquet; Spark's own writer has the others.",
+        default="parquet", field="format",
+    ),
+    *(option for option in FILE_OPTIONS if option.name not in ("format", "compression")),
+    Option(
+        "compression", one_of(*FORMATS["parquet"].codecs),
+        "snappy, gzip, zstd, lz4_raw, brotli or none.", default="snappy", field="compression",
+    ),
+)  # fmt: skip
 
 #: The store's address; reads have these options too.
 STORE_OPTIONS: tuple[Option, ...] = (
@@ -118,45 +140,12 @@ _OBJECT_OPTIONS: tuple[Option, ...] = (
 )  # fmt: skip
 
 
-def _text_options() -> Iterator[Option]:
-    """Yield Spark's own options of CSV and JSON, which `write_pending` passes on as they are."""
-    both, csv, json_ = ("csv", "json"), ("csv",), ("json",)
-    for name, formats, default, meaning in (
-        ("dateFormat", both, "yyyy-MM-dd", "Pattern of dates."),
-        ("timestampFormat", both, "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]", "Pattern of times with a zone."),
-        ("timestampNTZFormat", both, "yyyy-MM-dd'T'HH:mm:ss[.SSS]", "Pattern of times without a zone."),
-        ("timeZone", both, "the session's", "Zone of written times."),
-        ("locale", both, "en-US", "Language of the names of months and days."),
-        ("lineSep", both, "\\n", "Line separator."),
-        ("encoding", both, "UTF-8", "Encoding of the files."),
-        ("header", csv, "false", "Begin files with the columns' names."),
-        ("sep", csv, ",", "Separates values."),
-        ("delimiter", csv, ",", "The same as sep."),
-        ("quote", csv, '"', "Encloses values that would be misread."),
-        ("escape", csv, "\\", "Escapes quotes in quoted values."),
-        ("charToEscapeQuoteEscaping", csv, "the escape, or none", "Escapes escapes of quotes."),
-        ("escapeQuotes", csv, "true", "Quote values that contain quotes."),
-        ("quoteAll", csv, "false", "Quote all values."),
-        ("nullValue", csv, "nothing", "Text of null."),
-        ("emptyValue", csv, '""', "Text of an empty string."),
-        ("ignoreLeadingWhiteSpace", csv, "true", "Remove leading white space."),
-        ("ignoreTrailingWhiteSpace", csv, "true", "Remove trailing white space."),
-        ("ignoreNullFields", json_, "the session's", "Leave out fields that are null."),
-    ):
-        yield Option(name, str, meaning, formats=formats, default=default, field=name)
-
-
-#: Spark's own options of CSV and JSON.
-TEXT_OPTIONS: tuple[Option, ...] = tuple(_text_options())
-
-
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """The options of writing a DataFrame.
 
     Attributes:
         table: The options of the files.
-        text: The options of CSV and JSON, by Spark's names; Spark itself interprets them.
         overwrite: Whether the save mode is ``overwrite``.
         object_options: Encryption, storage class, ACL, tags and headers of the files.
         store: The store's address.
@@ -209,7 +198,6 @@ class WriteOptions:
         default=80 * _MIB,
     )
     table: TableOptions = field(default_factory=TableOptions)
-    text: tuple[tuple[str, str], ...] = ()
     overwrite: bool = False
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
     store: StoreAddress = field(default_factory=StoreAddress)
@@ -247,8 +235,7 @@ _DESTINATION, *_WRITE = options_of(WriteOptions)
 #: Every option of a write.
 WRITE_OPTIONS: tuple[Option, ...] = (
     _DESTINATION,
-    *FILE_OPTIONS,
-    *TEXT_OPTIONS,
+    *_FILE_OPTIONS,
     *_WRITE,
     *_OBJECT_OPTIONS,
     *STORE_OPTIONS,
@@ -270,7 +257,6 @@ _NO_OPTIONS = (
 
 _NAMES = {option.name.lower() for option in WRITE_OPTIONS}
 _OBJECT_FIELDS = {option.field for option in _OBJECT_OPTIONS}
-_TEXT_FIELDS = {option.field for option in TEXT_OPTIONS}
 _STORE_FIELDS = {known.name for known in fields(StoreAddress)}
 _WRITE_FIELDS = {known.name for known in fields(WriteOptions)}
 
@@ -298,6 +284,10 @@ def _object_options(found: dict[str, Any]) -> ObjectOptions:
         raise InvalidOption(f"option {names} of s3commit: {error}") from error
 
 
+def _is_not_format(option: tuple[str, str]) -> bool:
+    return option[0].lower() != "format"
+
+
 def parse_options(
     options: Mapping[str, str], *, overwrite: bool, store_defaults: StoreAddress | None = None
 ) -> WriteOptions:
@@ -318,17 +308,16 @@ def parse_options(
             # Its value may be a secret.
             if name.lower() not in _NAMES and known.search(name.lower()):
                 raise InvalidOption(f"s3commit cannot do option {name}: {cure}")
-    found = read_options(options, WRITE_OPTIONS)
+    # The format first: another one has options that are unknown here.
+    found, _ = read_fields(dict(sorted(options.items(), key=_is_not_format)), WRITE_OPTIONS)
     given = frozenset(found)
     store = store_address(found)
     object_options = _object_options(found)
-    text = tuple(sorted((name, found.pop(name)) for name in _TEXT_FIELDS & found.keys()))
     own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
     parsed = WriteOptions(
         **own,
-        table=table_options(found),
+        table=TableOptions(**found),
         overwrite=overwrite,
-        text=text,
         object_options=object_options,
         store=store.or_else(store_defaults or StoreAddress()),
         given=given,

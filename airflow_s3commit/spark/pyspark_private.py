@@ -10,6 +10,7 @@ from pyspark.sql.pandas import types
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import DataType, StructType
@@ -25,6 +26,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     # PySpark 4.2 requires a time zone for timestamps; earlier releases take UTC and no argument.
     wants_zone = "timezone" in inspect.signature(types.to_arrow_schema).parameters
     return types.to_arrow_schema(schema, timezone="UTC") if wants_zone else types.to_arrow_schema(schema)
+
+
+def local_properties(context: TaskContext) -> dict[str, str]:
+    """Return what a task's session sets. Its public functions have no list of the keys."""
+    return dict(context._localProperties or {})  # noqa: SLF001 - as the module says
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:

@@ -53,7 +53,7 @@ BatchMode: TypeAlias = Literal["append", "overwrite"]
 
 #: Options that are arguments of `foreach_batch`.
 _ARGUMENTS = {
-    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "format": "format",
+    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode",
 }  # fmt: skip
 
 #: The local property with the query's id, which its checkpoint keeps; set in the thread of its batches.
@@ -74,7 +74,6 @@ def foreach_batch(
     name: str = "",
     stream: str | None = None,
     cluster: bool = True,
-    format: str | None = None,  # noqa: A002 - as Spark calls it
     options: Mapping[str, str] | None = None,
 ) -> BatchWriter:
     """Return the function to pass to ``writeStream.foreachBatch``.
@@ -91,7 +90,6 @@ def foreach_batch(
             it with the query's checkpoint: under the old identity, batches of a new checkpoint look like
             those of the old one, and are refused.
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file.
-        format: ``parquet``, ``orc``, ``csv`` or ``json``.
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
@@ -101,9 +99,7 @@ def foreach_batch(
     if mode not in ("append", "overwrite"):
         raise InvalidOption(f"mode {mode!r} is not supported for a stream's batches: use append or overwrite")
     refuse_arguments(options or (), _ARGUMENTS, "foreach_batch")
-    columns = json.dumps(list(partition_by))
-    arguments = {"path": as_uri(destination), "partitionBy": columns, "format": format}
-    given = {key: text for key, text in arguments.items() if text is not None}
+    given = {"path": as_uri(destination), "partitionBy": json.dumps(list(partition_by))}
     parsed = parse_options({**(options or {}), **given}, overwrite=mode == "overwrite")
     return BatchWriter(parsed, name=name, stream=stream, cluster=cluster)
 
@@ -149,15 +145,15 @@ class BatchWriter:
 
         """
         conf = conf_of(frame.sparkSession)
-        _refuse_job_in_conf(conf)
+        _refuse_job_in_conf(conf.get)
         parsed = with_file_settings(self.parsed, conf)
-        settings = parsed.store.or_else(store_from_conf(conf))
+        settings = parsed.store.or_else(store_from_conf(conf.get))
         stream = self.stream or _query_id(frame.sparkSession)
         batch = Batch(stream, self.name, str(parsed.destination), int(batch_id))
         run = _run_id(frame.sparkSession)
         _refuse_second(batch, run)
         token = uuid4().hex
-        s3a = s3a_settings(conf, split_uri(batch.destination)[0])
+        s3a = s3a_settings(conf.get, split_uri(batch.destination)[0])
         object_options = s3a.fill(parsed.object_options)
         options = JobOptions(
             committer=parsed.own_committer,
@@ -166,7 +162,7 @@ class BatchWriter:
         )
         with renewing_store(settings):
             store = with_headers(store_of_process(settings), object_options.of_records)
-            self._check_table(store, batch.destination, conf)
+            self._check_table(store, batch.destination, conf.get)
             job = begin_batch(store, batch, options, token)
             if job is None:
                 refuse_passed(store, batch)
@@ -176,7 +172,7 @@ class BatchWriter:
             return
         try:
             with renewing_store(settings):
-                target = target_of(parsed, token, conf, JobInConf(job.reference, STAGE, token))
+                target = target_of(parsed, token, conf.get, JobInConf(job.reference, STAGE, token))
                 frame_settings = FrameSettings(parsed, target, str(uuid4()), self.cluster, layout_known=True)
                 written = write_frame(frame, frame_settings, job)
                 manifest = commit_batch(job, token, written.seal.counts.rows if written.seal else None)

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from airflow_s3commit.exceptions import Refused
 from airflow_s3commit.spark.options import WriteOptions
-from airflow_s3commit.spark.plan import naming_other_writer
 from airflow_s3commit.spark.session import DEFAULT_STAGE
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.partitions import UnsupportedPartition
@@ -110,7 +109,7 @@ def write_task(
 
     Raises:
         UnsupportedPartition: A value cannot be part of a path.
-        UnsupportedColumn: The format cannot hold a value.
+        UnsupportedColumn: Parquet cannot hold a value.
         JobClosed: The job takes no more output.
         DidNotHappen: The store refused an upload.
 
@@ -129,8 +128,7 @@ def write_task(
             # As in Spark, the first task writes a file with the schema for an empty table.
             first = ids.partition == 0
             stem = ids.stem(job.reference.job_id)
-            with naming_other_writer():
-                written = write_batches(attempt, batches, plan, stem, empty_file=first)
+            written = write_batches(attempt, batches, plan, stem, empty_file=first)
             attempt.describe(written.files, written.schema)
             return attempt.commit()
     finally:

@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
 
 from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
@@ -27,7 +26,7 @@ from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.spark.by_spark import Place, write_by_spark
-from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
+from airflow_s3commit.spark.clustering import Arrangement, arrange
 from airflow_s3commit.spark.driver import (
     Target,
     abort_failed_write,
@@ -48,9 +47,7 @@ from airflow_s3commit.spark.pending_write import (
 )
 from airflow_s3commit.spark.plan import (
     first_data_path,
-    months_columns,
     partition_types,
-    plan_lines,
     plan_table,
 )
 from airflow_s3commit.spark.session import (
@@ -121,12 +118,11 @@ def write_pending(
         salt: Count a sample of the rows first, and spread a partition with far more rows than the others over
             several tasks. By default only for a cached frame, because any other frame is computed a second
             time for the sample.
-        format: ``parquet``, ``orc``, ``csv`` or ``json``. Spark itself renders CSV and JSON, with
-            ``to_csv`` and ``to_json``. With the engine ``spark`` any format that Spark can write.
+        format: ``parquet``; with the engine ``spark`` any format that Spark can write.
         options: Further options of the data source ``s3commit``, by the same names. With the engine ``spark``
             those of Spark's own writer.
-        engine: ``python`` writes with pyarrow and boto3. ``spark`` writes with Spark's own writer and S3A;
-            the session needs the conf of `pending_conf` and the jar of `pending_jar`.
+        engine: ``python`` writes Parquet with pyarrow and boto3. ``spark`` writes with Spark's own writer and
+            S3A; the session needs the conf of `pending_conf` and the jar of `pending_jar`.
 
     Raises:
         InvalidOption: An option is unknown, malformed, or an argument of this function; the session sets
@@ -134,7 +130,7 @@ def write_pending(
             data than intended: it has no rows, the table has other partition columns, or the session sets
             Spark's ``partitionOverwriteMode=static``.
         UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
-        UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
+        UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
         InvalidDestination: There is no destination, or it differs from the job's.
         JobMismatch: The mode or the object options contradict the job.
         DestinationNotEmpty: The mode is ``errorifexists`` and the destination has data.
@@ -162,7 +158,7 @@ def write_pending(
     conf = conf_of(frame.sparkSession)
     parsed = with_file_settings(_write_options(given, mode, options or {}), conf)
     write_id = str(uuid4())
-    target = target_of(parsed, write_id, conf, given_job)
+    target = target_of(parsed, write_id, conf.get, given_job)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
     settings = FrameSettings(_in_mode(parsed, target, mode), target, write_id, cluster, salt)
@@ -220,7 +216,7 @@ def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = Non
 
     Raises:
         UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
-        UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
+        UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
         S3CommitError: The stage could not be sealed, or the job not committed; see `commit_write`.
 
     """
@@ -270,15 +266,8 @@ def _planned(frame: DataFrame, settings: FrameSettings) -> tuple[TablePlan, Data
     names = settings.options.table.partition_by
     given = frame.schema
     frame, arrangement = arrange(frame, names, cluster=settings.cluster, salt=settings.salt)
-    if settings.options.table.file_format.text:
-        return *plan_lines(frame, settings.options), arrangement
-    # This schema has text for partition columns, and still Spark's intervals for the footer.
-    months = months_columns(frame.schema, settings.options)
-    plan = plan_table(frame.schema, settings.options, months)
-    for name in months:
-        column = F.col(quoted(name))
-        years, rest = F.extract(F.lit("YEAR"), column), F.extract(F.lit("MONTH"), column)
-        frame = frame.withColumn(name, (years * 12 + rest).cast("int"))
+    # In this schema partition columns are text.
+    plan = plan_table(frame.schema, settings.options)
     return replace(plan, partition_types=partition_types(given, plan.partition_by)), frame, arrangement
 
 
@@ -300,7 +289,7 @@ def _run_task(
     job = target.job()
     with refusals_first():
         if sites:
-            check_site(job, options, site_conf(os.environ).get)
+            check_site(job, options, site_conf(os.environ))
     task = write_task(job, _named(batches, plan.schema.names), plan, ids, options)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
 

@@ -1,7 +1,6 @@
-"""The session settings that affect Spark's own writer: each is honoured here, or refused by name.
+"""The session settings that change what Spark's own writer stores: followed here, or refused by name.
 
-They are settings of files, and S3A's settings of stored objects. Settings that are unset or at Spark's
-defaults change nothing.
+They are settings of Parquet files, and S3A's settings of stored objects.
 """
 
 from __future__ import annotations
@@ -17,221 +16,79 @@ import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.spark.options import OTHER_WRITER, WriteOptions
+from airflow_s3commit.spark.options import OTHER_WRITER, WRITE_OPTIONS, WriteOptions
 from airflow_s3commit.store.credentials import StoreAddress
-from airflow_s3commit.tables.options import FILE_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from airflow_s3commit.spark.session import ConfGet
 
-_PARQUET = ("parquet",)
-_ORC = ("orc",)
-_TEXT = ("csv", "json")
-
-#: Spark's and Hadoop's keys, by the option of this package that means the same.
-_HONOURED = {
-    "spark.sql.parquet.compression.codec": ("compression", _PARQUET),
-    "spark.sql.orc.compression.codec": ("compression", _ORC),
-    "spark.sql.files.maxRecordsPerFile": ("maxRecordsPerFile", ()),
-    "spark.sql.parquet.outputTimestampType": ("outputTimestampType", _PARQUET),
-    "parquet.block.size": ("parquet.block.size", _PARQUET),
-    "orc.stripe.size": ("orc.stripe.size", _ORC),
+#: The settings that are followed, by the option that means the same.
+_FOLLOWED = {
+    "spark.sql.parquet.compression.codec": "compression",
+    "spark.sql.files.maxRecordsPerFile": "maxRecordsPerFile",
+    "parquet.block.size": "parquet.block.size",
 }
 
-_ENCRYPTION = "the files would not be encrypted as it asks"
+#: The start of a key that changes or encrypts files. Left out are keys of reads, of memory, of summaries
+#: beside files, and what Spark sets by itself; and Spark's keys for columns that `plan_table` refuses.
+_CHANGES = re.compile(
+    r"parquet\.(?!block\.size$|compression$|write\.support\.class|(read|filter|task|strict|split|hadoop|column\.index"
+    r"|strings|decrypt|avro|thrift|proto|private|memory|validation|summary|enable\.summary|writer\.max-padding"
+    r"|page\.verify-checksum|compression\.codec\.zstd\.(workers|bufferPool))\b)"
+    r"|spark\.sql\.(legacy\.)?parquet\.(?!output\.committer|int96Rebase|fieldId|variant).*([wW]rite|output)"
+)
+
+#: Values with which Spark writes what this package writes too.
+_SAME = re.compile(
+    r"(writeLegacyFormat=false|outputTimestampType=timestamp_micros|RebaseModeInWrite=corrected"
+    r"|enable\.dictionary=true|page\.size=1048576|writer\.version=(v1|parquet_1_0))$",
+    re.IGNORECASE,
+)
+
+_ENCRYPTS = re.compile(r"parquet\.(crypto|encryption)\.")
+
+_OPTIONS = {option.name: option for option in WRITE_OPTIONS}
 
 
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    """A setting that this package cannot follow.
-
-    Attributes:
-        formats: The formats whose files it changes.
-        same: Values, in lower case, with which Spark writes what this package writes.
-        effect: The reason, for the error.
-
-    """
-
-    formats: tuple[str, ...]
-    same: tuple[str, ...] = ()
-    effect: str = "the files would not be as it asks"
-
-
-#: Spark's and parquet-java's keys, with the values that change nothing.
-_PARQUET_KEYS = {
-    "spark.sql.parquet.writeLegacyFormat": ("false",),
-    "spark.sql.parquet.datetimeRebaseModeInWrite": ("corrected",),
-    "spark.sql.parquet.int96RebaseModeInWrite": ("corrected",),
-    "spark.sql.legacy.parquet.datetimeRebaseModeInWrite": ("corrected",),
-    "spark.sql.legacy.parquet.int96RebaseModeInWrite": ("corrected",),
-    "spark.sql.parquet.fieldId.write.enabled": ("true",),
-    "spark.sql.parquet.variant.annotateLogicalType.enabled": ("true",),
-    "parquet.writer.version": ("v1", "parquet_1_0"),
-    "parquet.block.row.count.limit": ("2147483647",),
-    "parquet.page.size": ("1048576",),
-    "parquet.page.row.count.limit": ("20000",),
-    "parquet.page.size.check.estimate": ("true",),
-    "parquet.page.size.row.check.min": ("100",),
-    "parquet.page.size.row.check.max": ("10000",),
-    "parquet.page.value.count.threshold": ("1073741823",),
-    "parquet.page.write-checksum.enabled": ("true",),
-    "parquet.dictionary.page.size": ("1048576",),
-    "parquet.enable.dictionary": ("true",),
-    "parquet.enable.bytestreamsplit": ("false",),
-    "parquet.bloom.filter.enabled": ("false",),
-    # It asks for a filter by itself.
-    "parquet.bloom.filter.expected.ndv": (),
-    "parquet.column.statistics.enabled": ("true",),
-    "parquet.size.statistics.enabled": ("true",),
-    "parquet.columnindex.truncate.length": ("64",),
-    "parquet.statistics.truncate.length": ("2147483647",),
-    "parquet.compression.codec.zstd.level": ("3",),
-    "parquet.summary.metadata.level": ("none",),
-    "parquet.enable.summary-metadata": ("false",),
-}
-
-#: ORC's keys, with the values that change nothing.
-_ORC_KEYS = {
-    "spark.sql.orc.impl": ("native",),
-    "orc.bloom.filter.columns": (),
-    "orc.column.encoding.direct": (),
-    "orc.create.index": ("true",),
-    "orc.row.index.stride": ("10000",),
-    "orc.stripe.row.count": ("2147483647",),
-    "orc.compress.size": ("262144",),
-    "orc.buffer.size.enforce": ("false",),
-    "orc.dictionary.key.threshold": ("0.8",),
-    "orc.dictionary.max.size.bytes": ("16777216",),
-    "orc.dictionary.early.check": ("true",),
-    "orc.encoding.strategy": ("speed",),
-    "orc.compression.strategy": ("speed",),
-    "orc.compression.zstd.level": ("3",),
-    "orc.compression.zstd.windowlog": ("0",),
-    "orc.compression.zstd.strategy": ("0",),
-    "orc.proleptic.gregorian": ("false",),
-    "orc.write.format": ("0.12",),
-}
-
-#: Keys that ask for encrypted files, or say how, by format.
-_ENCRYPTION_KEYS = {
-    _PARQUET: (
-        "parquet.crypto.factory.class",
-        *(
-            f"parquet.encryption.{name}"
-            for name in (
-                "footer.key", "column.keys", "complete.columns", "uniform.key", "algorithm",
-                "plaintext.footer", "kms.client.class", "kms.instance.id", "kms.instance.url",
-                "key.access.token", "double.wrapping", "cache.lifetime.seconds",
-                "key.material.store.internally", "data.key.length.bits", "kek.length.bits",
-            )
-        ),
-    ),
-    _ORC: ("orc.encrypt", "orc.mask", "orc.key.provider"),
-}  # fmt: skip
-
-_FIXED = {
-    **{key: _Fixed(formats, (), _ENCRYPTION) for formats, keys in _ENCRYPTION_KEYS.items() for key in keys},
-    **{key: _Fixed(_PARQUET, same) for key, same in _PARQUET_KEYS.items()},
-    **{key: _Fixed(_ORC, same) for key, same in _ORC_KEYS.items()},
-    "mapreduce.output.fileoutputformat.compress": _Fixed(_TEXT, ("false",)),
-    "zlib.compress.level": _Fixed((*_PARQUET, *_TEXT), ("default_compression",)),
-    "zlib.compress.strategy": _Fixed((*_PARQUET, *_TEXT), ("default_strategy",)),
-}
-
-#: Every key that a write follows or refuses.
-SETTINGS = (*_HONOURED, *_FIXED)
-
-#: Hive's names of ORC's keys, which ORC follows too.
-_HIVE_NAMES = {
-    "orc.stripe.size": "hive.exec.orc.default.stripe.size",
-    "orc.row.index.stride": "hive.exec.orc.default.row.index.stride",
-    "orc.compress.size": "hive.exec.orc.default.buffer.size",
-    "orc.buffer.size.enforce": "hive.exec.orc.buffer.size.enforce",
-    "orc.write.format": "hive.exec.orc.write.format",
-    "orc.encoding.strategy": "hive.exec.orc.encoding.strategy",
-    "orc.compression.strategy": "hive.exec.orc.compression.strategy",
-    "orc.compression.zstd.level": "hive.exec.orc.compression.zstd.level",
-    "orc.compression.zstd.windowlog": "hive.exec.orc.compression.zstd.windowlog",
-    "orc.compression.zstd.strategy": "hive.exec.orc.compression.zstd.strategy",
-    "orc.dictionary.key.threshold": "hive.exec.orc.dictionary.key.size.threshold",
-    "orc.dictionary.early.check": "hive.orc.row.index.stride.dictionary.check",
-}
-
-#: Keys of Hadoop's configuration, which sessions set with and without ``spark.hadoop.`` before them. Some
-#: name a column after ``#``.
-HADOOP_KEYS = frozenset((*(key for key in SETTINGS if not key.startswith("spark.")), *_HIVE_NAMES.values()))
-
-_OPTIONS = {option.name: option for option in FILE_OPTIONS}
-
-
-def with_file_settings(options: WriteOptions, get: ConfGet) -> WriteOptions:
+def with_file_settings(options: WriteOptions, conf: Mapping[str, str]) -> WriteOptions:
     """Return a write's options, with the session's settings of files for options that are not given.
 
     Args:
         options: The options of the write.
-        get: Looks a key up in the session's conf.
+        conf: What the session sets, and Hadoop's configuration.
 
     Raises:
-        InvalidOption: The session sets something that affects Spark's own writer and that this package cannot
-            do.
+        InvalidOption: The session sets something that changes the files of Spark's own writer and that this
+            package does not follow.
 
     """
-    file_format = options.table.format
-    for key, fixed in _FIXED.items():
-        value = _value(get, key) if file_format in fixed.formats else None
-        if value is not None and value.lower() not in fixed.same:
+    for name, value in sorted(conf.items()):
+        key = name.removeprefix("spark.hadoop.")
+        asks = f"{key}={value.strip()}"
+        if value.strip() and _CHANGES.match(key) and not _SAME.search(asks):
             # A key of encryption may have a secret.
-            shown = key if fixed.effect == _ENCRYPTION else f"{key}={value}"
+            what = f"{key}, but s3commit does not encrypt files in Python" if _ENCRYPTS.match(key) else asks
             raise InvalidOption(
-                f"the session sets {shown}, which s3commit cannot do for {file_format}: {fixed.effect};"
-                f" unset it for this write, or {OTHER_WRITER}"
+                f"the session sets {what}, which would not be followed: unset it for this write, or"
+                f" {OTHER_WRITER}"
             )
     table = options.table
-    for key, (name, formats) in _HONOURED.items():
-        option = _OPTIONS[name]
-        value = None if formats and file_format not in formats else _value(get, key)
-        if value is None or option.field in options.given:
+    for key, option_name in _FOLLOWED.items():
+        option = _OPTIONS[option_name]
+        value = (conf.get(key) or conf.get(f"spark.hadoop.{key}") or "").strip()
+        if not value or option.field in options.given:
             continue
         try:
-            read = option.read(value)
+            changed: dict[str, Any] = {option.field: option.read(value)}
         except ValueError as error:
             raise InvalidOption(
-                f"the session sets {key}={value}, which s3commit cannot do for {file_format}: it is {error};"
-                f" set the write's option {name}, or {OTHER_WRITER}"
+                f"the session sets {key}={value}, which would not be followed: it is {error}; set the write's"
+                f" option {option_name}, or {OTHER_WRITER}"
             ) from error
-        changed: dict[str, Any] = {option.field: read}
         table = replace(table, **changed)
-    if table.codec not in table.file_format.codecs:
-        key = f"spark.sql.{file_format}.compression.codec"
-        raise InvalidOption(
-            f"the session sets {key}={table.codec}, which s3commit cannot do for {file_format}: set the"
-            f" write's option compression to one of {', '.join(table.file_format.codecs)}"
-        )
     return options if table is options.table else replace(options, table=table)
-
-
-def column_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of single columns that this package cannot follow, under their keys without ``#``.
-
-    Args:
-        properties: Properties of a conf, with and without ``spark.hadoop.`` before them.
-
-    """
-    found = {}
-    for name, value in properties.items():
-        key, mark, _ = name.removeprefix("spark.hadoop.").partition("#")
-        if mark and key in _FIXED and value.strip().lower() not in _FIXED[key].same:
-            found[key] = value
-    return found
-
-
-def _value(get: ConfGet, key: str) -> str | None:
-    keys = (key,) if key.startswith("spark.") else (key, f"spark.hadoop.{key}")
-    if (hive := _HIVE_NAMES.get(key)) is not None:
-        keys = (*keys, hive, f"spark.hadoop.{hive}")
-    return next((value for each in keys if (value := (get(each) or "").strip())), None)
 
 
 _ALGORITHM = ("encryption.algorithm", "server-side-encryption-algorithm")
@@ -357,17 +214,22 @@ def s3a_address(session: Any, bucket: str) -> StoreAddress:
     return StoreAddress(endpoint, first("endpoint.region"), path_style=path_style or None)
 
 
-def conf_of(session: Any) -> ConfGet:
-    """Return a lookup in a session's Hadoop configuration, then in its conf; see `hadoop_conf`.
+def conf_of(session: Any) -> dict[str, str]:
+    """Return what a session sets, with its Hadoop configuration; see `hadoop_conf`.
 
-    Spark adds the conf to the Hadoop configuration that a write gets. A session of Spark Connect does not
-    show that configuration: Hadoop's configuration files of this machine take its place.
+    A session of Spark Connect does not show that configuration: Hadoop's configuration files of this machine
+    take its place.
     """
-    hadoop, conf = hadoop_conf(session) if is_classic(session) else site_conf(os.environ), session.conf
-    if hasattr(type(conf), "getAll"):
-        return {**conf.getAll, **hadoop}.get
-    # PySpark 3.5 cannot list what a session sets.
-    return lambda key: hadoop.get(key) or conf.get(key, None)
+    if is_classic(session):
+        # Spark adds what the session sets to the Hadoop configuration that a write gets.
+        conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no other way
+        return _of_hadoop(conf) | _with_prefix(conf, "spark.")
+    everything: Mapping[str, str] | None = getattr(session.conf, "getAll", None)
+    if everything is None:
+        # PySpark 3.5 cannot list what a session sets, and this statement hides the values of secrets.
+        names = (row["key"] for row in session.sql("SET").collect())
+        everything = {name: value for name in names if (value := session.conf.get(name, None))}
+    return {**site_conf(os.environ), **everything}
 
 
 def is_classic(session: Any) -> bool:
@@ -378,17 +240,12 @@ def is_classic(session: Any) -> bool:
 def hadoop_conf(session: Any) -> dict[str, str]:
     """Return the settings of files and stored objects in a session's Hadoop configuration.
 
-    Its configuration files are included. A setting of one column that a write cannot follow, with ``#`` and
-    the column after its key, is returned under the key.
-
-    The result is empty in Spark Connect, whose client has no access to that configuration.
+    Its configuration files are included. The result is empty in Spark Connect, whose client has no access to
+    that configuration.
     """
     if not is_classic(session):
         return {}
-    conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no other way
-    keys = (*(f"{_PREFIX}{name}" for name in _NAMES), _ALL_PROVIDERS)
-    found = {key: conf.get(key) for key in keys}
-    return _kept({**found, **_file_settings(conf), **dict(_bucket_settings(conf))})
+    return _of_hadoop(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001 - as above
 
 
 def site_conf(environment: Mapping[str, str]) -> dict[str, str]:
@@ -434,30 +291,25 @@ def _properties(path: Path) -> dict[str, str]:
 
 
 def _kept(properties: Mapping[str, str | None]) -> dict[str, str]:
-    """Return those of Hadoop's properties that a write follows or refuses."""
-    present = {key: value for key, value in properties.items() if value}
+    """Return those of Hadoop's properties that a write follows or refuses: no others, such as credentials."""
     ends = tuple(f".{name}" for name in _NAMES)
-    kept = {
+    return {
         key: value
-        for key, value in present.items()
-        if key in HADOOP_KEYS or key == _ALL_PROVIDERS or (key.startswith(_PREFIX) and key.endswith(ends))
+        for key, value in properties.items()
+        if value
+        and (
+            key.startswith("parquet.")
+            or key == _ALL_PROVIDERS
+            or (key.startswith(_PREFIX) and key.endswith(ends))
+        )
     }
-    return kept | column_settings(present)
 
 
-def _file_settings(conf: Any) -> dict[str, str]:
-    prefixes = ("parquet.", "orc.", "hive.exec.orc.", "hive.orc.")
-    found = {
-        f"{prefix}{rest}": str(value)
-        for prefix in prefixes
-        for rest, value in dict(conf.getPropsWithPrefix(prefix)).items()
-    }
-    # Hadoop itself sets hundreds of other keys, and reading each is a call of the JVM.
-    found |= {key: conf.get(key) for key in HADOOP_KEYS if not key.startswith(prefixes)}
-    return found
+def _of_hadoop(conf: Any) -> dict[str, str]:
+    # Hadoop itself sets hundreds of other keys, and to read each is a call of the JVM.
+    found = {key: conf.get(key) for key in (*(f"{_PREFIX}{name}" for name in _NAMES), _ALL_PROVIDERS)}
+    return _kept({**found, **_with_prefix(conf, "parquet."), **_with_prefix(conf, f"{_PREFIX}bucket.")})
 
 
-def _bucket_settings(conf: Any) -> Iterator[tuple[str, str]]:
-    prefix = f"{_PREFIX}bucket."
-    for rest, value in dict(conf.getPropsWithPrefix(prefix)).items():
-        yield f"{prefix}{rest}", str(value)
+def _with_prefix(conf: Any, prefix: str) -> dict[str, str]:
+    return {f"{prefix}{rest}": str(value) for rest, value in dict(conf.getPropsWithPrefix(prefix)).items()}

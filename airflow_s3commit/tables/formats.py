@@ -6,7 +6,7 @@ The module does not import pyarrow.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -86,13 +86,10 @@ _ORC_CODECS = {
     "uncompressed": Codec("uncompressed", ""),
 }
 
-# Spark compresses text with snappy and lz4 in Hadoop's own framing, which only Hadoop reads.
 _TEXT_CODECS = {
     "none": Codec("none", ""),
     "uncompressed": Codec("none", ""),
     "gzip": Codec("gzip", ".gz"),
-    "bzip2": Codec("bzip2", ".bz2"),
-    "deflate": Codec("deflate", ".deflate"),
 }
 
 #: The formats by name.
@@ -226,23 +223,10 @@ class DetachableSink:
         self._sink = sink
         self.bytes = 0
         self.detached = False
-        self._held: list[bytes] | None = None
-
-    def hold(self) -> None:
-        """Hold further bytes back until `release`."""
-        self._held = []
-
-    def release(self, change: Callable[[bytes], bytes]) -> None:
-        """Write the bytes that were held back, as changed by ``change``."""
-        held, self._held = b"".join(self._held or ()), None
-        self.write(change(held))
 
     def write(self, data: bytes) -> int:
         """Append bytes, or drop them if the sink is detached; return how many."""
         if self.detached:
-            return len(data)
-        if self._held is not None:
-            self._held.append(bytes(data))
             return len(data)
         written = self._sink.write(data)
         self.bytes += written
@@ -254,7 +238,7 @@ class DetachableSink:
 
 @dataclass(frozen=True, slots=True)
 class SparkFooter:
-    """The metadata that Spark's own writer adds to a file; files written without Spark have none.
+    """What Spark's own writer adds to a Parquet file's footer; files written without Spark have none.
 
     Without a legacy calendar key, Spark reads dates and times of a file with its version in the proleptic
     Gregorian calendar, which is Arrow's calendar too.
@@ -262,23 +246,16 @@ class SparkFooter:
     Attributes:
         version: Version of the writing Spark.
         row_metadata: The files' Spark schema, without partition columns, as JSON.
-        types: Spark's type names, by column.
 
     """
 
     version: str
     row_metadata: str
-    types: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def parquet(self) -> dict[str, str]:
-        """Entries of a Parquet file's footer."""
+    def entries(self) -> dict[str, str]:
+        """The entries of a file's footer."""
         return {
             "org.apache.spark.version": self.version,
             "org.apache.spark.sql.parquet.row.metadata": self.row_metadata,
         }
-
-    @property
-    def orc(self) -> dict[str, str]:
-        """Entries of an ORC file's footer."""
-        return {"org.apache.spark.version": self.version}

@@ -269,10 +269,6 @@ DEFAULT_FORMAT = "parquet"
 _CSV = ("csv",)
 
 
-def _int96(value: str) -> bool:
-    return one_of("int96", "timestamp_micros")(value) == "int96"
-
-
 def _codec(value: str) -> str:
     return one_of(*sorted({name for known in FORMATS.values() for name in known.codecs}))(value)
 
@@ -319,7 +315,7 @@ class TableOptions:
         Option(
             "compression", _codec,
             "parquet: snappy, gzip, zstd, lz4_raw, brotli, none; orc: zstd, snappy, zlib, lz4, none;"
-            " csv and json: none, gzip, bzip2, deflate.",
+            " csv and json: none, gzip.",
             default="snappy, zstd, none, none",
         ),
         default=None,
@@ -342,19 +338,7 @@ class TableOptions:
             "Size in memory of a row group's rows; no more than rowBytes.", "bytes",
             ("parquet",),
         ),
-        Option(
-            "orc.stripe.size", parse_bytes,
-            "Size in memory of a stripe's rows; no more than rowBytes.", "bytes", ("orc",),
-        ),
         default=48 * _MIB,
-    )  # fmt: skip
-    int96: bool = set_by(
-        Option(
-            "outputTimestampType", _int96,
-            "Type of times with a zone: TIMESTAMP_MICROS, or INT96, the default of Spark's own writer.",
-            formats=("parquet",), default="TIMESTAMP_MICROS",
-        ),
-        default=False,
     )  # fmt: skip
     row_bytes: int = set_by(
         Option("rowBytes", parse_bytes, "Size in memory of the rows that a task buffers.", "bytes"),
@@ -400,51 +384,24 @@ def parse_table_options(
         partition_by: The partition columns; None to take them from the options.
 
     Raises:
-        InvalidOption: An option is unknown, malformed, does not apply to the format, or is given as an
-            argument too.
+        InvalidOption: An option is unknown, malformed, does not apply to the format, contradicts another, or
+            is given as an argument too.
 
     """
     for name, argument in (("format", format), ("partitionBy", partition_by)):
         if argument is not None and name.lower() in {given.lower() for given in options}:
             raise InvalidOption(f"{name} is given both as an argument and as an option: leave one out")
     arguments = {} if format is None else {"format": format}
-    fields = read_options({**options, **arguments}, TABLE_OPTIONS)
+    known = sorted(TABLE_OPTIONS, key=lambda option: option.name)
+    fields, given = read_fields({**options, **arguments}, known)
+    check_formats(given, fields.get("format", DEFAULT_FORMAT))
     if partition_by is not None:
         fields["partition_by"] = tuple(partition_by)
-    return table_options(fields)
-
-
-def table_options(fields: dict[str, Any]) -> TableOptions:
-    """Return the options with these fields, and check that they fit together.
-
-    Args:
-        fields: Values by field of `TableOptions` and `TextOptions`; the text fields are removed from it.
-
-    Raises:
-        InvalidOption: The format does not support the compression, or two options contradict each other.
-
-    """
     text = TextOptions(**{name: fields.pop(name) for name in _TEXT_FIELDS & fields.keys()})
     made = TableOptions(**fields, text=text)
     if made.codec not in made.file_format.codecs:
-        known = ", ".join(made.file_format.codecs)
-        raise InvalidOption(f"{made.format} files cannot have compression={made.codec}; use one of {known}")
+        names = ", ".join(made.file_format.codecs)
+        raise InvalidOption(f"{made.format} files cannot have compression={made.codec}; use one of {names}")
     if made.format == "csv" and text.separator in ('"', "\n", "\r"):
         raise InvalidOption(f"sep={text.separator!r} cannot separate values: it quotes them, or ends a line")
     return made
-
-
-def read_options(options: Mapping[str, str], known: Sequence[Option]) -> dict[str, Any]:
-    """Parse the texts of options; return the values by field.
-
-    Args:
-        options: Texts by option name, in any case.
-        known: All options.
-
-    Raises:
-        InvalidOption: An option is unknown, malformed, given twice, or does not apply to the format.
-
-    """
-    fields, given = read_fields(options, sorted(known, key=lambda option: option.name))
-    check_formats(given, fields.get("format", DEFAULT_FORMAT))
-    return fields

@@ -2,18 +2,15 @@
 
 Names are escaped as by Spark's ``ExternalCatalogUtils.escapePathName``. Values are rendered as Spark casts
 them to string; times in their column's zone, which in Spark's batches is the session's. Columns of types that
-only Spark can render are refused. Java before 19 writes some doubles with more digits than necessary
-(JDK-4511638); here they have the fewest digits, and both texts read back as the same number.
+only Spark can render are refused, such as floating-point numbers.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import itertools
-import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +32,8 @@ _ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
 #: A slice smaller than its batch by this factor is copied, so that it does not keep the batch in memory.
 _WASTE = 2
 
-#: Java writes numbers between these without an exponent.
-_LEAST_PLAIN = 1e-3
-_MOST_PLAIN = 1e7
+#: Decimals with more digits after the point have an exponent in Spark, unless its session has ANSI rules.
+_MOST_SCALE = 6
 
 Codes = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
@@ -110,25 +106,16 @@ class PartitionSplitter:
         schema: Schema of the batches.
         columns: Partition columns as `resolve_columns` returns them, outermost first.
         names: Their names in directories; by default the same.
-        ansi: Whether decimals have no exponent, as in Spark's ANSI mode.
 
     Attributes:
         file_schema: Schema of the files: all columns but the partition columns.
 
     """
 
-    def __init__(
-        self, schema: pa.Schema, columns: Sequence[str], names: Sequence[str] = (), *, ansi: bool = True
-    ) -> None:
+    def __init__(self, schema: pa.Schema, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._columns = list(columns)
         self._names = [escape(name) for name in names or columns]
-        kinds = [schema.field(name).type for name in columns]
-        self._renderers = [_renderer(name, kind) for name, kind in zip(columns, kinds, strict=True)]
-        if not ansi:
-            # Python and Java agree on when a decimal has an exponent.
-            decimals = [number for number, kind in enumerate(kinds) if pt.is_decimal(kind)]
-            self._renderers = [str if n in decimals else known for n, known in enumerate(self._renderers)]
-        self._inexact = any(pt.is_floating(schema.field(name).type) for name in columns)
+        self._renderers = [_renderer(name, schema.field(name).type) for name in columns]
         self._kept = [name for name in schema.names if name not in set(columns)]
         self._known: dict[tuple[Any, ...], str] = {}
         # The runs of the last batch: callers call `arranged`, then `split`.
@@ -183,7 +170,7 @@ class PartitionSplitter:
 
     def _runs_of_one_column(self, batch: pa.RecordBatch) -> _Runs | None:
         """Number the values of the only partition column without sorting; None if the column has nulls."""
-        encoded = _comparable(batch.column(self._columns[0])).dictionary_encode()
+        encoded = batch.column(self._columns[0]).dictionary_encode()
         if encoded.indices.null_count:
             return None
         codes: Codes = encoded.indices.to_numpy()
@@ -197,7 +184,7 @@ class PartitionSplitter:
     def _runs_of_columns(self, batch: pa.RecordBatch) -> _Runs:
         combined: Codes = np.zeros(batch.num_rows, dtype=np.int64)
         for name in self._columns:
-            encoded = _comparable(batch.column(name)).dictionary_encode()
+            encoded = batch.column(name).dictionary_encode()
             size = len(encoded.dictionary)
             codes = encoded.indices.fill_null(size).to_numpy(zero_copy_only=False).astype(np.int64)
             combined = combined * (size + 1) + codes
@@ -208,22 +195,13 @@ class PartitionSplitter:
 
     def _directory(self, batch: pa.RecordBatch, row: int) -> str:
         values = tuple(_value(batch, name, row) for name in self._columns)
-        # Floats by their text: -0.0 equals 0.0, and NaN does not equal itself.
-        key = values if not self._inexact else tuple(map(repr, values))
-        known = self._known.get(key)
+        known = self._known.get(values)
         if known is None:
-            known = self._known[key] = "/".join(
+            known = self._known[values] = "/".join(
                 f"{name}={_directory_value(value, render)}"
                 for name, value, render in zip(self._names, values, self._renderers, strict=True)
             )
         return known
-
-
-def _comparable(column: pa.Array) -> pa.Array:
-    """Return floats as their bits, which differ for -0.0 and 0.0."""
-    if pt.is_float64(column.type):
-        return column.view(pa.int64())
-    return column.view(pa.int32()) if pt.is_float32(column.type) else column
 
 
 def _value(batch: pa.RecordBatch, name: str, row: int) -> Any:
@@ -327,19 +305,8 @@ def _boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _java_double(value: float) -> str:
-    """Return the text of Java's ``Double.toString``."""
-    return _java_number(value, repr, float)
-
-
-def _java_float(value: float) -> str:
-    """Return the text of Java's ``Float.toString``."""
-    return _java_number(value, lambda number: str(np.float32(number)), lambda text: float(np.float32(text)))
-
-
-def _decimal(value: Decimal) -> str:
-    """Return a decimal without an exponent, as Spark casts it to string with ANSI rules."""
-    return format(value, "f")
+def _is_plain_decimal(kind: pa.DataType) -> bool:
+    return bool(pt.is_decimal(kind) and 0 <= kind.scale <= _MOST_SCALE)
 
 
 def _moment(value: dt.datetime) -> str:
@@ -348,30 +315,10 @@ def _moment(value: dt.datetime) -> str:
     return text.rstrip("0") if value.microsecond else text
 
 
-def _java_number(value: float, shortest: Callable[[float], str], read: Callable[[str], float]) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    if value == 0:
-        return "-0.0" if math.copysign(1.0, value) < 0 else "0.0"
-    if _LEAST_PLAIN <= abs(value) < _MOST_PLAIN:
-        plain = format(Decimal(shortest(value)), "f")
-        return plain if "." in plain else f"{plain}.0"
-    # Java writes at least two digits, the nearest ones.
-    two = f"{value:.1e}"
-    exact = Decimal(two if read(two) == value else shortest(value))
-    sign, digits, _ = exact.as_tuple()
-    text = "".join(map(str, digits)).rstrip("0")
-    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{exact.adjusted()}"
-
-
 _RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
     (pt.is_integer, str),
     (pt.is_boolean, _boolean),
     (pt.is_date32, dt.date.isoformat),
-    (pt.is_decimal, _decimal),
-    (pt.is_float64, _java_double),
-    (pt.is_float32, _java_float),
+    (_is_plain_decimal, str),
     (pt.is_timestamp, _moment),
 )

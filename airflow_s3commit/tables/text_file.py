@@ -1,14 +1,13 @@
-"""Text files: CSV as pyarrow writes it, lines of JSON, and lines that Spark has rendered."""
+"""Text files without Spark: CSV as pyarrow writes it, and lines of JSON."""
 
 from __future__ import annotations
 
-import bz2
 import io
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +16,7 @@ import pyarrow.types as pt
 from pyarrow import csv
 
 from airflow_s3commit.tables.columns import ColumnCounts
-from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn, first_within
+from airflow_s3commit.tables.formats import UnsupportedColumn, first_within
 from airflow_s3commit.tables.options import TextOptions
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 #: Rows that are rendered at once.
 _ROWS = 16_384
 
-#: zlib's window bits for a gzip file, and for a zlib stream.
-_WINDOWS = {"gzip": 31, "deflate": 15}
+#: zlib's window bits for a gzip file.
+_GZIP = 31
 
 _FIRST, _LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)
 
@@ -74,9 +73,9 @@ class TextForm:
     def encoder(self, sink: Sink, schema: pa.Schema) -> TextEncoder:
         """Return the encoder of a new file with this schema."""
         if self.name == "json":
-            return TextEncoder(sink, _json_lines, _codec(self), counts=ColumnCounts(schema))
+            return TextEncoder(sink, schema, _json_lines, self.compression)
         header = self._csv(schema.empty_table(), header=True) if self.options.header else b""
-        return TextEncoder(sink, self._csv, _codec(self), header, ColumnCounts(schema))
+        return TextEncoder(sink, schema, self._csv, self.compression, header)
 
     def _csv(self, rows: pa.Table, *, header: bool = False) -> bytes:
         _check_years(rows)
@@ -113,89 +112,35 @@ def _json_lines(rows: pa.Table) -> bytes:
         raise UnsupportedColumn(f"JSON cannot hold a value ({error}): cast it, or write parquet") from error
 
 
-@dataclass(frozen=True, slots=True)
-class LinesForm:
-    """The encoding of files whose lines Spark has rendered, in the only column of their rows.
-
-    Attributes:
-        name: ``csv`` or ``json``.
-        compression: A key of the format's codecs.
-        header: The first line of each file, without line separator; None for none.
-        line_separator: The end of each line.
-        encoding: Python's name of the encoding of the text.
-        begin: The first bytes of a file, such as a byte order mark.
-
-    """
-
-    name: str
-    compression: str = "none"
-    header: str | None = None
-    line_separator: str = "\n"
-    encoding: str = "utf-8"
-    begin: bytes = b""
-
-    def check(self, schema: pa.Schema) -> None:
-        """Do nothing: Spark has checked the columns."""
-
-    def encoder(self, sink: Sink, schema: pa.Schema) -> TextEncoder:
-        """Return the encoder of a new file; the schema has one column of text."""
-        assert len(schema) == 1
-        first = b"" if self.header is None else self._encoded(self.header + self.line_separator)
-        return TextEncoder(sink, self._lines, _codec(self), self.begin + first)
-
-    def _lines(self, rows: pa.Table) -> bytes:
-        (column,) = rows.columns
-        lines = column.combine_chunks()
-        # Spark's own writer leaves empty lines out.
-        lines = lines.filter(pc.not_equal(lines, ""))
-        if not len(lines):
-            return b""
-        one_list = pa.LargeListArray.from_arrays(pa.array([0, len(lines)], pa.int64()), lines)
-        joined = pc.binary_join(one_list, self.line_separator)[0].as_buffer().to_pybytes()
-        if self.encoding == "utf-8":
-            return bytes(joined + self.line_separator.encode())
-        return self._encoded(joined.decode() + self.line_separator)
-
-    def _encoded(self, text: str) -> bytes:
-        # As Java does, a character that the encoding lacks becomes a question mark.
-        return text.encode(self.encoding, errors="replace")
-
-
-class _Compressor(Protocol):
-    def compress(self, data: bytes, /) -> bytes: ...
-
-    def flush(self) -> bytes: ...
-
-
 class TextEncoder:
     """Writes one text file.
 
     Args:
         sink: Receives the bytes; the caller closes it.
+        schema: Schema of the rows.
         render: Returns the bytes of some rows.
-        codec: The compression: ``none``, ``gzip``, ``deflate`` or ``bzip2``.
+        compression: A key of the format's codecs.
         begin: The first bytes of the file.
-        counts: Counts the columns' values; None for files without statistics.
 
     Attributes:
         rows: Rows written so far.
         bytes: Bytes written so far.
-        statistics: Column statistics, by column; None until the encoder is closed, or without counts.
+        statistics: Column statistics, by column; None until the encoder is closed.
 
     """
 
     def __init__(
         self,
         sink: Sink,
+        schema: pa.Schema,
         render: Callable[[pa.Table], bytes],
-        codec: str,
+        compression: str,
         begin: bytes = b"",
-        counts: ColumnCounts | None = None,
     ) -> None:
         self._sink = sink
         self._render = render
-        self._compressor = _compressor(codec)
-        self._counts = counts
+        self._compressor = zlib.compressobj(wbits=_GZIP) if compression == "gzip" else None
+        self._counts = ColumnCounts(schema)
         self.rows = 0
         self.bytes = 0
         self.statistics: dict[str, ColumnStatistics] | None = None
@@ -205,16 +150,14 @@ class TextEncoder:
         """Write a line for each row."""
         for batch in table.to_batches(max_chunksize=_ROWS):
             self._put(self._render(pa.Table.from_batches([batch])))
-        if self._counts is not None:
-            self._counts.add(table)
+        self._counts.add(table)
         self.rows += table.num_rows
 
     def close(self) -> None:
         """Write the end of the compressed data."""
         if self._compressor is not None:
             self._send(self._compressor.flush())
-        if self._counts is not None:
-            self.statistics = self._counts.statistics()
+        self.statistics = self._counts.statistics()
 
     def abandon(self) -> None:
         """Do nothing: only `write` and `close` write to the sink."""
@@ -226,15 +169,3 @@ class TextEncoder:
         if data:
             self._sink.write(data)
             self.bytes += len(data)
-
-
-def _codec(form: TextForm | LinesForm) -> str:
-    return FORMATS[form.name].codecs[form.compression].engine
-
-
-def _compressor(codec: str) -> _Compressor | None:
-    if codec == "none":
-        return None
-    if codec == "bzip2":
-        return bz2.BZ2Compressor()
-    return zlib.compressobj(wbits=_WINDOWS[codec])

@@ -224,7 +224,6 @@ class TablePlan:
         partition_by: Partition columns, outermost first, as the schema spells them.
         form: The files' encoding.
         options: The options of the write.
-        ansi: Whether decimals in directories' names have no exponent, as in Spark's ANSI mode.
         partition_types: Types of the partition columns before they were rendered as text; None for those in
             ``schema``. An empty table has no directories that show them.
 
@@ -234,7 +233,6 @@ class TablePlan:
     partition_by: tuple[str, ...]
     form: FileForm
     options: TableOptions
-    ansi: bool = True
     partition_types: tuple[pa.DataType, ...] | None = None
 
 
@@ -300,7 +298,7 @@ def write_batches(
     schema = plan.schema if first is None else first.schema
     # Named as in the options, as in Spark; not as the schema spells them.
     names = plan.options.partition_by or plan.partition_by
-    splitter = PartitionSplitter(schema, plan.partition_by, names, ansi=plan.ansi)
+    splitter = PartitionSplitter(schema, plan.partition_by, names)
     rows = 0
     with OpenFiles(opener, splitter.file_schema, plan.form, bounds, stem=stem, numbers=numbers) as files:
         buffers = RowBuffers(splitter.file_schema, bounds, files.write)
@@ -383,7 +381,7 @@ def form_of(options: TableOptions, spark: SparkFooter | None = None) -> FileForm
 
     """
     if options.format == "parquet":
-        return ParquetForm(options.codec, spark, options.int96)
+        return ParquetForm(options.codec, spark)
     if options.format == "orc":
-        return OrcForm(options.codec, spark, options.row_group_bytes)
+        return OrcForm(options.codec)
     return TextForm(options.format, options.codec, options.text)

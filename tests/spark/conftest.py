@@ -210,10 +210,7 @@ def job_conf(spark: SparkSession, lake: Lake) -> Iterator[Any]:
 
 
 def write(frame: DataFrame, lake: Lake, mode: SaveMode = "append", **options: str) -> None:
-    """Write a frame as a notebook would: text with `write_pending`, everything else as a data source."""
-    if options.get("format") in ("csv", "json"):
-        fill(frame, lake, mode, **options)
-        return
+    """Write a frame as a notebook would."""
     frame.write.format("s3commit").mode(mode).options(**lake.options, **options).save(lake.uri)
 
 

@@ -136,6 +136,6 @@ def test_a_task_refuses_settings_of_its_machine_that_the_job_lacks(
 ) -> None:
     """Encryption in Hadoop's files of a machine that the driver cannot see is never ignored."""
     options = parse_options({}, overwrite=False)
-    check_site(job, options, {"fs.s3a.connection.maximum": "8"}.get)
+    check_site(job, options, {"fs.s3a.connection.maximum": "8"})
     with pytest.raises(error, match=says):
-        check_site(job, options, site.get)
+        check_site(job, options, site)

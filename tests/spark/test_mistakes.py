@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,14 +21,13 @@ from airflow_s3commit import Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.spark import foreach_batch
 from airflow_s3commit.spark.driver import Target, ready_job, target_of
-from airflow_s3commit.spark.options import OTHER_WRITER, TEXT_OPTIONS, WRITE_OPTIONS, parse_options
+from airflow_s3commit.spark.options import OTHER_WRITER, WRITE_OPTIONS, parse_options
 from airflow_s3commit.spark.plan import OVERWRITE_MODE, plan_table
 from airflow_s3commit.spark.reading import READ_OPTIONS, parse_read_options
-from airflow_s3commit.spark.writer_settings import SETTINGS, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables import UnsupportedColumn
 from tests.protocol.building import OURS
-from tests.spark.test_plan import FORMATS, nested
+from tests.spark.test_plan import nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,13 +102,12 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ({"partitionBy": "Dt,dt"}, r"partitionBy='Dt,dt' of s3commit: a column is named twice"),
         ({"partitionBy": '["Dt"'}, r"partitionBy=.* of s3commit: not a JSON list of strings"),
         ({"partitionBy": "id,Dt"}, r"all columns are partition columns, so none is left"),
-        ({"format": "delta"}, r"format='delta' of s3commit: not one of parquet, orc, csv, json"),
-        ({"compression": "lzo"}, r"compression='lzo' of s3commit: not one of .*snappy"),
         (
-            {"compression": "snappy", "format": "csv"},
-            r"csv files cannot have compression=snappy; use one of",
+            {"format": "delta"},
+            r"format='delta' of s3commit: .*only parquet in Python; use Spark's own writer",
         ),
-        ({"header": "true"}, r"option header is only for csv; the files' format is parquet"),
+        ({"compression": "lzo"}, r"compression='lzo' of s3commit: not one of .*snappy"),
+        ({"header": "true", "FORMAT": "csv"}, r"format='csv' of s3commit: .*only parquet in Python"),
         ({"partBytes": "1m"}, r"partBytes='1m' of s3commit: S3 takes no parts under 5242880 bytes"),
         ({"maxRecordsPerFile": "many"}, r"maxRecordsPerFile='many' of s3commit: not a whole number"),
         ({"openFiles": "0"}, r"openFiles='0' of s3commit: less than 1"),
@@ -157,8 +154,7 @@ def test_a_wrong_conf_is_named_with_a_remedy(conf: dict[str, str], says: str) ->
             r"'a' has the type list.*partition column cannot have; cast it",
         ),
         ({"partitionBy": "raw"}, "raw", r"'raw' has the type binary, .*; cast it to string first"),
-        ({}, "months", r"'months' has the type interval year.*write_pending can write it to parquet"),
-        ({"format": "orc"}, "months", r"'months' has the type interval year"),
+        ({}, "months", r"'months' has or holds the type interval year.*use Spark's own writer"),
     ],
 )
 def test_a_wrong_column_is_named_with_a_remedy(given: dict[str, str], column: str, says: str) -> None:
@@ -210,13 +206,12 @@ def every_type() -> Iterator[DataType]:
 
 
 #: Types that no writer of Spark accepts either.
-NOBODYS = r"the type .*(variant.*write to (orc|csv)|void, which orc|without a type of its values)"
+NOBODYS = r"the type .*without a type of its values"
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_every_type_is_planned_or_refused_by_name(file_format: str) -> None:
+def test_every_type_is_planned_or_refused_by_name() -> None:
     """A refusal is one line that names the column and ends with a remedy, if possible Spark's own writer."""
-    options, refused = parse_options({"format": file_format}, overwrite=False), set()
+    options, refused = parse_options({}, overwrite=False), set()
     for plain in {str(kind): kind for kind in every_type()}.values():
         for kind in nested(plain):
             frame = StructType([StructField("id", LongType()), StructField("c", kind)])
@@ -225,34 +220,17 @@ def test_every_type_is_planned_or_refused_by_name(file_format: str) -> None:
             except UnsupportedColumn as error:
                 refused.add(plain.typeName())
                 line = str(error)
-                assert re.match(r"column 'c' (has|holds) the type \w+", line), line
+                assert re.match(r"column 'c' has( or holds)? the type \w+", line), line
                 assert plain.simpleString() in line, line
                 assert line.endswith(OTHER_WRITER) or re.search(NOBODYS, line), line
                 assert "\n" not in line
-    expected = {"geometry", "geography", "time", "char", "varchar", "interval", "yearmonthinterval", "void"}
-    assert refused == expected | ({"variant"} if file_format == "orc" else set())
-
-
-@pytest.mark.parametrize("key", SETTINGS)
-def test_every_setting_is_refused_by_name(key: str) -> None:
-    """A value that this package cannot follow gives one line with the key and a remedy."""
-    lines = []
-    for file_format in FORMATS:
-        with suppress(InvalidOption):
-            with_file_settings(parse_options({"format": file_format}, overwrite=False), {key: "odd"}.get)
-            continue
-        with pytest.raises(InvalidOption) as error:
-            with_file_settings(parse_options({"format": file_format}, overwrite=False), {key: "odd"}.get)
-        lines.append(str(error.value))
-    assert lines
-    for line in lines:
-        assert line.startswith(f"the session sets {key}"), line
-        assert line.endswith(OTHER_WRITER), line
-        assert "\n" not in line
+    assert refused == {
+        "geometry", "geography", "time", "char", "varchar", "interval", "yearmonthinterval", "void", "variant"
+    }  # fmt: skip
 
 
 #: Options that Spark or a reader gives any text.
-_ANY_TEXT = (*TEXT_OPTIONS, *(option for option in READ_OPTIONS if option.read is str))
+_ANY_TEXT = tuple(option for option in READ_OPTIONS if option.read is str)
 
 
 @pytest.mark.parametrize("option", {*WRITE_OPTIONS, *READ_OPTIONS} - {*_ANY_TEXT}, ids=lambda it: it.name)
@@ -260,7 +238,6 @@ def test_every_option_is_refused_by_name(option: Option) -> None:
     """An invalid value gives one line with the option and the valid values."""
     odd = {"partitionBy": "[odd", "job": "\n"}.get(option.name, "{ odd")
     given = {"path": "s3://lake/t", option.name: odd}
-    given |= {"format": option.formats[0]} if option.formats else {}
     refuses = pytest.raises(InvalidOption, match=rf"option {option.name}\b")
     if option in WRITE_OPTIONS:
         with refuses as error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from airflow_s3commit import JobReference
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
 from airflow_s3commit.spark import committer_conf
-from airflow_s3commit.spark.options import TEXT_OPTIONS, WRITE_OPTIONS, WriteOptions, parse_options
+from airflow_s3commit.spark.options import WRITE_OPTIONS, WriteOptions, parse_options
 from airflow_s3commit.spark.reading import parse_read_options
 from airflow_s3commit.spark.session import store_from_conf
 from airflow_s3commit.store.credentials import StoreAddress
@@ -87,14 +88,14 @@ def test_every_option_is_documented_with_its_default() -> None:
     said = {"none", "no limit", "nothing", "\\n"}
     for option in WRITE_OPTIONS:
         plain = option.default in said or " " in option.default or "'" in option.default
-        if plain or option.field == "format":
+        if plain:
             continue
-        fmt = option.formats[0] if option.formats else "parquet"
-        if option in TEXT_OPTIONS:
-            # Spark reads it.
-            continue
-        given = {"format": fmt, option.name: option.default}
-        assert parse_options(given, overwrite=False) == parse_options({"format": fmt}, overwrite=False)
+        given = parse_options({option.name: option.default}, overwrite=False)
+        # The default of the codec is that of the format.
+        assert replace(given, table=replace(given.table, compression=None)) == parse_options(
+            {}, overwrite=False
+        )
+        assert given.table.codec == "snappy"
 
 
 def test_overwrite_contradicts_another_conflict_mode() -> None:

@@ -79,49 +79,6 @@ def test_a_partition_column_has_the_given_type(spark: SparkSession, lake: Lake) 
 @pytest.mark.spark
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize(
-    ("format_", "options"),
-    [
-        ("orc", {}),
-        ("csv", {"header": "true", "sep": ";", "ignoreLeadingWhiteSpace": "false"}),
-        pytest.param("json", {"compression": "gzip"}, marks=pytest.mark.all),
-    ],
-)
-def test_other_formats_are_read_back(
-    spark: SparkSession, lake: Lake, format_: str, options: dict[str, str]
-) -> None:
-    """ORC has its own types, text gets a schema: rows come back, partition columns typed."""
-    columns = [
-        "id", "cast(id as decimal(12, 2)) as cost", "id / 3 as share", "id % 2 = 0 as even",
-        "timestamp_millis(id * 86400123) as at",
-        "cast(timestamp_millis(id * 1001) as timestamp_ntz) as local",
-        "date_add(date'1900-01-01', cast(id as int)) as day",
-        "case id when 1 then null when 2 then '' when 3 then 'a;\"q\" \\\\' else '\\\\' end as s",
-        *(["cast(cast(id as string) as binary) as raw"] if format_ != "csv" else []),
-        *(["array(struct(id as x, cast(null as string) as y)) as nested"] if format_ != "csv" else []),
-        *(["map('k', id) as m", "make_dt_interval(0, 0, 0, id) as i"] if format_ == "orc" else []),
-        "date_add(date'2013-01-01', cast(id % 3 as int)) as dt", "if(id % 2 = 0, 'a/b', null) as kind",
-    ]  # fmt: skip
-    frame = spark.range(20, numPartitions=2).selectExpr(columns)
-    fill(frame, lake, format=format_, partitionBy="dt,kind", **options)
-    how = {name: value for name, value in options.items() if name in ("header", "sep")}
-    reader = spark.read.format("s3commit").options(**lake.options, **how)
-    found = (reader if format_ == "orc" else reader.schema(frame.schema.toNullable())).load(lake.uri)
-    assert found.schema == frame.schema.toNullable()
-    wanted = sorted(frame.collect(), key=lambda row: row["id"])
-    assert sorted(found.collect(), key=lambda row: row["id"]) == wanted
-    assert found.where("dt = date'2013-01-02' and kind is null").count() == 4
-    if format_ == "csv":
-        told = read(spark, lake, **how)
-        assert told.schema.simpleString().startswith("struct<id:string,cost:string,")
-        assert dict(read(spark, lake, **how, inferSchema="true").dtypes)["share"] == "double"
-    if format_ == "json":
-        assert dict(read(spark, lake).dtypes)["nested"] == "array<struct<x:bigint>>"
-
-
-@pytest.mark.spark
-@pytest.mark.seaweedfs
-@pytest.mark.xdist_group("spark")
 def test_files_that_the_filters_exclude_are_not_read(spark: SparkSession, lake: Lake) -> None:
     """By partition and by bounds, a query that needs few files succeeds even if all others are gone."""
     fill(spark.range(0, 10).selectExpr("id", "'early' as kind", "id % 2 as half"), lake, partitionBy="half")
@@ -156,12 +113,10 @@ def test_files_that_the_filters_exclude_are_not_read(spark: SparkSession, lake: 
 @pytest.mark.spark
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("format_", ["parquet", pytest.param("orc", marks=pytest.mark.all)])
-def test_a_large_file_is_read_by_several_tasks(spark: SparkSession, lake: Lake, format_: str) -> None:
+def test_a_large_file_is_read_by_several_tasks(spark: SparkSession, lake: Lake) -> None:
     """The session's sizes apply, and each row is read once, with its partition."""
     rows = spark.range(200_000, numPartitions=1).selectExpr("id", "md5(cast(id as string)) as s", "7 as p")
-    size = {"orc": "orc.stripe.size", "parquet": "parquet.block.size"}[format_]
-    write(rows, lake, format=format_, partitionBy="p", **{size: "1m"})
+    write(rows, lake, partitionBy="p", **{"parquet.block.size": "1m"})
     assert len(lake.visible()) == 1
     spark.conf.set("spark.sql.files.maxPartitionBytes", "1m")
     try:

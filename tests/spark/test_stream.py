@@ -29,7 +29,7 @@ def test_unknown_options_are_refused_before_the_query_starts() -> None:
         foreach_batch(destination="s3://lake/t/", options={"compresion": "zstd"})
 
 
-@pytest.mark.parametrize("option", ["path", "PartitionBy", "conflictMode", "format"])
+@pytest.mark.parametrize("option", ["path", "PartitionBy", "conflictMode"])
 def test_arguments_are_not_options_of_a_stream(option: str) -> None:
     """A setting with an argument is refused as an option before the query starts."""
     with pytest.raises(InvalidOption, match=f"pass {option} as the argument .* of foreach_batch"):
@@ -39,7 +39,7 @@ def test_arguments_are_not_options_of_a_stream(option: str) -> None:
 def test_a_job_in_the_conf_is_refused() -> None:
     """A job that its owner commits as a whole cannot be the job of batches that commit one by one."""
     conf: dict[str, Any] = committer_conf(REFERENCE, "load", "1")
-    frame = SimpleNamespace(sparkSession=SimpleNamespace(conf=SimpleNamespace(get=conf.get, getAll=conf)))
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(conf=SimpleNamespace(getAll=conf)))
     with pytest.raises(InvalidOption, match="names job j1"):
         foreach_batch(destination="s3://lake/t/")(frame, 0)  # type: ignore[arg-type]
 

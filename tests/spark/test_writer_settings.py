@@ -14,15 +14,14 @@ from airflow_s3commit import ObjectOptions
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.spark import foreach_batch, register, write_pending
 from airflow_s3commit.spark.datasource import S3CommitDataSource
-from airflow_s3commit.spark.options import WriteOptions, parse_options
+from airflow_s3commit.spark.options import OTHER_WRITER, WriteOptions, parse_options
 from airflow_s3commit.spark.writer_settings import (
-    SETTINGS,
     S3ASettings,
-    column_settings,
     s3a_settings,
     site_conf,
     with_file_settings,
 )
+from tests.secret_shapes import MARK
 from tests.spark.conftest import write
 
 if TYPE_CHECKING:
@@ -40,23 +39,16 @@ CRYPTO = "parquet.crypto.factory.class"
 
 def set_by(conf: dict[str, str], **options: str) -> WriteOptions:
     """Return options as a session with this conf completes them."""
-    return with_file_settings(parse_options(options, overwrite=False), conf.get)
+    return with_file_settings(parse_options(options, overwrite=False), conf)
 
 
 @pytest.mark.parametrize(
     ("conf", "options", "read", "expected"),
     [
         ({"spark.sql.parquet.compression.codec": "ZSTD"}, {}, lambda table: table.codec, "zstd"),
-        (
-            {"spark.sql.parquet.compression.codec": "zstd"},
-            {"format": "orc"},
-            lambda table: table.codec,
-            "zstd",
-        ),
-        ({"spark.sql.orc.compression.codec": "lz4"}, {"format": "orc"}, lambda table: table.codec, "lz4"),
         ({"spark.sql.orc.compression.codec": "lz4"}, {}, lambda table: table.codec, "snappy"),
         (
-            {"spark.sql.parquet.compression.codec": "zstd"},
+            {"spark.sql.parquet.compression.codec": "lzo"},
             {"compression": "gzip"},
             lambda table: table.codec,
             "gzip",
@@ -68,69 +60,72 @@ def set_by(conf: dict[str, str], **options: str) -> WriteOptions:
             lambda table: table.max_records_per_file,
             0,
         ),
-        ({"spark.sql.parquet.outputTimestampType": "INT96"}, {}, lambda table: table.int96, True),
-        (
-            {"spark.sql.parquet.outputTimestampType": "INT96"},
-            {"outputTimestampType": "TIMESTAMP_MICROS"},
-            lambda table: table.int96,
-            False,
-        ),
         ({"parquet.block.size": "1048576"}, {}, lambda table: table.row_group_bytes, 1 << 20),
-        (
-            {"spark.hadoop.orc.stripe.size": "1048576"},
-            {"format": "orc"},
-            lambda table: table.row_group_bytes,
-            1 << 20,
-        ),
+        ({"spark.hadoop.parquet.block.size": "1048576"}, {}, lambda table: table.row_group_bytes, 1 << 20),
     ],
 )
-def test_what_spark_honours_is_honoured(
+def test_codec_and_sizes_of_a_session_are_followed(
     conf: dict[str, str], options: dict[str, str], read: Any, expected: object
 ) -> None:
-    """A setting is used for files of its format, unless the write's own option is given."""
+    """A setting is used unless the write's own option is given."""
     assert read(set_by(conf, **options).table) == expected
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "file_format", "says"),
+    ("key", "value"),
     [
-        (CRYPTO, "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory", "parquet", "encrypted"),
-        ("spark.hadoop.parquet.encryption.footer.key", "k1", "parquet", "would not be encrypted"),
-        ("parquet.encryption.column.keys", "k2:a", "parquet", "would not be encrypted"),
-        ("parquet.encryption.key.access.token", "secret", "parquet", "would not be encrypted"),
-        ("orc.encrypt", "pii:a", "orc", "would not be encrypted"),
-        ("parquet.bloom.filter.expected.ndv", "100", "parquet", "unset it"),
-        ("parquet.column.statistics.enabled", "false", "parquet", "unset it"),
-        ("orc.compression.strategy", "COMPRESSION", "orc", "unset it"),
-        ("spark.sql.orc.impl", "hive", "orc", "Spark's own writer"),
-        ("spark.sql.parquet.compression.codec", "lzo", "parquet", "set the write's option compression"),
-        ("spark.sql.parquet.compression.codec", "zlib", "parquet", "option compression to one of snappy"),
-        (
-            "spark.sql.parquet.outputTimestampType",
-            "TIMESTAMP_MILLIS",
-            "parquet",
-            "option outputTimestampType",
-        ),
-        ("spark.sql.parquet.writeLegacyFormat", "true", "parquet", "unset it"),
-        ("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY", "parquet", "Spark's own writer"),
-        ("spark.sql.parquet.fieldId.write.enabled", "false", "parquet", "unset it"),
-        ("parquet.bloom.filter.enabled", "true", "parquet", "unset it"),
-        ("parquet.page.size", "65536", "parquet", "unset it"),
-        ("orc.bloom.filter.columns", "a", "orc", "unset it"),
-        ("mapreduce.output.fileoutputformat.compress", "true", "csv", "unset it"),
-        ("zlib.compress.level", "BEST_SPEED", "parquet", "unset it"),
+        ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS"),
+        ("spark.sql.parquet.outputTimestampType", "INT96"),
+        ("spark.sql.parquet.writeLegacyFormat", "true"),
+        ("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY"),
+        ("spark.sql.legacy.parquet.datetimeRebaseModeInWrite", "EXCEPTION"),
+        ("parquet.bloom.filter.enabled", "true"),
+        ("parquet.bloom.filter.enabled#a.b", "true"),
+        ("parquet.enable.dictionary#a", "false"),
+        ("spark.hadoop.parquet.page.size", "65536"),
+        ("parquet.writer.version", "v2"),
+        ("parquet.compression.codec.zstd.level", "19"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(key: str, value: str, file_format: str, says: str) -> None:
-    """The error names the setting, its value and a remedy; files of other formats are written."""
-    # An encryption key may be secret.
-    value_shown = "" if "encrypted" in says else f"={value}"
-    shown = f"{key.removeprefix('spark.hadoop.')}{value_shown}, which s3commit cannot do for {file_format}"
-    with pytest.raises(InvalidOption, match=says) as error:
-        set_by({key: value}, format=file_format)
-    assert str(error.value).startswith(f"the session sets {shown}")
-    other = "parquet" if file_format != "parquet" else "orc"
-    assert set_by({key: value}, format=other) == parse_options({"format": other}, overwrite=False)
+def test_any_other_setting_that_changes_files_is_refused_by_name(key: str, value: str) -> None:
+    """The error names the setting, its value, and both ways out, in one line."""
+    with pytest.raises(InvalidOption) as error:
+        set_by({key: value, "spark.app.name": "x"})
+    says = (
+        f"the session sets {key.removeprefix('spark.hadoop.')}={value}, which would not be followed: unset it"
+    )
+    assert str(error.value).startswith(says)
+    assert str(error.value).endswith(OTHER_WRITER)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        CRYPTO, "spark.hadoop.parquet.encryption.footer.key", "parquet.encryption.column.keys",
+        "parquet.encryption.key.access.token",
+    ],
+)  # fmt: skip
+def test_encryption_is_never_ignored_and_its_secrets_are_not_shown(key: str) -> None:
+    """Files that a session wants encrypted are not written in plain, and the error has no value."""
+    with pytest.raises(InvalidOption, match=r"does not encrypt files in Python.*unset it") as error:
+        set_by({key: MARK})
+    assert MARK not in str(error.value)
+    assert key.removeprefix("spark.hadoop.") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("spark.sql.parquet.compression.codec", "not one of .*snappy.*set the write's option compression"),
+        ("spark.sql.files.maxRecordsPerFile", "not a whole number.*option maxRecordsPerFile"),
+        ("parquet.block.size", "not a size.*option parquet.block.size"),
+    ],
+)
+def test_a_value_that_cannot_be_followed_is_refused_with_the_option_that_helps(key: str, says: str) -> None:
+    """The write's own option takes the place of the session's setting."""
+    with pytest.raises(InvalidOption, match=f"the session sets {key}=odd, which .*{says}"):
+        set_by({key: "odd"})
 
 
 @pytest.mark.parametrize(
@@ -138,27 +133,25 @@ def test_what_cannot_be_done_is_refused_by_name(key: str, value: str, file_forma
     [
         ("spark.sql.parquet.writeLegacyFormat", "False"),
         ("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED"),
+        ("spark.sql.parquet.int96RebaseModeInWrite", "LEGACY"),
+        ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"),
+        ("spark.sql.parquet.output.committer.class", "com.amazon.emr.committer.EmrOptimizedCommitter"),
+        ("spark.sql.parquet.fs.optimized.committer.optimization-enabled", "true"),
+        ("spark.hadoop.parquet.enable.summary-metadata", "false"),
+        ("spark.sql.parquet.mergeSchema", "false"),
+        ("spark.sql.parquet.filterPushdown", "true"),
+        ("parquet.filter.stats.enabled", "true"),
+        ("parquet.compression", "SNAPPY"),
         ("parquet.writer.version", "PARQUET_1_0"),
         ("parquet.page.size", "1048576"),
-        ("zlib.compress.level", "DEFAULT_COMPRESSION"),
         (CRYPTO, " "),
         ("spark.sql.files.maxPartitionBytes", "1"),
+        ("spark.sql.orc.impl", "hive"),
     ],
 )
-def test_defaults_are_silent(key: str, value: str) -> None:
-    """A setting with Spark's default value, or of reads, changes and refuses nothing."""
+def test_settings_of_reads_and_what_is_written_anyway_are_silent(key: str, value: str) -> None:
+    """What clusters set for reads, for committers, or to what is done anyway changes and refuses nothing."""
     assert set_by({key: value}) == parse_options({}, overwrite=False)
-
-
-def test_settings_of_columns_and_of_hives_names_are_found() -> None:
-    """A key for one column is refused whatever the others' is, and ORC's keys are found by Hive's names."""
-    said = {"spark.hadoop.parquet.bloom.filter.enabled#a.b": "true", "parquet.bloom.filter.enabled": "false"}
-    assert column_settings(said) == {"parquet.bloom.filter.enabled": "true"}
-    assert column_settings({"parquet.enable.dictionary#a": "true", "parquet.page.size": "1"}) == {}
-    with pytest.raises(InvalidOption, match=r"sets orc\.row\.index\.stride=5, which"):
-        set_by({"hive.exec.orc.default.row.index.stride": "5"}, format="orc")
-    honoured = set_by({"spark.hadoop.hive.exec.orc.default.stripe.size": "1048576"}, format="orc")
-    assert honoured.table.row_group_bytes == 1 << 20
 
 
 #: Settings that change nothing in a write's files, by the reason.
@@ -167,37 +160,19 @@ WITHOUT_EFFECT = {
         r"spark\.sql\.parquet\.(aggregatePushdown|binaryAsString|columnarReader.*|enable.*Reader|fieldId\.read.*"
         r"|filterPushdown.*|ignoreVariantAnnotation|inferTimestampNTZ.*|int96As.*|int96Timestamp.*|mergeSchema"
         r"|.*RebaseModeInRead|pushdown.*|reader\..*|recordLevelFilter.*|respectSummaryFiles)",
-        r"spark\.sql\.orc\.(aggregatePushdown|columnarReaderBatchSize|enable.*Reader|filterPushdown|mergeSchema)",
-        r"spark\.sql\.files\.(archive.*|ignore.*|maxPartition.*|minPartitionNum|openCostInBytes)",
-        r"spark\.sql\.sources\.(binaryFile.*|bucketing.*|fileCompressionFactor|ignoreDataLocality"
-        r"|parallelPartitionDiscovery.*|partitionColumnTypeInference.*|structPredicateDecompose.*|useList.*"
-        r"|useV1SourceList|v2\..*|validatePartitionColumns|disabledJdbc.*)",
-        r"orc\.(use\.zerocopy|skip\.corrupt\.data|tolerate.*|bloom\.filter\.ignore.*|max\.file\.length|mapred.*|include.*"
-        r"|kryo.*|sarg.*|force.*|schema.*|filter.*|max\.disk.*|min\.disk.*|proleptic\.gregorian\.default)",
+        r"spark\.sql\.legacy\.parquet\.(.*RebaseModeInRead|returnNullStruct.*|nanosAsLong)",
     ),
-    "the commit, which is this package's own": (
-        r"spark\.sql\.(sources\.(commitProtocolClass|outputCommitterClass)|parquet\.output\.committer\.class)",
+    "the commit, which is this package's own": (r"spark\.sql\.parquet\.output\.committer\.class",),
+    "what is in no file: INT96, ids of columns, variants": (
+        r"spark\.sql\.(legacy\.)?parquet\.int96RebaseModeInWrite",
+        r"spark\.sql\.parquet\.(fieldId\.write\.enabled|variant\..*)",
     ),
-    "heeded by `spark.plan`": (r"spark\.sql\.sources\.partitionOverwriteMode",),
-    "text, which Spark renders itself": (r"spark\.sql\.files\.supportSecondOffsetFormat",),
-    "tables of a catalog, and a format that is not named": (
-        r"spark\.sql\.sources\.(default|schemaStringLengthThreshold)",
-    ),
-    "memory and checks while writing": (
+    "memory, checks and summaries": (
         r"parquet\.(validation|memory\..*|compression\.codec\.zstd\.(workers|bufferPool\.enabled))",
-        r"spark\.sql\.orc\.columnarWriterBatchSize",
-        r"orc\.(memory\.pool|rows\.between\.memory\.checks|row\.batch\.size|row\.child\.limit"
-        r"|stripe\.size\.check\.ratio|dictionary\.implementation|overwrite\.output\.file|base\.delta\.ratio)",
+        r"parquet\.(enable\.summary-metadata|summary\.metadata\.level)",
     ),
-    "blocks, which S3 does not have": (
-        r"parquet\.writer\.max-padding",
-        r"orc\.(block\..*|write\.variable\.length\.blocks)",
-    ),
-    "bloom filters' size, if there are any": (
-        r"parquet\.bloom\.filter\.(max\.bytes|fpp|adaptive\.enabled|candidates\.number)",
-        r"orc\.(bloom\.filter\.(fpp|write\.version)|default\.bloom\.fpp)",
-    ),
-    "set by Spark itself for each write": (r"parquet\.(compression|write\.support\.class)", r"orc\.compress"),
+    "blocks, which S3 does not have": (r"parquet\.writer\.max-padding",),
+    "set by Spark itself for each write": (r"parquet\.(compression|write\.support\.class)",),
 }
 
 #: parquet-java's classes whose constants are the keys of its writer.
@@ -211,7 +186,7 @@ PARQUETS = (
 
 
 def settings_of(spark: SparkSession) -> set[str]:
-    """Return the keys that this Spark, its parquet-java and its ORC know."""
+    """Return the keys of Parquet that this Spark and its parquet-java know."""
     jvm: Any = spark._jvm
     conf = getattr(getattr(jvm.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$")
     registry = conf.getConfigEntries().iterator()
@@ -223,27 +198,29 @@ def settings_of(spark: SparkSession) -> set[str]:
             if constant.getType().getName() == "java.lang.String":
                 constant.setAccessible(True)
                 found.add(constant.get(None))
-    for each in jvm.org.apache.orc.OrcConf.values():
-        found |= {each.getAttribute(), each.getHiveConfName()} - {None}
-    areas = ("parquet.", "orc.", *(f"spark.sql.{area}." for area in ("parquet", "orc", "files", "sources")))
-    return {key for key in found if key.startswith(areas)}
+    return {
+        key
+        for key in found
+        if key.startswith(("parquet.", "spark.sql.parquet.", "spark.sql.legacy.parquet."))
+    }
 
 
 @pytest.mark.spark
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
 def test_every_setting_that_spark_knows_is_decided(spark: SparkSession) -> None:
-    """A setting that a new Spark, parquet-java or ORC adds is honoured, refused, or known to be harmless."""
-    known = settings_of(spark)
+    """A setting of Parquet that a new Spark or parquet-java adds is refused, or known to be harmless."""
     harmless = [pattern for patterns in WITHOUT_EFFECT.values() for pattern in patterns]
+    known = settings_of(spark)
+    assert len([key for key in known if key.startswith(("parquet.encryption.", "parquet.crypto."))]) > 10
+    refused = set()
+    for key in known:
+        try:
+            set_by({key: "odd"})
+        except InvalidOption:
+            refused.add(key)
     idle = {key for key in known for pattern in harmless if re.fullmatch(pattern, key)}
-    assert known - idle - set(SETTINGS) == set()
-    assert idle & set(SETTINGS) == set()
-    encryption = {key for key in known if key.startswith(("parquet.encryption.", "parquet.crypto."))}
-    assert len(encryption) > 10
-    for key in encryption:
-        with pytest.raises(InvalidOption, match="would not be encrypted"):
-            set_by({key: "x"})
+    assert known - idle == refused
 
 
 @pytest.mark.spark
@@ -266,9 +243,9 @@ def test_settings_of_a_session_reach_both_doors(spark: SparkSession, lake: Lake,
         assert len(lake.visible()) == 6
         hadoop.set(CRYPTO, "org.example.Factory")
         register(spark)
-        with pytest.raises(Exception, match="would not be encrypted"):
+        with pytest.raises(Exception, match="does not encrypt files in Python"):
             write(frame, lake)
-        with pytest.raises(InvalidOption, match="would not be encrypted"):
+        with pytest.raises(InvalidOption, match="does not encrypt files in Python"):
             write_pending(frame, destination=lake.uri, mode="append", options=lake.options)
         assert len(lake.visible()) == 6
         assert lake.pending() == []
@@ -394,10 +371,10 @@ def test_configuration_files_are_read_without_a_session(tmp_path: Path) -> None:
     """Each file counts in the first of Spark's directories that has it, with the settings that matter."""
     site(tmp_path / "conf", fs__s3a__encryption__algorithm="AES256", fs__s3a__secret__key="hidden")
     site(tmp_path / "hadoop", fs__s3a__acl__default="Private", parquet__page__size="1")
-    site(tmp_path / "hadoop", "hive-site.xml", hive__exec__orc__write__format="0.11")
+    site(tmp_path / "hadoop", "hive-site.xml", hive__exec__orc__write__format="0.11", parquet__x="1")
     site(tmp_path / "yarn", "mapred-site.xml", fs__s3a__bucket__lake__encryption__key="k")
     there = {"HADOOP_CONF_DIR": str(tmp_path / "hadoop"), "YARN_CONF_DIR": str(tmp_path / "yarn")}
-    rest = {"hive.exec.orc.write.format": "0.11", "fs.s3a.bucket.lake.encryption.key": "k"}
+    rest = {"parquet.x": "1", "fs.s3a.bucket.lake.encryption.key": "k"}
     assert site_conf(there) == {"fs.s3a.acl.default": "Private", "parquet.page.size": "1"} | rest
     first = {"fs.s3a.encryption.algorithm": "AES256"} | rest
     assert site_conf({**there, "SPARK_HOME": str(tmp_path)}) == first

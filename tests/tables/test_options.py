@@ -39,7 +39,8 @@ def test_arguments_and_options_make_one() -> None:
         ({"format": "csv", "charToEscapeQuoteEscaping": "x"}, "no option charToEscapeQuoteEscaping"),
         ({"mergeSchema": "true"}, "no option mergeSchema"),
         ({"partBytes": "8m"}, "no option partBytes"),
-        ({"outputTimestampType": "TIMESTAMP_MILLIS"}, "not one of int96"),
+        ({"outputTimestampType": "INT96"}, "no option outputTimestampType"),
+        ({"format": "csv", "compression": "bzip2"}, "not one of brotli, gzip"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(options: dict[str, str], says: str) -> None:
