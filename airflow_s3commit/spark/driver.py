@@ -193,8 +193,8 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
 
     Raises:
         InvalidOption: An overwrite would replace other data than it means to; see `check_own_overwrite`.
-        JobMismatch: The save mode, the option ``conflictMode`` or ``partitionOverwriteMode``, or the object
-            options of the write or the session contradict the job.
+        JobMismatch: The save mode, the option ``partitionOverwriteMode``, or the object options of the write
+            or the session contradict the job.
         S3CommitError: The job could not be read or set up.
 
     """
@@ -347,16 +347,13 @@ def abort_failed_write(
 
 
 def _check_modes(job: Job, options: WriteOptions) -> None:
-    wanted = "replace" if options.overwrite else options.conflict_mode
-    if wanted is None:
-        return
-    mode = job.record().options.conflict_mode
-    if wanted != mode:
-        setting = "save mode overwrite" if options.overwrite else f"conflict mode {wanted}"
+    wanted, mode = options.conflict_mode, job.record().options.conflict_mode
+    if wanted not in (None, mode):
+        setting = "overwrite" if wanted == "replace" else "errorifexists"
         raise JobMismatch(
-            f"{setting} contradicts conflict mode {mode} of job {job.reference.job_id} on"
-            f' {job.reference.destination}; let the job decide: use .mode("append") without conflictMode, or'
-            " write_pending without a mode"
+            f"save mode {setting} contradicts conflict mode {mode} of job {job.reference.job_id} on"
+            f' {job.reference.destination}; let the job decide: use .mode("append"), or no mode in'
+            " write_pending"
         )
 
 

@@ -146,7 +146,7 @@ class WriteOptions:
 
     Attributes:
         table: The options of the files.
-        overwrite: Whether the save mode is ``overwrite``.
+        conflict_mode: What the save mode means: None for ``append``, which contradicts no job.
         object_options: Encryption, storage class, ACL, tags and headers of the files.
         store: The store's address.
         given: The fields of all options that are given, whatever their values.
@@ -164,14 +164,6 @@ class WriteOptions:
             " partitioned write to local disk first; directory checks the whole table for conflicts.",
         ),
         default="partitioned",
-    )  # fmt: skip
-    conflict_mode: ConflictMode | None = set_by(
-        Option(
-            "conflictMode", one_of("fail", "append", "replace"),
-            "Treatment of existing data: fail, append or replace.",
-            default="append, or replace in save mode overwrite",
-        ),
-        default=None,
     )  # fmt: skip
     partition_overwrite: PartitionOverwriteMode | None = set_by(
         Option(
@@ -198,7 +190,7 @@ class WriteOptions:
         default=80 * _MIB,
     )
     table: TableOptions = field(default_factory=TableOptions)
-    overwrite: bool = False
+    conflict_mode: ConflictMode | None = None
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
     store: StoreAddress = field(default_factory=StoreAddress)
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
@@ -206,23 +198,20 @@ class WriteOptions:
     @property
     def own_conflict_mode(self) -> ConflictMode:
         """The conflict mode of a write's own job."""
-        return self.conflict_mode or ("replace" if self.overwrite else "append")
-
-    @property
-    def overwrites(self) -> bool:
-        """Whether the write asks to replace data, by its save mode or ``conflictMode``."""
-        return self.overwrite or self.conflict_mode == "replace"
+        return self.conflict_mode or "append"
 
     @property
     def replaces_table(self) -> bool:
         """Whether the commit of a write's own job replaces the whole table."""
-        return self.own_conflict_mode == "replace" and self.own_committer == "directory"
+        return self.conflict_mode == "replace" and self.own_committer == "directory"
 
     @property
     def own_committer(self) -> Committer:
         """The committer of a write's own job."""
-        static = self.partition_overwrite == "static" and self.own_conflict_mode == "replace"
-        return "directory" if static else self.committer
+        # Mode ``fail`` is about the whole table, which only the committer directory checks.
+        whole = self.conflict_mode == "fail" and self.committer == "partitioned"
+        static = self.conflict_mode == "replace" and self.partition_overwrite == "static"
+        return "directory" if whole or static else self.committer
 
     @property
     def in_flight_bytes(self) -> int:
@@ -317,16 +306,11 @@ def parse_options(
     parsed = WriteOptions(
         **own,
         table=TableOptions(**found),
-        overwrite=overwrite,
+        conflict_mode="replace" if overwrite else None,
         object_options=object_options,
         store=store.or_else(store_defaults or StoreAddress()),
         given=given,
     )
-    if overwrite and parsed.conflict_mode not in (None, "replace"):
-        raise InvalidOption(
-            f"save mode overwrite contradicts conflictMode={parsed.conflict_mode}; "
-            'use .mode("append") with it, or leave it out'
-        )
     clash = {"static": "magic", "dynamic": "directory"}.get(parsed.partition_overwrite or "")
     if clash is not None and parsed.committer == clash:
         raise InvalidOption(

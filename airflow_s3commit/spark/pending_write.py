@@ -35,7 +35,7 @@ DEFAULT_MODE: SaveMode = "errorifexists"
 
 #: Options that are arguments of `write_pending`.
 ARGUMENTS = {
-    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "format": "format",
+    "path": "destination", "partitionby": "partition_by", "format": "format",
 }  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def check_own_overwrite(
             partition columns than the write.
 
     """
-    if options.own_conflict_mode != "replace" or options.replaces_table:
+    if options.conflict_mode != "replace" or options.replaces_table:
         return
     if session_static and options.table.partition_by and options.partition_overwrite is None:
         raise InvalidOption(
@@ -131,7 +131,12 @@ def check_job_overwrite(job: Job, options: WriteOptions, *, session_static: bool
     scope = "static" if of_job.whole_destination else "dynamic"
     chosen = options.partition_overwrite
     source = f"partitionOverwriteMode={chosen}"
-    if chosen is None and session_static and options.overwrites and options.table.partition_by:
+    if (
+        chosen is None
+        and session_static
+        and options.conflict_mode == "replace"
+        and options.table.partition_by
+    ):
         chosen, source = "static", f"{OVERWRITE_MODE}=static of the session"
     if chosen not in (None, scope):
         replaced = "the whole table" if of_job.whole_destination else "the partitions that get rows"
@@ -150,7 +155,7 @@ def check_rows(
         InvalidOption: There are no rows, and the table has data.
 
     """
-    if options.own_conflict_mode != "replace" or options.replaces_table or options.partition_overwrite:
+    if options.conflict_mode != "replace" or options.replaces_table or options.partition_overwrite:
         return
     if any(task.rows != 0 for task in tasks):
         return

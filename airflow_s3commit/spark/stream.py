@@ -52,9 +52,7 @@ logger = logging.getLogger(__name__)
 BatchMode: TypeAlias = Literal["append", "overwrite"]
 
 #: Options that are arguments of `foreach_batch`.
-_ARGUMENTS = {
-    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode",
-}  # fmt: skip
+_ARGUMENTS = {"path": "destination", "partitionby": "partition_by"}
 
 #: The local property with the query's id, which its checkpoint keeps; set in the thread of its batches.
 _QUERY_ID = "sql.streaming.queryId"

@@ -175,7 +175,7 @@ def write_pending(
 def _in_mode(options: WriteOptions, target: Target, mode: SaveMode | None) -> WriteOptions:
     """Return a write's options with what its save mode means for its job."""
     if target.own:
-        return _as_own(options, mode or DEFAULT_MODE)
+        return replace(options, conflict_mode=CONFLICT_MODES[mode or DEFAULT_MODE])
     if mode == "ignore":
         raise InvalidOption(
             "mode ignore is only for writes without a job: leave mode out, or set the job's conflict mode"
@@ -308,15 +308,6 @@ def _write_options(
     refuse_arguments(options, ARGUMENTS, "write_pending")
     parsed = parse_options({**options, **given}, overwrite=False)
     return replace(parsed, conflict_mode=CONFLICT_MODES[mode] if mode is not None else None)
-
-
-def _as_own(options: WriteOptions, mode: SaveMode) -> WriteOptions:
-    conflict_mode = CONFLICT_MODES[mode]
-    # errorifexists is about the whole table, which only the committer directory checks. It writes files as
-    # the default committer does.
-    check_table = conflict_mode == "fail" and options.committer == WriteOptions().committer
-    committer = "directory" if check_table else options.committer
-    return replace(options, conflict_mode=conflict_mode, committer=committer)
 
 
 def _has_data(target: Target) -> bool:

@@ -235,6 +235,9 @@ class DetachableSink:
     def flush(self) -> None:
         """Do nothing: the sink sends its bytes when it has enough of them."""
 
+    def close(self) -> None:
+        """Do nothing: the caller closes the sink."""
+
 
 @dataclass(frozen=True, slots=True)
 class SparkFooter:

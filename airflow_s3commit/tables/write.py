@@ -20,15 +20,14 @@ from airflow_s3commit.tables.columns import to_text
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.open_files import Bounds, OpenFiles, RowBuffers
 from airflow_s3commit.tables.options import parse_table_options
-from airflow_s3commit.tables.orc import OrcForm
+from airflow_s3commit.tables.other_files import OtherForm
 from airflow_s3commit.tables.parquet import ParquetForm
 from airflow_s3commit.tables.partitions import PartitionSplitter, resolve_columns
-from airflow_s3commit.tables.text_file import TextForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_s3commit.tables.formats import FileForm, FileOpener, SparkFooter
+    from airflow_s3commit.tables.formats import FileForm, FileOpener
     from airflow_s3commit.tables.options import TableOptions
 
 _DECIMAL_DIGITS = 38
@@ -372,16 +371,8 @@ def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from combined
 
 
-def form_of(options: TableOptions, spark: SparkFooter | None = None) -> FileForm:
-    """Return the encoding of a write's files.
-
-    Args:
-        options: The options of the write.
-        spark: Spark's footer metadata; None without Spark.
-
-    """
+def form_of(options: TableOptions) -> FileForm:
+    """Return the encoding of the files of a write without Spark."""
     if options.format == "parquet":
-        return ParquetForm(options.codec, spark)
-    if options.format == "orc":
-        return OrcForm(options.codec)
-    return TextForm(options.format, options.codec, options.text)
+        return ParquetForm(options.codec)
+    return OtherForm(options.format, options.codec, options.text)

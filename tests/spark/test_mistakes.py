@@ -113,7 +113,6 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ({"openFiles": "0"}, r"openFiles='0' of s3commit: less than 1"),
         ({"targetFileBytes": "128 megabytes"}, r"targetFileBytes=.*: not a size such as 33554432, 32m"),
         ({"committer": "fast"}, r"committer='fast' of s3commit: not one of directory, partitioned, magic"),
-        ({"conflictMode": "merge"}, r"conflictMode='merge' of s3commit: not one of fail, append, replace"),
         ({"partitionOverwriteMode": "all"}, r"partitionOverwriteMode='all' .*not one of static, dynamic"),
         ({"objectTags": "team=a"}, r"objectTags='team=a' of s3commit: not a JSON object of strings, such as"),
         ({"sse": "kms"}, r"sse='kms' is not 'AES256' or 'aws:kms'"),
@@ -256,8 +255,7 @@ def test_every_option_is_refused_by_name(option: Option) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(
     "given",
-    [{}, *({"conflictMode": mode} for mode in ("append", "replace", "fail"))]
-    + [{"partitionOverwriteMode": mode} for mode in ("static", "dynamic")],
+    [{}, *({"partitionOverwriteMode": mode} for mode in ("static", "dynamic"))],
 )
 def test_every_mode_fits_the_job_or_is_refused_by_name(
     job_mode: Any, whole: bool, static: bool, overwrite: bool, given: dict[str, str]
@@ -274,21 +272,18 @@ def test_every_mode_fits_the_job_or_is_refused_by_name(
     except (InvalidOption, JobMismatch) as error:
         line = str(error)
         named = [f"{name}={value}" for name, value in given.items()]
-        shown = ["overwrite", OVERWRITE_MODE, *named, *(f"conflict mode {value}" for value in given.values())]
+        shown = ["overwrite", OVERWRITE_MODE, *named]
         assert any(each in line for each in shown), line
         assert re.search(r'use \.mode\("append"\)', line), line
         assert "\n" not in line
     else:
-        wanted = {"replace"} if overwrite else {given.get("conflictMode", job_mode)}
-        assert wanted == {job_mode}
+        assert not overwrite or job_mode == "replace"
         chosen = given.get("partitionOverwriteMode")
         assert job_mode != "replace" or chosen in (None, "static" if whole else "dynamic")
 
 
 def test_a_wrong_mode_is_named_with_a_remedy() -> None:
-    """A save mode that contradicts an option, and one that a stream's batches cannot have, are named."""
-    with pytest.raises(Exception, match=r'overwrite contradicts conflictMode=fail; use \.mode\("append"\)'):
-        write({"path": "s3://lake/t", "conflictMode": "fail"}, {}, "id", overwrite=True)
+    """A save mode that a stream's batches cannot have is named."""
     mode: Any = "complete"
     with pytest.raises(Exception, match=r"mode 'complete' is not supported .*use append or overwrite"):
         foreach_batch(destination="s3://lake/t", mode=mode)

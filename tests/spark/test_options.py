@@ -60,8 +60,7 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
         ("partBytes", "many", "not a size"),
         ("openFiles", "0", "less than 1"),
         ("maxRecordsPerFile", "x", "maxRecordsPerFile"),
-        ("conflictMode", "merge", "not one of fail, append, replace"),
-        ("conflictMode", "as-written", "not one of fail, append, replace"),
+        ("conflictMode", "fail", "no option conflictMode"),
         ("pathStyle", "perhaps", "neither true nor false"),
         ("stage", "load", "no option stage"),
         ("partitionBy", "dt,,x", "empty"),
@@ -96,13 +95,6 @@ def test_every_option_is_documented_with_its_default() -> None:
             {}, overwrite=False
         )
         assert given.table.codec == "snappy"
-
-
-def test_overwrite_contradicts_another_conflict_mode() -> None:
-    """Overwrite means replace; append is neutral."""
-    with pytest.raises(InvalidOption, match="contradicts conflictMode=fail"):
-        parse_options({"conflictMode": "fail"}, overwrite=True)
-    assert parse_options({"conflictMode": "fail"}, overwrite=False).own_conflict_mode == "fail"
 
 
 def test_given_store_settings_override_the_session_s() -> None:

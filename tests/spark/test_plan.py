@@ -140,7 +140,8 @@ TABLE = "s3://lake/t/"
 
 def options(mode: str = "overwrite", **given: str) -> WriteOptions:
     """Return the options of a write."""
-    return parse_options({"path": TABLE, **given}, overwrite=mode == "overwrite")
+    parsed = parse_options({"path": TABLE, **given}, overwrite=mode == "overwrite")
+    return replace(parsed, conflict_mode="fail") if mode == "errorifexists" else parsed
 
 
 def table(*paths: str) -> MemoryStore:
@@ -176,7 +177,6 @@ HIDDEN = ("_s3commit/log/1", "_SUCCESS", "__magic_job-1/x=1/file", "a/.part")
         (["f"], {"partitionBy": "dt"}, "the table is not partitioned, but the write is partitioned by dt"),
         (["dt=1/f"], {"partitionBy": "DT"}, "partitioned by dt, but the write is partitioned by DT"),
         (["dt=1/f"], {"partitionBy": "dt,h"}, "partitioned by dt, but the write is partitioned by dt, h"),
-        (["dt=1/f"], {"conflictMode": "replace"}, "partitioned by dt, but"),
         (["dt=1/f"], {"partitionOverwriteMode": "dynamic"}, "partitioned by dt, but"),
         (["dt=1/f"], {"partitionOverwriteMode": "static"}, None),
         (["dt=1/f"], {"committer": "directory"}, None),
@@ -192,7 +192,7 @@ def test_a_table_with_other_partition_columns_is_not_replaced_in_part(
 ) -> None:
     """An overwrite that would leave old rows beside the new ones is refused, unless it replaces the table."""
     store = table(*HIDDEN, *paths)
-    wanted = options("append" if "conflictMode" in given else "overwrite", **given)
+    wanted = options(**given)
     if says is None:
         check_own_overwrite(store, TABLE, wanted, session_static=False)
     else:
@@ -246,7 +246,7 @@ def test_rows_without_partitions_join_no_partitioned_table(
         ("append", {"partitionBy": "dt"}, 0),
         ("overwrite", {"partitionOverwriteMode": "dynamic"}, 1),
         ("overwrite", {"partitionOverwriteMode": "static"}, 0),
-        ("append", {"conflictMode": "fail", "committer": "directory"}, 0),
+        ("errorifexists", {}, 0),
     ],
 )
 def test_a_write_without_a_job_looks_at_its_table_once(
@@ -319,7 +319,7 @@ def test_a_job_decides_what_is_replaced(
     )  # fmt: skip
     wanted = options(partitionBy="dt", **given)
     check_job_overwrite(
-        job, replace(wanted, overwrite=False, partition_overwrite=None), session_static=static
+        job, replace(wanted, conflict_mode=None, partition_overwrite=None), session_static=static
     )
     if says is None:
         check_job_overwrite(job, wanted, session_static=static)
