@@ -191,15 +191,6 @@ class FileForm(Protocol):
         """A key of the format's codecs."""
         ...
 
-    def check(self, schema: pa.Schema) -> None:
-        """Refuse columns that the format cannot hold.
-
-        Raises:
-            UnsupportedColumn: The format cannot hold a column's type.
-
-        """
-        ...
-
     def encoder(self, sink: Sink, schema: pa.Schema) -> Encoder:
         """Return the encoder of a new file with this schema."""
         ...

@@ -18,14 +18,12 @@ import pyarrow as pa
 
 from airflow_s3commit._causes import noting, run_all
 from airflow_s3commit.tables.formats import FORMATS
-from airflow_s3commit.tables.options import TableOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_s3commit.tables.formats import Encoder, FileForm, FileOpener, TableFile
-
-_DEFAULTS = TableOptions()
+    from airflow_s3commit.tables.options import TableOptions
 
 #: Bytes that a small batch takes besides its values, as measured: objects, and padding of each column.
 _BATCH_OVERHEAD = 512
@@ -37,45 +35,6 @@ _MAX_SMALL_BATCHES = 16
 
 #: A full buffer is written out until one part in this number of its limit is left.
 _KEPT_SHARE = 4
-
-#: A file of the target size has at least this number of row groups, so that it ends close to that size.
-_GROUPS_PER_FILE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits on the memory and files of a task.
-
-    Attributes:
-        rows_per_file: Rows after which a file is ended; 0 for no limit.
-        file_bytes: Encoded bytes after which a file is ended; 0 for no limit.
-        open_files: Files open at a time.
-        row_bytes: Bytes of rows buffered before they are encoded.
-        row_group_bytes: Bytes of rows in a row group, by their size in memory.
-        encoded_bytes: Encoded bytes buffered by all open files together.
-
-    """
-
-    rows_per_file: int = 0
-    file_bytes: int = 0
-    open_files: int = _DEFAULTS.open_files
-    row_bytes: int = _DEFAULTS.row_bytes
-    row_group_bytes: int = _DEFAULTS.row_group_bytes
-    encoded_bytes: int = _DEFAULTS.encoded_bytes
-
-    @classmethod
-    def of(cls, options: TableOptions) -> Bounds:
-        """Return the limits that the options of a write set."""
-        target = options.target_file_bytes
-        groups = min(options.row_group_bytes, max(target // _GROUPS_PER_FILE, 1)) if target else 0
-        return cls(
-            rows_per_file=options.max_records_per_file,
-            file_bytes=target,
-            open_files=options.open_files,
-            row_bytes=options.row_bytes,
-            row_group_bytes=groups or options.row_group_bytes,
-            encoded_bytes=options.encoded_bytes,
-        )
 
 
 @dataclass(slots=True)
@@ -93,14 +52,16 @@ class RowBuffers:
 
     Args:
         schema: Schema of the rows.
-        bounds: The limits.
+        options: The options of the write, with the limits.
         write: Writes rows to a directory.
 
     """
 
-    def __init__(self, schema: pa.Schema, bounds: Bounds, write: Callable[[str, pa.Table], None]) -> None:
+    def __init__(
+        self, schema: pa.Schema, options: TableOptions, write: Callable[[str, pa.Table], None]
+    ) -> None:
         self._schema = schema
-        self._bounds = bounds
+        self._options = options
         self._write = write
         self._waiting: dict[str, _Waiting] = {}
         self._overhead = _BATCH_OVERHEAD + _COLUMN_OVERHEAD * len(schema)
@@ -119,9 +80,9 @@ class RowBuffers:
         ):
             waiting.batches = pa.Table.from_batches(waiting.batches).combine_chunks().to_batches()
             self._count(waiting, -self._overhead * (_MAX_SMALL_BATCHES - 1))
-        if waiting.bytes >= self._bounds.row_group_bytes:
+        if waiting.bytes >= self._options.group_bytes:
             self._write_out(directory)
-        if self._held > self._bounds.row_bytes:
+        if self._held > self._options.row_bytes:
             self._make_room()
 
     def flush(self, then: Callable[[str], None] = lambda _: None) -> None:
@@ -139,7 +100,7 @@ class RowBuffers:
         give_memory_back()
         # Many directories at a time: sort them once, and leave few rows to copy.
         for directory in sorted(self._waiting, key=lambda name: self._waiting[name].bytes, reverse=True):
-            if self._bytes * _KEPT_SHARE <= self._bounds.row_bytes:
+            if self._bytes * _KEPT_SHARE <= self._options.row_bytes:
                 break
             self._write_out(directory)
         for waiting in self._waiting.values():
@@ -179,7 +140,7 @@ class OpenFiles:
         opener: Opens files.
         schema: Schema of the rows.
         form: The files' encoding.
-        bounds: The limits.
+        options: The options of the write, with the limits.
         stem: First part of the file names, unique to the task within its job.
         numbers: Number of files with that stem, by directory; updated in place.
 
@@ -193,7 +154,7 @@ class OpenFiles:
         opener: FileOpener,
         schema: pa.Schema,
         form: FileForm,
-        bounds: Bounds,
+        options: TableOptions,
         *,
         stem: str,
         numbers: dict[str, int] | None = None,
@@ -202,7 +163,7 @@ class OpenFiles:
         self._schema = schema
         self._form = form
         self._format = FORMATS[form.name]
-        self._bounds = bounds
+        self._options = options
         self._stem = stem
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._numbers = {} if numbers is None else numbers
@@ -221,7 +182,7 @@ class OpenFiles:
 
     def write(self, directory: str, rows: pa.Table) -> None:
         """Write rows to the directory's file as one row group, or to several files if one is full."""
-        limit = self._bounds.rows_per_file
+        limit = self._options.max_records_per_file
         while rows.num_rows:
             entry = self._entry(directory)
             head = rows.slice(0, limit - entry.encoder.rows) if limit else rows
@@ -247,7 +208,7 @@ class OpenFiles:
             self._close(next(iter(self._open)))
 
     def _is_full(self, encoder: Encoder) -> bool:
-        limit, target = self._bounds.rows_per_file, self._bounds.file_bytes
+        limit, target = self._options.max_records_per_file, self._options.target_file_bytes
         return bool(limit and encoder.rows >= limit) or bool(target and encoder.bytes >= target)
 
     def _entry(self, directory: str) -> _Open:
@@ -255,7 +216,7 @@ class OpenFiles:
         if entry is not None:
             self._open.move_to_end(directory)
             return entry
-        while len(self._open) >= self._bounds.open_files:
+        while len(self._open) >= self._options.open_files:
             self._close(next(iter(self._open)))
         number = self._numbers.get(directory, 0)
         self._numbers[directory] = number + 1
@@ -273,11 +234,11 @@ class OpenFiles:
         del self._open[directory]
 
     def _make_room(self) -> None:
-        if self._held() <= self._bounds.encoded_bytes:
+        if self._held() <= self._options.encoded_bytes:
             return
         for entry in self._open.values():
             entry.file.send_buffered()
-        while self._open and self._held() > self._bounds.encoded_bytes:
+        while self._open and self._held() > self._options.encoded_bytes:
             self._close(next(iter(self._open)))
 
     def _held(self) -> int:

@@ -266,6 +266,9 @@ _MIB = 1024 * 1024
 #: Spark's own default.
 DEFAULT_FORMAT = "parquet"
 
+#: A file of the target size has at least this number of row groups, so that it ends close to that size.
+_GROUPS_PER_FILE = 4
+
 _CSV = ("csv",)
 
 
@@ -359,6 +362,12 @@ class TableOptions:
     def codec(self) -> str:
         """The compression: the option, or the format's default."""
         return self.compression or self.file_format.default
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of rows in a row group, by their size in memory; fewer if files are to end near a size."""
+        target = self.target_file_bytes // _GROUPS_PER_FILE
+        return min(self.row_group_bytes, target) if target else self.row_group_bytes
 
 
 #: The options of files of any writer, by Spark's own names where Spark has it.

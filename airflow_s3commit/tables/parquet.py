@@ -79,9 +79,6 @@ class ParquetForm:
     spark: SparkFooter | None = None
     dictionaries: DictionaryChoice = field(default_factory=DictionaryChoice, repr=False, compare=False)
 
-    def check(self, schema: pa.Schema) -> None:
-        """Do nothing: Parquet holds every type that is written."""
-
     def encoder(self, sink: Sink, schema: pa.Schema) -> ParquetEncoder:
         """Return the encoder of a new file with this schema."""
         return ParquetEncoder(sink, schema, self)

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from airflow_s3commit.tables.columns import to_text
 from airflow_s3commit.tables.formats import UnsupportedColumn
-from airflow_s3commit.tables.open_files import Bounds, OpenFiles, RowBuffers
+from airflow_s3commit.tables.open_files import OpenFiles, RowBuffers
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.other_files import OtherForm
 from airflow_s3commit.tables.parquet import ParquetForm
@@ -196,8 +196,10 @@ def write_table(
     table_options = parse_table_options(options or {}, format=format, partition_by=partition_by)
     rows = rows_of(data)
     columns = resolve_columns(rows.schema, table_options.partition_by)
-    form = form_of(table_options)
-    form.check(pa.schema([field for field in rows.schema if field.name not in columns]))
+    form: FileForm = ParquetForm(table_options.codec)
+    if table_options.format != "parquet":
+        form = OtherForm(table_options.format, table_options.codec, table_options.text)
+        form.check(pa.schema([field for field in rows.schema if field.name not in columns]))
     plan = TablePlan(rows.schema, columns, form, table_options)
     return write_batches(opener, rows, plan, stem, empty_file=True, numbers=numbers)
 
@@ -291,17 +293,17 @@ def write_batches(
         S3CommitError: A file could not be written.
 
     """
-    bounds = Bounds.of(plan.options)
-    remaining = _cut(batches, min(bounds.row_group_bytes, bounds.row_bytes // _CUT_SHARE))
+    options = plan.options
+    remaining = _cut(batches, min(options.group_bytes, options.row_bytes // _CUT_SHARE))
     first = next(remaining, None)
     schema = plan.schema if first is None else first.schema
     # Named as in the options, as in Spark; not as the schema spells them.
-    names = plan.options.partition_by or plan.partition_by
+    names = options.partition_by or plan.partition_by
     splitter = PartitionSplitter(schema, plan.partition_by, names)
     rows = 0
-    with OpenFiles(opener, splitter.file_schema, plan.form, bounds, stem=stem, numbers=numbers) as files:
-        buffers = RowBuffers(splitter.file_schema, bounds, files.write)
-        for batch in _gathered(first, remaining, splitter, bounds.row_bytes // _GATHERED_SHARE):
+    with OpenFiles(opener, splitter.file_schema, plan.form, options, stem=stem, numbers=numbers) as files:
+        buffers = RowBuffers(splitter.file_schema, options, files.write)
+        for batch in _gathered(first, remaining, splitter, options.row_bytes // _GATHERED_SHARE):
             rows += batch.num_rows
             for directory, piece in splitter.split(batch):
                 buffers.add(directory, piece)
@@ -316,7 +318,7 @@ def _columns(plan: TablePlan, schema: pa.Schema, names: Sequence[str], file_sche
     """Return the columns of a write as a record keeps them."""
     types = plan.partition_types or [schema.field(column).type for column in plan.partition_by]
     partitions = pa.schema(list(zip(names, types, strict=True)))
-    spark = plan.form.spark if isinstance(plan.form, ParquetForm | OrcForm) else None
+    spark = plan.form.spark if isinstance(plan.form, ParquetForm) else None
     return to_text(plan.form, file_schema, partitions, spark)
 
 
@@ -369,10 +371,3 @@ def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         combined = pa.Table.from_batches(batches).combine_chunks().to_batches()
         batches.clear()
         yield from combined
-
-
-def form_of(options: TableOptions) -> FileForm:
-    """Return the encoding of the files of a write without Spark."""
-    if options.format == "parquet":
-        return ParquetForm(options.codec)
-    return OtherForm(options.format, options.codec, options.text)

@@ -20,10 +20,9 @@ from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.columns import SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge, to_text
-from airflow_s3commit.tables.formats import SparkFooter
-from airflow_s3commit.tables.options import parse_table_options
+from airflow_s3commit.tables.formats import FORMATS, SparkFooter
+from airflow_s3commit.tables.other_files import OtherForm
 from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm
-from airflow_s3commit.tables.write import form_of
 from tests.cases import each
 
 COLUMNS = pa.schema(
@@ -38,7 +37,7 @@ PARTITIONS = pa.schema([("dt", pa.date32()), ("kind", pa.string())])
 
 def form(name: str) -> object:
     """Return the encoding of a format."""
-    return form_of(parse_table_options({}, format=name, partition_by=()))
+    return ParquetForm() if name == "parquet" else OtherForm(name, FORMATS[name].default)
 
 
 @each("format_", ["parquet", "orc"])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied
-from airflow_s3commit.tables.open_files import Bounds, OpenFiles, RowBuffers
+from airflow_s3commit.tables.open_files import OpenFiles, RowBuffers
 from airflow_s3commit.tables.options import TableOptions
 from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm
 from tests.protocol.building import Lake
@@ -19,7 +19,9 @@ def test_rows_of_very_many_partitions_stay_within_their_bound() -> None:
     """Lots of a row or two take far more than their values: that is counted, and no row is lost."""
     schema = pa.schema([(f"c{number}", pa.int64()) for number in range(12)])
     passed: list[int] = []
-    buffers = RowBuffers(schema, Bounds(row_bytes=4 * _MIB), lambda _, rows: passed.append(rows.num_rows))
+    buffers = RowBuffers(
+        schema, TableOptions(row_bytes=4 * _MIB), lambda _, rows: passed.append(rows.num_rows)
+    )
     before = pa.total_allocated_bytes()
     most = 0
     for number in range(12_000):
@@ -38,8 +40,8 @@ def test_spare_memory_is_given_back_before_more_is_taken(monkeypatch: pytest.Mon
         "airflow_s3commit.tables.open_files.give_memory_back", lambda: events.append("given back")
     )
     schema = pa.schema([("x", pa.int64())])
-    bounds = Bounds(row_bytes=_MIB, row_group_bytes=_MIB)
-    buffers = RowBuffers(schema, bounds, lambda directory, _: events.append(directory))
+    options = TableOptions(row_bytes=_MIB, row_group_bytes=_MIB)
+    buffers = RowBuffers(schema, options, lambda directory, _: events.append(directory))
     rows = pa.record_batch([pa.array(np.arange(_MIB // 16))], schema=schema)
     for directory in ("a", "a", "b", "c", "d"):
         buffers.add(directory, rows)
@@ -50,7 +52,7 @@ def test_lots_of_one_partition_are_put_together() -> None:
     """Rows that come one by one wait as few batches, and are passed on in their order."""
     schema = pa.schema([("x", pa.int64())])
     passed: list[pa.Table] = []
-    buffers = RowBuffers(schema, Bounds(), lambda _, rows: passed.append(rows))
+    buffers = RowBuffers(schema, TableOptions(), lambda _, rows: passed.append(rows))
     for number in range(1_000):
         buffers.add("p=1", pa.record_batch({"x": [number]}))
     buffers.flush()
@@ -67,8 +69,8 @@ def test_rows_of_a_small_partition_do_not_keep_those_of_a_large_one_in_memory() 
     def pass_on(directory: str, rows: pa.Table) -> None:
         passed[directory] += rows.num_rows
 
-    bounds = Bounds(row_bytes=4 * _MIB, row_group_bytes=2 * _MIB)
-    buffers = RowBuffers(schema, bounds, pass_on)
+    options = TableOptions(row_bytes=4 * _MIB, row_group_bytes=2 * _MIB)
+    buffers = RowBuffers(schema, options, pass_on)
     before = pa.total_allocated_bytes()
     most = 0
     for _ in range(100):
@@ -96,7 +98,7 @@ def test_a_file_that_cannot_be_let_go_hides_no_error(monkeypatch: pytest.MonkeyP
 
     def write() -> None:
         attempt = Lake().set_up().task_attempt("spark", "1", "00000", "1", threads=0)
-        with attempt, OpenFiles(attempt, schema, ParquetForm(), Bounds(), stem="part") as files:
+        with attempt, OpenFiles(attempt, schema, ParquetForm(), TableOptions(), stem="part") as files:
             files.write("dt=1", pa.table({"n": [1]}, schema=schema))
             raise AccessDenied("no")
 
@@ -107,6 +109,6 @@ def test_a_file_that_cannot_be_let_go_hides_no_error(monkeypatch: pytest.MonkeyP
 
 def test_a_target_size_has_several_row_groups() -> None:
     """Where a size is asked for, row groups are a part of it, so that it is not missed by a whole one."""
-    assert Bounds.of(TableOptions(target_file_bytes=64 * _MIB)).row_group_bytes == 16 * _MIB
-    assert Bounds.of(TableOptions(target_file_bytes=1024 * _MIB)).row_group_bytes == 48 * _MIB
-    assert Bounds.of(TableOptions()).row_group_bytes == 48 * _MIB
+    assert TableOptions(target_file_bytes=64 * _MIB).group_bytes == 16 * _MIB
+    assert TableOptions(target_file_bytes=1024 * _MIB).group_bytes == 48 * _MIB
+    assert TableOptions().group_bytes == 48 * _MIB

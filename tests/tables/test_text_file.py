@@ -13,14 +13,15 @@ from pyarrow import csv
 
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.options import parse_table_options
-from airflow_s3commit.tables.write import form_of
+from airflow_s3commit.tables.other_files import OtherForm
 
 TEXTS = ["plain", "", None, "a,b", 'q"uote', "back\\slash", "new\nline", " lead", "x\x00y", "é😀"]
 
 
 def written(table: pa.Table, **options: str) -> bytes:
     """Return the content of a table's file."""
-    form = form_of(parse_table_options(options))
+    parsed = parse_table_options(options)
+    form = OtherForm(parsed.format, parsed.codec, parsed.text)
     form.check(table.schema)
     sink = io.BytesIO()
     encoder = form.encoder(sink, table.schema)
