@@ -11,7 +11,15 @@ from rich.text import Text
 
 from airflow_s3commit._causes import described as words_of
 from airflow_s3commit._format import number, several, size
-from airflow_s3commit.cli.command import Session, apply_option, as_duration, as_uri, store_command
+from airflow_s3commit.cli.command import (
+    Session,
+    apply_option,
+    as_duration,
+    as_uri,
+    flag,
+    option,
+    store_command,
+)
 from airflow_s3commit.cli.lifecycle import report_ending
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import NOT_APPLIED, Rows, line, pairs
@@ -34,48 +42,32 @@ from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
     confirms=True,
     staging=True,
 )
-@click.option(
-    "--commit", "to_commit", is_flag=True, help="Finish the job: complete the uploads of its committed tasks."
-)
-@click.option("--abort", "to_abort", is_flag=True, help="Discard the job: abort all of its uploads.")
-@click.option(
-    "--clean-up",
-    "to_clean",
-    is_flag=True,
-    help="Remove the leftovers of a successful job; its published files stay.",
-)
+@flag("--commit", "Finish the job: complete the uploads of its committed tasks.", "to_commit")
+@flag("--abort", "Discard the job: abort all of its uploads.", "to_abort")
+@flag("--clean-up", "Remove the leftovers of a successful job; its published files stay.", "to_clean")
 @apply_option("Change the store")
-@click.option(
+@option(
     "--pendingsets",
     type=as_uri,
     metavar="URI",
     help="Directory of a staging committer's pendingsets, or of a copy.",
 )
-@click.option(
+@option(
     "--conflict-mode",
     type=click.Choice([mode for mode in get_args(ConflictMode) if mode != "as-written"]),
     default="append",
-    show_default=True,
     help="Treatment of existing data.",
 )
-@click.option("--expect-tasks", type=int, help="Expected number of tasks; refuse the job if it differs.")
-@click.option(
-    "--accept-partial",
-    is_flag=True,
-    help="Commit even if task numbers are missing: publish the tasks that exist.",
-)
-@click.option(
+@option("--expect-tasks", type=int, help="Expected number of tasks; refuse the job if it differs.")
+@flag("--accept-partial", "Commit even if task numbers are missing: publish the tasks that exist.")
+@option(
     "--older-than",
     type=as_duration,
     metavar="DURATION",
     default="0s",
     help="Refuse a job with activity within this time. The default assumes that the job is dead.",
 )
-@click.option(
-    "--force",
-    is_flag=True,
-    help="End a job that may be alive; skip unreadable files if that loses no committed file.",
-)
+@flag("--force", "End a job that may be alive; skip unreadable files if that loses no committed file.")
 def adopt(
     session: Session,
     *,

@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from airflow_s3commit._format import several
-from airflow_s3commit.cli.command import Session, store_command
+from airflow_s3commit.cli.command import Session, flag, option, store_command
 from airflow_s3commit.cli.log import report_missing
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, described, labelled, line
@@ -40,20 +40,15 @@ _JOBS = 3
     """,
     staging=True,
 )
-@click.option(
-    "--policy", is_flag=True, help="Print the IAM policies of executors and of the committer; run no checks."
-)
-@click.option(
-    "--lifecycle", is_flag=True, help="Print a lifecycle rule for incomplete uploads; run no checks."
-)
-@click.option(
+@flag("--policy", "Print the IAM policies of executors and of the committer; run no checks.")
+@flag("--lifecycle", "Print a lifecycle rule for incomplete uploads; run no checks.")
+@option(
     "--days",
     type=click.IntRange(min=1),
     default=DEFAULT_DAYS,
-    show_default=True,
     help="With --lifecycle: the age in days at which to abort an upload; longer than any job takes.",
 )
-@click.option("--kms-key", metavar="ARN", help="With --policy: the key that encrypts the bucket.")
+@option("--kms-key", metavar="ARN", help="With --policy: the key that encrypts the bucket.")
 def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None) -> ExitCode:
     """Check that a bucket supports jobs; print policies.
 
@@ -117,17 +112,13 @@ def _diagnosis_views(diagnosis: Diagnosis) -> Iterator[Text]:
     """,
     job="optional",
 )
-@click.option(
+@option(
     "--generation",
     type=click.IntRange(min=1),
     metavar="N",
     help="Check the table as it was after this commit.",
 )
-@click.option(
-    "--deep",
-    is_flag=True,
-    help="For a pending job: compare the parts of each upload, with one request per upload.",
-)
+@flag("--deep", "For a pending job: compare the parts of each upload, with one request per upload.")
 def verify(session: Session, *, generation: int | None, deep: bool) -> ExitCode:
     """Compare a table, or a job's records, with the store.
 

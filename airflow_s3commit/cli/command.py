@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import click
@@ -77,6 +77,16 @@ as_stage = _checked(_stage)
 as_uri = _checked(_uri)
 
 
+#: An option whose default the help shows.
+option = partial(click.option, show_default=True)
+
+
+def flag(name: str, does: str, parameter: str | None = None) -> Callable[[Command], Command]:
+    """Add an option without a value, for the parameter of its name or another one."""
+    names = [name] if parameter is None else [name, parameter]
+    return click.option(*names, is_flag=True, help=does)
+
+
 def registry_option(description: str) -> Callable[[Command], Command]:
     """Add the option for the prefix of a registry, which an environment variable can set too."""
     return click.option(
@@ -91,7 +101,7 @@ def registry_option(description: str) -> Callable[[Command], Command]:
 
 def apply_option(does: str) -> Callable[[Command], Command]:
     """Add the option without which a command is a dry run."""
-    return click.option("--apply", is_flag=True, help=f"{does}; without this option it is a dry run.")
+    return flag("--apply", f"{does}; without this option it is a dry run.")
 
 
 class DescribedArgument(click.Argument):
@@ -164,7 +174,7 @@ class Session:
     @property
     def commands(self) -> CommandLines:
         """Composes command lines about the same destination, job and store."""
-        options = (*self.connection.arguments(), *self.provider.arguments)
+        options = (*store_options.given_options(click.get_current_context()), *self.provider.arguments)
         program = self.provider.program
         return CommandLines(self.destination, self.job_id, self.staging_root, program, options)
 

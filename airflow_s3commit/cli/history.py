@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from airflow_s3commit._format import several
-from airflow_s3commit.cli.command import Session, apply_option, store_command
+from airflow_s3commit.cli.command import Session, apply_option, flag, option, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, NOT_APPLIED, described, labelled, line
 from airflow_s3commit.protocol.repair import repair as rebuild
@@ -20,17 +20,14 @@ from airflow_s3commit.protocol.table_rollback import rollback as roll_back
     """,
     confirms=True,
 )
-@click.option(
-    "--to", type=click.IntRange(min=1), required=True, help="The generation, as s3commit log lists it."
-)
-@click.option(
+@option("--to", type=click.IntRange(min=1), required=True, help="The generation, as s3commit log lists it.")
+@option(
     "--retain",
     default="0s",
-    show_default=True,
     metavar="DURATION",
     help="How long files that leave the table stay in place: 7d, 36h. Without it they are deleted at once.",
 )
-@click.option("--dry-run", is_flag=True, help="Report what would change; change nothing.")
+@flag("--dry-run", "Report what would change; change nothing.")
 def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCode:
     """Return a table to an older generation.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import click
 from msgspec import Struct
 from rich.console import RenderableType
 
 from airflow_s3commit._columns import Column
 from airflow_s3commit._format import age, number, several, size
-from airflow_s3commit.cli.command import Session, registry_option, store_command
+from airflow_s3commit.cli.command import Session, flag, registry_option, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, Rows, labelled, line, pairs
 from airflow_s3commit.exceptions import S3CommitError
@@ -35,7 +34,7 @@ _SHOWN = 40
     staging=True,
 )
 @registry_option("Read all destinations in the registry at this prefix, instead of one.")
-@click.option("--committed", is_flag=True, help="Also list jobs that are committed and cleaned up.")
+@flag("--committed", "Also list jobs that are committed and cleaned up.")
 def jobs(session: Session, *, committed: bool) -> ExitCode:
     """List the jobs in progress at a destination.
 
@@ -161,8 +160,8 @@ class _Totals(Plain, Struct, kw_only=True):
     """,
     staging=True,
 )
-@click.option("--all", "everything", is_flag=True, help=f"Show every upload, not the {_SHOWN} oldest.")
-@click.option("--no-bytes", is_flag=True, help="Don't measure uploads, which takes one request per upload.")
+@flag("--all", f"Show every upload, not the {_SHOWN} oldest.", "everything")
+@flag("--no-bytes", "Don't measure uploads, which takes one request per upload.")
 def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
     """List pending uploads with their jobs, ages and costs.
 

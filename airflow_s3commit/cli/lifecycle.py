@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from airflow_s3commit._format import several
-from airflow_s3commit.cli.command import Session, as_stage, store_command
+from airflow_s3commit.cli.command import Session, as_stage, flag, option, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import described, line
 from airflow_s3commit.present import MANIFEST_COLUMNS, replacement
@@ -24,8 +24,8 @@ from airflow_s3commit.protocol.model.manifest import Manifest
     confirms=True,
     environment=True,
 )
-@click.option("--seal", is_flag=True, help="Seal the job first, with every sealed stage attempt.")
-@click.option(
+@flag("--seal", "Seal the job first, with every sealed stage attempt.")
+@option(
     "--stage",
     "stages",
     multiple=True,
@@ -33,7 +33,7 @@ from airflow_s3commit.protocol.model.manifest import Manifest
     metavar="STAGE:ATTEMPT",
     help="Seal the job first, with this stage attempt instead of all; repeatable.",
 )
-@click.option(
+@option(
     "--generation",
     type=click.IntRange(min=0),
     metavar="N",
@@ -73,9 +73,7 @@ def commit(
     confirms=True,
     environment=True,
 )
-@click.option(
-    "--reason", default="aborted by s3commit abort", show_default=True, help="The reason, for the log."
-)
+@option("--reason", default="aborted by s3commit abort", help="The reason, for the log.")
 def abort(session: Session, *, reason: str) -> ExitCode:
     """Abort a job and discard its uploads.
 

@@ -15,7 +15,7 @@ import msgspec
 from airflow_s3commit._clock import SystemClock
 from airflow_s3commit._columns import Column
 from airflow_s3commit._format import number, plain, size
-from airflow_s3commit.cli.command import Session, as_duration, as_job_id, store_command
+from airflow_s3commit.cli.command import Session, as_duration, as_job_id, flag, option, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import Rows, described, line
 from airflow_s3commit.exceptions import NoSuchKey
@@ -54,34 +54,30 @@ def _since(text: str) -> int | datetime:
     s3commit log s3://lake/flights/ --json | jq '.commits[0].generation'
     """,
 )
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many commits to list."
-)
-@click.option("--job", "only_job", type=as_job_id, metavar="ID", help="List the commit of this job only.")
-@click.option(
+@option("--limit", type=click.IntRange(min=1), default=20, help="How many commits to list.")
+@option("--job", "only_job", type=as_job_id, metavar="ID", help="List the commit of this job only.")
+@option(
     "--partition",
     "partitions",
     multiple=True,
     metavar="NAME",
     help="List commits that added files to this partition, such as dt=2026-11-01; repeatable.",
 )
-@click.option(
+@option(
     "--since",
     type=_since,
     metavar="GENERATION|TIME",
     help="List commits after this generation, or after this ISO 8601 time (UTC without a time zone).",
 )
-@click.option(
+@flag(
     "--follow",
+    "List oldest first, then new commits as they come, until Ctrl-C; with --json one object per line.",
     "follows",
-    is_flag=True,
-    help="List oldest first, then new commits as they come, until Ctrl-C; with --json one object per line.",
 )
-@click.option(
+@option(
     "--interval",
     type=as_duration,
     default="5s",
-    show_default=True,
     metavar="DURATION",
     help="With --follow: time between two searches for new commits, plus or minus a fifth.",
 )
@@ -200,7 +196,7 @@ def _line(record: Manifest) -> str:
     """,
     job="optional",
 )
-@click.option("--files", is_flag=True, help="List every file, instead of totals by partition.")
+@flag("--files", "List every file, instead of totals by partition.")
 def manifest(session: Session, *, files: bool) -> ExitCode:
     """Show what a job committed.
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 import click
 
 from airflow_s3commit._format import several, size
-from airflow_s3commit.cli.command import Session, as_job_id, registry_option, store_command
+from airflow_s3commit.cli.command import Session, as_job_id, flag, option, registry_option, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import line
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
@@ -53,32 +53,29 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     environment=True,
     staging=True,
 )
-@click.option(
+@option(
     "--job-id", "new_id", type=as_job_id, help="The id, a UUID; repeats return that job. Default: random."
 )
-@click.option(
+@option(
     "--conflict-mode",
     type=click.Choice([mode for mode in get_args(ConflictMode) if mode != "as-written"]),
     default="fail",
-    show_default=True,
     help="What to do with existing data: refuse the job, add to the data, or replace it.",
 )
-@click.option(
+@option(
     "--committer",
     type=click.Choice(get_args(Committer)),
     default="partitioned",
-    show_default=True,
     help="Whether to check for conflicts by partition, or in the whole directory.",
 )
-@click.option("--name", help="A display name.")
-@click.option(
+@option("--name", help="A display name.")
+@option(
     "--track-pending",
     type=click.Choice(["task", "s3"]),
     default="task",
-    show_default=True,
     help="s3 for stores that do not list pending uploads by prefix.",
 )
-@click.option("--retain", default="0s", show_default=True, help="How long replaced files stay, such as 7d.")
+@option("--retain", default="0s", help="How long replaced files stay, such as 7d.")
 @registry_option("Register the destination in the registry at this prefix; a failure is only logged.")
 def setup(
     session: Session, *, new_id: str | None, name: str | None, registry: Destination | None, **options: Any
@@ -120,7 +117,7 @@ def setup(
 )
 @click.argument("source", metavar="SOURCE")
 @click.argument("target", metavar="[TARGET]", default="")
-@click.option("--content-type", default="application/octet-stream", show_default=True, help="The media type.")
+@option("--content-type", default="application/octet-stream", help="The media type.")
 @_of_stage
 def put(
     session: Session, *, source: str, target: str, content_type: str, stage: str, attempt: str
@@ -177,7 +174,7 @@ def put(
     job="required",
     environment=True,
 )
-@click.option("--empty", is_flag=True, help="Seal the stage even if nothing was put to it.")
+@flag("--empty", "Seal the stage even if nothing was put to it.")
 @_of_stage
 def seal(session: Session, *, empty: bool, stage: str, attempt: str) -> ExitCode:
     """Seal a stage, with what was put to it.

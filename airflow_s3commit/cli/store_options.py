@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
-import msgspec
+from click.core import ParameterSource
 
 from airflow_s3commit.exceptions import S3CommitError, StoreUnsuitable
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
@@ -65,20 +65,6 @@ class Connection:
             return cls(S3Config(**address, verify=bundle if verify_ssl else False), patience, object_options)
         except StoreUnsuitable as error:
             raise click.BadParameter(str(error), param_hint="--endpoint-url") from error
-
-    def arguments(self) -> list[str]:
-        """Return the options with which another command connects to the same store."""
-        config = self.config
-        bundle = config.verify if isinstance(config.verify, str) else None
-        named = {"--endpoint-url": config.endpoint_url, "--region": config.region}
-        named |= {"--profile": config.profile, "--ca-bundle": bundle}
-        words = [word for name, value in named.items() if value is not None for word in (name, value)]
-        if config.verify is False:
-            words.append("--no-verify-ssl")
-        if config.path_style is not None:
-            words.append("--path-style" if config.path_style else "--virtual-hosted")
-        options = object_option_texts(self.object_options)
-        return [*words, *(word for text in options for word in ("--object-option", text))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +164,15 @@ def as_object_options(texts: Iterable[str]) -> ObjectOptions:
         raise click.BadParameter(str(error), param_hint="--object-option") from error
 
 
-def object_option_texts(options: ObjectOptions) -> Iterator[str]:
-    """Yield the texts that `as_object_options` parses into these options."""
-    for name, value in msgspec.to_builtins(options).items():
-        if isinstance(value, dict):
-            yield from (f"{name}.{entry}={text}" for entry, text in value.items())
-        else:
-            yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+def given_options(context: click.Context) -> Iterator[str]:
+    """Yield the words with which a command line connects to its store, for another one."""
+    for param in context.command.params:
+        if not isinstance(param, SectionedOption) or param.section != "Store":
+            continue
+        if context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+            value = context.params[param.name or ""]
+            if param.is_flag:
+                yield (param.opts if value else param.secondary_opts)[0]
+            else:
+                for one in value if param.multiple else [value]:
+                    yield from (param.opts[0], f"{one:g}" if isinstance(one, float) else str(one))

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import click
 from rich.console import RenderableType
 from rich.text import Text
 
 from airflow_s3commit._format import age, several, size
-from airflow_s3commit.cli.command import Session, apply_option, as_duration, registry_option, store_command
+from airflow_s3commit.cli.command import (
+    Session,
+    apply_option,
+    as_duration,
+    option,
+    registry_option,
+    store_command,
+)
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, NOT_APPLIED, Rows, labelled, line
 from airflow_s3commit.exceptions import S3CommitError
@@ -38,7 +44,7 @@ _SHOWN = 40
     staging=True,
 )
 @registry_option("Sweep all destinations in the registry at this prefix, instead of one.")
-@click.option(
+@option(
     "--older-than",
     type=as_duration,
     metavar="DURATION",

@@ -218,7 +218,7 @@ def test_advice_leads_to_the_same_store(lake: Lake, run: RunProgram) -> None:
     """A pasted command has the destination and options of the original."""
     more = ("--profile", "ops team", "--path-style", "--no-verify-ssl")
     result = run("show", lake.destination, OURS, *more)
-    assert "--profile 'ops team' --no-verify-ssl --path-style" in result.stderr
+    assert "--profile 'ops team' --path-style --no-verify-ssl" in result.stderr
 
 
 def test_a_store_is_opened_without_asking_it() -> None:
