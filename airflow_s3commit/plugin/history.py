@@ -17,9 +17,8 @@ from airflow_s3commit.protocol.model.layout import OLDER_DATA
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Table
-from airflow_s3commit.protocol.steps.fold import entries_after, read_table
+from airflow_s3commit.protocol.steps.fold import entries_after, fetch_entries, read_table
 from airflow_s3commit.protocol.steps.log import Read, find_head
-from airflow_s3commit.protocol.steps.newest import fetch_entries
 from airflow_s3commit.store.base import ObjectStore
 
 #: Entries on one page.

@@ -23,15 +23,14 @@ from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
 from airflow_s3commit.protocol.steps.abort import abort, aborting_unbegun, undo, with_readable_record
-from airflow_s3commit.protocol.steps.clean import has_leftovers
 from airflow_s3commit.protocol.steps.collect import collect_stage
-from airflow_s3commit.protocol.steps.commit import commit
+from airflow_s3commit.protocol.steps.commit import commit, complete_part
+from airflow_s3commit.protocol.steps.finish import has_leftovers
 from airflow_s3commit.protocol.steps.manifests import find_manifest
 from airflow_s3commit.protocol.steps.preview import Preview, preview
 from airflow_s3commit.protocol.steps.progress import Progress
 from airflow_s3commit.protocol.steps.seal import seal
 from airflow_s3commit.protocol.steps.setup import load_job, never_set_up, open_job, recorded
-from airflow_s3commit.protocol.steps.shard import complete_part
 from airflow_s3commit.protocol.steps.stage import seal_stage
 from airflow_s3commit.protocol.steps.state import find_state, is_publishing, look_up_end
 from airflow_s3commit.protocol.steps.task import abort_attempt, abort_stage

@@ -26,8 +26,7 @@ from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import finish, first_keys
 from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
-from airflow_s3commit.protocol.steps.marker import write_marker
-from airflow_s3commit.protocol.steps.partition_markers import derive_markers
+from airflow_s3commit.protocol.steps.marker import derive_markers, write_marker
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.steps.lists import FileSummary
+from airflow_s3commit.protocol.steps.file_list import FileSummary
 from airflow_s3commit.reader.formats import (
     FILE_OPTIONS,
     FileOptions,

@@ -363,7 +363,7 @@ _REACHED: dict[tuple[Case, str], dict[str, Any]] = {}
 
 def inline(context: JobContext) -> JobContext:
     """Return a context that sends everything in the caller's thread."""
-    return replace(context, threads=0, owner="test")
+    return replace(context, threads=0)
 
 
 @dataclass

@@ -155,9 +155,7 @@ class Lake:
     def context(self, job_id: str = OURS, **changes: Any) -> JobContext:
         """Return what the steps of a job need, without threads."""
         layout = Layout.of(Destination.parse(self.destination), job_id)
-        context = JobContext(
-            self.store, layout, clock=self.clock, new_id=self.new_id, owner=f"owner of {job_id}", threads=0
-        )
+        context = JobContext(self.store, layout, clock=self.clock, new_id=self.new_id, threads=0)
         return replace(context, **changes)
 
     def reference(self, job_id: str = OURS) -> JobReference:
@@ -175,10 +173,10 @@ class Lake:
         )  # fmt: skip
         return self.job(job_id)
 
-    def job(self, job_id: str = OURS, *, owner: str | None = None) -> Job:
+    def job(self, job_id: str = OURS) -> Job:
         """Return the job as a process that has just started sees it."""
         job = Job.at(self.store, self.reference(job_id), clock=self.clock, new_id=self.new_id)
-        job._context = replace(job._context, threads=0, owner=owner or f"owner of {job_id}")
+        job._context = replace(job._context, threads=0)
         return job
 
     def run_task(

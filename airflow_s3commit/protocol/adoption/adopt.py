@@ -43,7 +43,7 @@ from airflow_s3commit.protocol.hadoop.status import (
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
-from airflow_s3commit.protocol.metadata.sealed_job import committed_task
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_seal
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
@@ -55,12 +55,11 @@ from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.protocol.steps.abort import abort
 from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.conflicts import decide
+from airflow_s3commit.protocol.steps.file_list import FileSummary
 from airflow_s3commit.protocol.steps.files import each_list
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.lists import FileSummary
 from airflow_s3commit.protocol.steps.progress import Progress
 from airflow_s3commit.protocol.steps.seal import seal
-from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import open_job, recorded, refuse_ended
 from airflow_s3commit.protocol.steps.stage import seal_stage
 from airflow_s3commit.protocol.steps.state import look_up_end

@@ -13,9 +13,8 @@ from typing import NamedTuple
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.records import fetch_listed
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, PENDING_SUFFIX, PENDINGSET_SUFFIX
+from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, PENDING_SUFFIX, PENDINGSET_SUFFIX, is_id
 from airflow_s3commit.protocol.model.pendingset import decode_uploads, pending_bytes
-from airflow_s3commit.protocol.steps.found import is_id
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_threads
 

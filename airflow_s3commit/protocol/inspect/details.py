@@ -12,13 +12,12 @@ from airflow_s3commit.exceptions import DestinationNotEmpty, NoSuchJob, Refused
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, summary_of
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seal, stage_attempts
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seal, stage_attempts
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.preview import Preview, preview
-from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import never_set_up
 from airflow_s3commit.store.base import ObjectStore
 

@@ -20,6 +20,7 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.metadata.store_clock import read_time
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
@@ -29,9 +30,8 @@ from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout, ow
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.steps.fold import AT_ONCE, newest_entries, newest_entry
 from airflow_s3commit.protocol.steps.found import Found, find_end, find_jobs
-from airflow_s3commit.protocol.steps.newest import AT_ONCE, newest_entries, newest_entry
-from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import ObjectStore
 

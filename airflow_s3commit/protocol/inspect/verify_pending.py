@@ -13,7 +13,7 @@ from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verif
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId
-from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, find_seal, load_stage_seals
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import State
@@ -21,7 +21,6 @@ from airflow_s3commit.protocol.model.layout import Layout, owner_of
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.steps.manifests import find_manifest
-from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse_ended
 from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore, Part

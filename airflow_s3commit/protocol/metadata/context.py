@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,10 +28,6 @@ def new_uuid() -> str:
     return str(uuid.uuid4())
 
 
-def _this_process() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
 @dataclass(frozen=True)
 class JobContext:
     """What every step of a job needs.
@@ -43,7 +37,6 @@ class JobContext:
         layout: The job's keys.
         clock: Source of time.
         new_id: Source of nonces and upload ids.
-        owner: Host and process, for people who read records.
         record: The job's own record, once read and verified; None before, and after its clean-up.
         record_sha256: SHA-256 of the record, as the job's reference has it or as it was read; empty before.
         threads: Concurrent listings; 0 lists in the caller's thread.
@@ -58,7 +51,6 @@ class JobContext:
     layout: Layout
     clock: Clock = field(default_factory=SystemClock)
     new_id: Callable[[], str] = new_uuid
-    owner: str = field(default_factory=_this_process)
     record: JobRecord | None = None
     record_sha256: str = ""
     threads: int = 16

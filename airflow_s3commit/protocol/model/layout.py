@@ -67,6 +67,11 @@ def check_id(value: str, what: str = "job id") -> str:
     return value
 
 
+def is_id(job_id: str) -> bool:
+    """Return whether this can be a job's id, so that keys can be made of it."""
+    return _ID.fullmatch(job_id) is not None
+
+
 def is_canonical(job_id: str) -> bool:
     """Return whether a job id is a canonical UUID: lower case, with hyphens."""
     return _is_uuid(job_id) is not None
@@ -141,7 +146,7 @@ OLDER_DATA = "older-data"
 
 def receipts_prefix(destination: Destination) -> str:
     """Return the prefix of the receipts of all jobs of a destination that have ended."""
-    return destination.key(f"{HOME}/jobs/")
+    return f"{destination.prefix}{HOME}/jobs/"
 
 
 def receipt_key(destination: Destination, job_id: str) -> str:
@@ -151,7 +156,7 @@ def receipt_key(destination: Destination, job_id: str) -> str:
 
 def open_jobs_prefix(destination: Destination) -> str:
     """Return the prefix of the records of all jobs whose clean-up is not finished."""
-    return destination.key(f"{HOME}/open/")
+    return f"{destination.prefix}{HOME}/open/"
 
 
 def open_prefix(destination: Destination, job_id: str) -> str:
@@ -171,7 +176,7 @@ def seal_key(destination: Destination, job_id: str) -> str:
 
 def lists_prefix(destination: Destination, job_id: str) -> str:
     """Return the prefix of a job's lists of files. At most one of them is named by an entry."""
-    return destination.key(f"{HOME}/lists/{check_id(job_id)}-")
+    return f"{destination.prefix}{HOME}/lists/{check_id(job_id)}-"
 
 
 def list_key(destination: Destination, job_id: str, sha256: str) -> str:
@@ -181,7 +186,7 @@ def list_key(destination: Destination, job_id: str, sha256: str) -> str:
 
 def log_prefix(destination: Destination) -> str:
     """Return the prefix of a destination's log of commits."""
-    return destination.key(f"{HOME}/log/")
+    return f"{destination.prefix}{HOME}/log/"
 
 
 def entry_key(destination: Destination, number: int) -> str:
@@ -196,7 +201,7 @@ def entry_number(destination: Destination, key: str) -> int | None:
 
 def checkpoints_prefix(destination: Destination) -> str:
     """Return the prefix of all checkpoints of a destination's log."""
-    return destination.key(f"{HOME}/checkpoints/")
+    return f"{destination.prefix}{HOME}/checkpoints/"
 
 
 def checkpoint_key(destination: Destination, number: int) -> str:
@@ -217,12 +222,12 @@ def _number_in(key: str, prefix: str, suffix: str) -> int | None:
 
 def time_key(destination: Destination) -> str:
     """Return the key of the probe object and upload that show the store's time."""
-    return destination.key(f"{HOME}/time")
+    return f"{destination.prefix}{HOME}/time"
 
 
 def probes_prefix(destination: Destination) -> str:
     """Return the prefix of the probes with which jobs look at the store of the destination."""
-    return destination.key(f"{HOME}/probe-")
+    return f"{destination.prefix}{HOME}/probe-"
 
 
 class Place(TypedDict):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.entry import Commit, Entry
@@ -42,6 +43,19 @@ class Source(Struct, frozen=True):
     partitions: Mapping[str, Counts]
     adopted: bool = False
     schemas: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, entry: Entry, commit: Commit) -> Source:
+        """Return the source of an entry's commit, with the partitions that have files."""
+        return cls(
+            entry.number,
+            entry.job_id,
+            commit.files_sha256,
+            commit.within is not UNSET,
+            {name: counts.without_columns() for name, counts in commit.partitions.items() if counts.files},
+            commit.adopted,
+            tuple(commit.schemas),
+        )
 
     @property
     def owners(self) -> tuple[str | None, ...]:
@@ -214,19 +228,12 @@ class Table:
             self._restore(name, numbers, left)
         if commit.schemas:
             self.newest_schemas = tuple(commit.schemas)
-        added = [name for name, counts in commit.partitions.items() if counts.files]
-        if added:
-            self.sources[number] = Source(
-                number,
-                entry.job_id,
-                commit.files_sha256,
-                commit.within is not UNSET,
-                {name: commit.partitions[name].without_columns() for name in added},
-                commit.adopted,
-                tuple(self._schemas.setdefault(text, text) for text in commit.schemas),
-            )
-            self._references[number] += len(added)
-        for name in added:
+        source = Source.of(entry, commit)
+        if source.partitions:
+            known = tuple(self._schemas.setdefault(text, text) for text in commit.schemas)
+            self.sources[number] = replace(source, schemas=known)
+            self._references[number] += len(source.partitions)
+        for name in source.partitions:
             self.live.setdefault(name, []).append(number)
         return {name: numbers for name, numbers in left.items() if numbers}
 

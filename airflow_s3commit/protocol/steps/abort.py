@@ -9,14 +9,11 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from msgspec import UNSET
-
 from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     ForeignRecord,
     InvalidRecord,
-    NoSuchKey,
     OutcomeUnknown,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
@@ -28,24 +25,20 @@ from airflow_s3commit.protocol.metadata.removal import (
     delete_ours,
     delete_record,
 )
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
-from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Source
-from airflow_s3commit.protocol.steps.clean import abort_pending, clean, list_staging, recorded_uploads
-from airflow_s3commit.protocol.steps.files import OlderFiles, files_of
+from airflow_s3commit.protocol.steps.files import OlderFiles, files_of, written_here
+from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging, recorded_uploads
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending, read_entry, write_receipt
-from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import begin_log, find_end, recorded
-from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete
 
 logger = logging.getLogger(__name__)
-
-_BATCH = 1_000
 
 
 def abort(context: JobContext, why: str = "") -> AbortReport:
@@ -203,18 +196,18 @@ def _published(context: JobContext) -> Iterator[ObjectToDelete]:
         if seal is None:
             return
         partitions = list(seal.record.partitions)
-    named = (one for one in data_objects(context, partitions) if owner_of(one.key) == context.job_id)
+    for info in written_here(context, context.job_id, _named(context, partitions)):
+        yield ObjectToDelete(info.key, info.etag)
+
+
+def _named(context: JobContext, partitions: list[str] | None) -> Iterator[ObjectInfo]:
+    """Yield the data objects with the job's id in their names, without those that are older than the log."""
     older: set[str] | None = None
-    for batch in in_batches(named, _BATCH):
-        if older is None:
-            older = older_files(context)
-        calls = [(info, Head(context.bucket, info.key)) for info in batch if info.key not in older]
-        for info, outcome in outcomes(context.store, calls, NoSuchKey):
-            if not isinstance(outcome, ObjectInfo):
-                continue
-            is_own = outcome.metadata.get(JOB_METADATA) == context.job_id
-            if is_own and is_written_here(outcome, context.layout.destination):
-                yield ObjectToDelete(info.key, outcome.etag)
+    for info in data_objects(context, partitions):
+        if owner_of(info.key) == context.job_id:
+            older = older_files(context) if older is None else older
+            if info.key not in older:
+                yield info
 
 
 def older_files(context: JobContext) -> set[str]:
@@ -223,8 +216,8 @@ def older_files(context: JobContext) -> set[str]:
     first = read_entry(store, home, 1).entry
     if first.commit is None or first.job_id is not None:
         return set()
-    source = Source(1, None, first.commit.files_sha256, first.commit.within is not UNSET, {})
-    return {file.key for file in files_of(store, home, source) if owner_of(file.key) == context.job_id}
+    files = files_of(store, home, Source.of(first, first.commit))
+    return {file.key for file in files if owner_of(file.key) == context.job_id}
 
 
 def _delete_lists(context: JobContext) -> None:

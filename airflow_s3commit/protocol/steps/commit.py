@@ -32,7 +32,13 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
-from airflow_s3commit.protocol.metadata.sealed_job import load_stage_seals, pendingset_key
+from airflow_s3commit.protocol.metadata.sealed_job import (
+    bare_keys,
+    load_seal,
+    load_stage_seals,
+    pendingset_key,
+    sealed_uploads,
+)
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
@@ -40,15 +46,20 @@ from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, Stage
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.abort import abandon, undo
 from airflow_s3commit.protocol.steps.conflicts import Taken, decide
-from airflow_s3commit.protocol.steps.file_list import FileList
-from airflow_s3commit.protocol.steps.files import write_list
+from airflow_s3commit.protocol.steps.file_list import FileList, write_list
 from airflow_s3commit.protocol.steps.finish import Known, finish
 from airflow_s3commit.protocol.steps.fold import table_at_head
 from airflow_s3commit.protocol.steps.log import Log, ending
-from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
+from airflow_s3commit.protocol.steps.marker import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.progress import Counter, Progress
-from airflow_s3commit.protocol.steps.sealed import bare_keys, load_seal, sealed_uploads
-from airflow_s3commit.protocol.steps.setup import find_end, never_set_up, recorded, refuse_ended
+from airflow_s3commit.protocol.steps.setup import (
+    find_end,
+    load_job,
+    never_set_up,
+    recorded,
+    refuse_ended,
+    refusing_ended,
+)
 from airflow_s3commit.store.forwarding import CountingStore
 
 logger = logging.getLogger(__name__)
@@ -341,3 +352,49 @@ def _enter(run: _Run) -> Entry:
     )
     logger.info("%s: entry %d ends it: %s", context.name, entry.number, entry.kind)
     return entry
+
+
+def complete_part(
+    context: JobContext,
+    part: int,
+    parts: int,
+    *,
+    seal_sha256: str | None = None,
+    progress: Callable[[Progress], object] | None = None,
+) -> int:
+    """Complete every ``parts``-th task attempt of the seal, from number ``part`` on; return how many files.
+
+    Before: the job is sealed. It goes by the seal: an upload of an attempt that does not count would become a
+    visible file that no entry names. Repeatable by any process, beside a commit or an abort.
+
+    Args:
+        context: The job.
+        part: Number of the part, from 0.
+        parts: How many there are.
+        seal_sha256: The expected SHA-256 of the job's seal.
+        progress: Called after each completed upload; the total is that of all parts.
+
+    Raises:
+        InvalidOption: There is no such part.
+        AlreadyCommitted: The job is committed.
+        JobClosed: The job is not sealed, or is aborted.
+        JobFailed: An upload is gone. The commit will abort the job.
+        InvalidRecord: A sealed record was changed.
+
+    """
+    if not 0 <= part < parts:
+        raise InvalidOption(f"part {part} of {parts}: parts are numbered from 0 to {parts - 1}")
+    with naming(context, f"part {part} of {parts} of the commit"), refusing_ended(context):
+        context = recorded(context)
+        load_job(context)
+        seal = load_seal(context, seal_sha256)
+        stages = load_stage_seals(context, seal)
+        uploads = sealed_uploads(context, stages, lambda number: number % parts == part)
+        counter = Counter(context, seal.counts.files, progress)
+        try:
+            for upload in complete_uploads(context, uploads):
+                counter.add(upload)
+        except S3CommitError as error:
+            error.add_note(f"some files of {context.name} may be visible: commit it, or abort it")
+            raise
+        return counter.progress.files_done

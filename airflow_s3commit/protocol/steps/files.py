@@ -22,31 +22,18 @@ from airflow_s3commit.protocol.model.layout import (
     receipt_key,
 )
 from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
 from airflow_s3commit.protocol.model.table import Pieces, Source, Table
-from airflow_s3commit.protocol.steps.file_list import FileList, write_files
-from airflow_s3commit.protocol.steps.lists import F, list_pieces, read_list
+from airflow_s3commit.protocol.steps.file_list import F, FileList, list_pieces, read_list
 from airflow_s3commit.protocol.steps.log import decode_entry, read_entry
 from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore
-from airflow_s3commit.store.execute import outcomes
+from airflow_s3commit.store.execute import in_batches, outcomes
 
 #: Bytes of a list of files that is read at once with others.
 _LIST_BYTES = 4 * 1024 * 1024
 
-
-def write_list(context: JobContext, files: FileList, owner: str) -> None:
-    """Write a list of files that is too long for an entry, under its own digest. Repeatable.
-
-    Args:
-        context: The job.
-        files: The list.
-        owner: The job, or `OLDER_DATA`.
-
-    Raises:
-        NoSuchUpload: Another process ended the job, and aborted the upload of the list.
-
-    """
-    if files.short() is None:
-        write_files(context, files.lines(), list_key(context.layout.destination, owner, files.sha256))
+#: Objects to look at together.
+_BATCH = 1_000
 
 
 def files_of(store: ObjectStore, home: Destination, source: Source) -> Iterator[FileEntry]:
@@ -136,6 +123,17 @@ def files_in(
         for file in files:
             if file.partition in partitions_of[source.number]:
                 yield file
+
+
+def written_here(context: JobContext, job_id: str, objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """Yield those objects that the job wrote to this destination, by their metadata: a copy stays."""
+    for batch in in_batches(objects, _BATCH):
+        calls = [(info, Head(context.bucket, info.key)) for info in batch]
+        for _, found in outcomes(context.store, calls, NoSuchKey):
+            if not isinstance(found, ObjectInfo) or found.metadata.get(JOB_METADATA) != job_id:
+                continue
+            if is_written_here(found, context.layout.destination):
+                yield found
 
 
 def unowned_objects(

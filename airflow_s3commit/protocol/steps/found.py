@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import JobRecord
-from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, check_id, job_key, open_jobs_prefix
+from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, is_id, job_key, open_jobs_prefix
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.steps.log import find_receipt
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore, Upload
@@ -140,15 +140,6 @@ def _owned(store: ObjectStore, bucket: str, prefix: str, job_id: str | None) -> 
         owner, slash, name = info.key[len(prefix) :].partition("/")
         if slash and is_id(owner):
             yield owner, name, info
-
-
-def is_id(job_id: str) -> bool:
-    """Return whether this can be a job's id, so that keys can be made of it."""
-    try:
-        check_id(job_id)
-    except InvalidRecord:
-        return False
-    return True
 
 
 def _take_record(store: ObjectStore, found: Found, read: Fetched | InvalidRecord, *, searched: bool) -> None:

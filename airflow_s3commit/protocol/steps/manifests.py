@@ -1,20 +1,19 @@
-"""Read what jobs have committed: the manifest of one job, of the last or of all; files; and ``_SUCCESS``."""
+"""Read what jobs have committed: the manifest of one job, of the last or of all, and its files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
 
-from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.exceptions import HistoryRewound, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
 from airflow_s3commit.protocol.steps.files import files_of
-from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.fold import AT_ONCE, entries_after, newest_entries, read_table
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.marker import read_success
-from airflow_s3commit.protocol.steps.newest import AT_ONCE, newest_entries
 from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import ObjectStore
 
@@ -126,3 +125,39 @@ def history(
     commits = (Manifest.of(read.entry) for read in entries if read.entry.commit is not None)
     # The first entry of a log is data that is older, or nothing.
     return islice((one for one in commits if one.is_of_job or one.counts.files), limit)
+
+
+def refuse_rewound(store: ObjectStore, home: Destination, since: int, last: int) -> None:
+    """Raise if a reader at a generation cannot go on to a later one by the files that were added since.
+
+    After a rollback no rule tells by the generation alone which files a reader has seen: of two readers at
+    one generation, one may have read a file that came back, and the other not.
+
+    Args:
+        store: The store of the destination.
+        home: The destination.
+        since: The newest generation that the reader has read; 0 for none.
+        last: Number of the entry to go on to; 0 for an empty log.
+
+    Raises:
+        HistoryRewound: A rollback came in between, or the log has no such entry. Read the whole table, and go
+            on from its generation.
+        InvalidRecord: An entry is damaged.
+
+    """
+    if not since:
+        return
+    try:
+        begin = read_entry(store, home, since).position
+    except NoSuchKey as error:
+        raise HistoryRewound(
+            f"{home.uri} has no generation {since}: its log was begun anew since. Read the whole table, and"
+            " go on from its generation"
+        ) from error
+    for read in entries_after(store, home, begin, last):
+        commit = read.entry.commit
+        if commit is not None and commit.rolled_back_to:
+            raise HistoryRewound(
+                f"{home.uri} was rolled back to {commit.rolled_back_to} by generation {read.entry.number},"
+                f" after generation {since}. Read the whole table, and go on from its generation"
+            )

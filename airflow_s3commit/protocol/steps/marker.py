@@ -8,16 +8,28 @@ what is only overwritten cannot go back.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
-from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, NoSuchKey, PreconditionFailed, TooLarge
+from msgspec.structs import replace
+
+from airflow_s3commit.exceptions import (
+    ForeignRecord,
+    InvalidOption,
+    InvalidRecord,
+    NoSuchKey,
+    PreconditionFailed,
+    TooLarge,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import SUCCESS, entry_key, receipt_key
 from airflow_s3commit.protocol.model.manifest import (
     GENERATION_DIAGNOSTIC,
@@ -27,7 +39,11 @@ from airflow_s3commit.protocol.model.manifest import (
     SuccessData,
 )
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
+from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.steps.fold import entries_after, read_table
 from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.execute import in_threads
 
 
 class Marker(NamedTuple):
@@ -145,3 +161,84 @@ def _is_as_new(context: JobContext, key: str, found: Marker, entry: Entry) -> bo
     # Both by the store's clock.
     entered = store.head(home.bucket, entry_key(home, entry.number))
     return written.etag == found.etag and written.modified > entered.modified
+
+
+def refuse_markers_beside_retained(
+    context: JobContext, options: JobOptions, marks: bool, table: Callable[[], Table]
+) -> None:
+    """Refuse what would show retained files to a reader that waits for a partition's marker and lists it.
+
+    Args:
+        context: The job.
+        options: Its options.
+        marks: Whether the partitions have markers.
+        table: Returns the table at the head.
+
+    Raises:
+        InvalidOption: ``retain`` in a table with markers, or ``partition_success`` in one that retains files.
+
+    """
+    home = context.layout.destination.uri
+    if options.retain_seconds and marks:
+        raise InvalidOption(
+            f"{context.name}: retain={options.retain!r} is refused, because a commit of {home} has asked for"
+            " partition_success=True: a reader that waits for the marker of a partition lists it, and would"
+            " see the retained files too. Set the job up without retain"
+        )
+    if options.partition_success and not marks and (retained := table().retained):
+        raise InvalidOption(
+            f"{context.name}: partition_success=True is refused, because {home} retains files that"
+            f" generation {max(retained)} replaced: a reader that waits for the marker of a partition lists"
+            " it, and would see them too. Set the job up without it, or first remove them once their time has"
+            f" passed: s3commit sweep {home} --older-than 7d --apply"
+        )
+
+
+def derive_markers(
+    context: JobContext, entry: Entry, touched: Iterable[str], *, over_others: bool = False
+) -> None:
+    """Give the partitions that a commit touched the markers that follow from the log. Repeatable.
+
+    Before: the files that the commit took are deleted.
+
+    Args:
+        context: Any job of the destination.
+        entry: The commit.
+        touched: The partitions; the root has the destination's marker.
+        over_others: Write over the marker of another program too, and over one that is damaged.
+
+    """
+    store, home = context.store, context.layout.destination
+    names = sorted({*touched} - {""})
+    while names:
+        table = read_table(store, home)
+        derive = partial(_derive, context, entry, table, over_others)
+        for _ in in_threads(derive, names, context.threads):
+            pass
+        # Write, then look: a later commit may have emptied a partition meanwhile, and found no marker there.
+        later = {name for read in entries_after(store, home, table.head) for name in _touched(read.entry)}
+        names = names if "*" in later else sorted(later & {*names})
+
+
+def _touched(entry: Entry) -> set[str]:
+    """Return the partitions that an entry touched; ``*`` stands for all."""
+    if entry.commit is None:
+        return set()
+    everything = {"*"} if entry.commit.takes == "everything" else set()
+    return {*entry.commit.partitions, *entry.commit.restores, *everything}
+
+
+def _derive(context: JobContext, entry: Entry, table: Table, over_others: bool, name: str) -> None:
+    key = context.layout.partition_success(name)
+    if table.live.get(name):
+        commit = entry.commit
+        assert commit is not None
+        counts = commit.partitions.get(name, Counts())
+        part = replace(commit, partitions={name: counts}, counts=counts, metrics={})
+        write_marker(context, key, replace(entry, commit=part), list, over_others=over_others)
+        return
+    found = find_marker(context, key)
+    # That of a commit after the table that was read stays: the partition is looked at again.
+    if found is not None and found.generation is not None and found.generation <= table.head.number:
+        with suppress(PreconditionFailed, NoSuchKey):
+            delete_record(context, context.bucket, key, if_match=found.etag)

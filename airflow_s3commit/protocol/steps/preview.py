@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.sealed_job import bare_keys, load_seal
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import partition_of
@@ -15,7 +16,6 @@ from airflow_s3commit.protocol.steps.conflicts import Taken, decide
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import find_head
-from airflow_s3commit.protocol.steps.sealed import bare_keys, load_seal
 from airflow_s3commit.protocol.steps.setup import load_job, refusing_ended
 
 

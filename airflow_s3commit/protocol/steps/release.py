@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from airflow_s3commit.exceptions import NoSuchKey, Unavailable
+from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import delete_objects
@@ -16,13 +16,12 @@ from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
-from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
 from airflow_s3commit.protocol.model.table import Retained, Table
 from airflow_s3commit.protocol.steps.files import OlderFiles
 from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import TRIES, Log
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.store.execute import outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -174,17 +173,6 @@ def strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
         if owner is not None and not is_known:
             found.setdefault(owner, []).append(info)
     return found
-
-
-def written_here(context: JobContext, job_id: str, objects: list[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield those objects that the job wrote to this destination, by their metadata: a copy stays."""
-    for batch in in_batches(objects, _BATCH):
-        calls = [(info, Head(context.bucket, info.key)) for info in batch]
-        for _, found in outcomes(context.store, calls, NoSuchKey):
-            if not isinstance(found, ObjectInfo) or found.metadata.get(JOB_METADATA) != job_id:
-                continue
-            if is_written_here(found, context.layout.destination):
-                yield found
 
 
 def _partition(context: JobContext, info: ObjectInfo) -> str:

@@ -33,7 +33,7 @@ from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending
-from airflow_s3commit.protocol.steps.partition_markers import refuse_markers_beside_retained
+from airflow_s3commit.protocol.steps.marker import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.setup import look_at_record, set_up
 from airflow_s3commit.store.base import Head, ObjectInfo
 from airflow_s3commit.store.execute import in_batches, outcomes

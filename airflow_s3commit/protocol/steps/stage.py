@@ -11,7 +11,7 @@ from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClose
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.removal import delete_record
-from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, stage_reference
+from airflow_s3commit.protocol.metadata.sealed_job import check_name, each_pendingset, stage_reference
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.layout import partition_of
@@ -24,7 +24,6 @@ from airflow_s3commit.protocol.model.sealed_job import (
     SealReference,
     StageSealRecord,
 )
-from airflow_s3commit.protocol.steps.sealed import check_name
 from airflow_s3commit.protocol.steps.setup import (
     job_record,
     refuse_ended_since,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import JobRecord, JobState
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.steps.log import Log
-from airflow_s3commit.protocol.steps.sealed import find_seal
 from airflow_s3commit.protocol.steps.setup import find_end, find_job
 
 

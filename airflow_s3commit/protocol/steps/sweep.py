@@ -17,10 +17,11 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.layout import Layout, owner_of
 from airflow_s3commit.protocol.steps.abort import abort, undo
+from airflow_s3commit.protocol.steps.files import written_here
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.found import Found, find_end, find_jobs
 from airflow_s3commit.protocol.steps.log import Log
-from airflow_s3commit.protocol.steps.release import strays, written_here
+from airflow_s3commit.protocol.steps.release import strays
 from airflow_s3commit.store.base import ObjectToDelete, Upload
 
 #: What to do with what is left of a job: do again what follows its ``commit`` entry; abort it, or do again

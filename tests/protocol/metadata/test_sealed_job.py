@@ -13,13 +13,14 @@ import pytest
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, Unavailable
 from airflow_s3commit.protocol.metadata.sealed_job import (
     each_pendingset,
+    find_seal,
+    load_seal,
     load_stage_seal,
     load_stage_seals,
 )
 from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.model.sealed_job import SealRecord
-from airflow_s3commit.protocol.steps.sealed import find_seal, load_seal
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, once
 

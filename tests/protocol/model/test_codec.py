@@ -13,6 +13,7 @@ from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
 from airflow_s3commit.protocol.metadata.store_clock import read_time
 from airflow_s3commit.protocol.model import (
     codec,
+    columns,
     destination,
     entry,
     job,
@@ -222,7 +223,7 @@ def test_every_record_has_a_limit() -> None:
     """The table only names existing types, and none is read without a bound."""
     kinds = {
         name: value
-        for module in (destination, entry, pendingset, job, manifest, sealed_job, checkpoint)
+        for module in (destination, entry, pendingset, job, manifest, sealed_job, checkpoint, columns)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }

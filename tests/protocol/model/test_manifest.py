@@ -297,7 +297,7 @@ def test_manifests_survive_plain_json() -> None:
 @apart()
 def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that is longer than a piece is read piece by piece, and checked as a whole."""
-    monkeypatch.setattr("airflow_s3commit.protocol.steps.lists._READ_BYTES", 100)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list._READ_BYTES", 100)
     lake, manifest = committed()
     [key] = [key for key in lists(lake) if OURS in key]
     assert len(lake.get(key)) > 200
@@ -312,7 +312,7 @@ def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @apart()
 def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of two lists are never combined."""
-    monkeypatch.setattr("airflow_s3commit.protocol.steps.lists._READ_BYTES", 100)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list._READ_BYTES", 100)
     lake, manifest = committed()
     [key] = [key for key in lists(lake) if OURS in key]
     pieces = iter([0, 1])

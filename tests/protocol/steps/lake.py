@@ -20,12 +20,11 @@ from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_o
 from airflow_s3commit.protocol.model.ownership import object_metadata
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.steps.abort import abort
-from airflow_s3commit.protocol.steps.commit import commit
+from airflow_s3commit.protocol.steps.commit import commit, complete_part
 from airflow_s3commit.protocol.steps.release import release
 from airflow_s3commit.protocol.steps.rollback import roll_back
 from airflow_s3commit.protocol.steps.seal import seal
 from airflow_s3commit.protocol.steps.setup import load_job, set_up
-from airflow_s3commit.protocol.steps.shard import complete_part
 from airflow_s3commit.protocol.steps.stage import seal_stage
 from airflow_s3commit.protocol.steps.sweep import carry_out, find_left, judge
 from airflow_s3commit.protocol.steps.task import commit_attempt, withdraw_attempt
@@ -80,9 +79,7 @@ class Lake:
     def context(self, job_id: str, store: Any = None) -> JobContext:
         """Return a job as a fresh process sees it."""
         layout = Layout.of(Destination.parse(URI), job_id)
-        return JobContext(
-            store or self.store, layout, clock=self.clock, new_id=self.new_id, owner="test", threads=0
-        )
+        return JobContext(store or self.store, layout, clock=self.clock, new_id=self.new_id, threads=0)
 
     def new_id(self) -> str:
         """Return a new id."""

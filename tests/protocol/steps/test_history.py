@@ -18,8 +18,8 @@ from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import checkpoint_key
 from airflow_s3commit.protocol.steps import checkpoint, fold
-from airflow_s3commit.protocol.steps.changes import files_since
 from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.manifests import refuse_rewound
 from airflow_s3commit.testing import Crash, Fault, FaultyStore
 from tests.protocol.steps.lake import BUCKET, ROOT, URI, A, Actor, B, C, Lake, Watched, calls_of, play
 from tests.protocol.steps.test_schedules import end_all
@@ -302,15 +302,15 @@ def test_an_entry_that_does_not_follow_ends_a_reader() -> None:
 def test_readers_get_each_file_once_and_learn_of_a_rollback() -> None:
     """Since a generation come the files of later commits, and an error where a rollback lies between."""
     lake, watched = generations()
-    newest, files = files_since(watched, HOME, 2)
-    assert (newest, [file.key for file in files]) == (3, [f"{ROOT}dt=1/b-{B}.parquet"])
+    refuse_rewound(watched, HOME, 2, 3)
+    assert read_table(watched, HOME).commits(since=2) == {3: ["dt=1"]}
     lake.roll_back(R, 1, "1d")(watched)
     for seen in (1, 2, 3):
         with pytest.raises(HistoryRewound, match="rolled back to 1"):
-            files_since(watched, HOME, seen)
-    assert files_since(watched, HOME, 4)[0] == 4
+            refuse_rewound(watched, HOME, seen, 4)
+    refuse_rewound(watched, HOME, 4, 4)
     with pytest.raises(HistoryRewound, match="begun anew"):
-        files_since(watched, HOME, 40)
+        refuse_rewound(watched, HOME, 40, 4)
 
 
 def test_parts_of_a_commit_run_anywhere_and_die_anywhere() -> None:

@@ -11,9 +11,8 @@ from airflow_s3commit import Job
 from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.inspect.jobs import latest_endings
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
-from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.fold import newest_entry, read_table
 from airflow_s3commit.protocol.steps.log import find_head, find_receipt
-from airflow_s3commit.protocol.steps.newest import newest_entry
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.testing import FaultyStore

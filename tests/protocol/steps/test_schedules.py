@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from errno import ENOSPC
 from io import BytesIO
-from itertools import product
+from itertools import chain, product, repeat
 from os import strerror
 
 import pytest
@@ -414,7 +414,11 @@ def test_a_full_disk_after_the_entry_is_no_failed_commit(fails: str, monkeypatch
     lake.prepare(A, "replace")
     with monkeypatch.context() as patch:
         patch.setattr(_FullDisk, fails, _full)
-        patch.setattr("airflow_s3commit.protocol.steps.lists.SpooledTemporaryFile", _FullDisk)
+        # The commit's own list comes first.
+        files = chain([BytesIO], repeat(lambda: _FullDisk(0)))
+        patch.setattr(
+            "airflow_s3commit.protocol.steps.file_list.SpooledTemporaryFile", lambda max_size: next(files)()
+        )
         with pytest.raises(OutcomeUnknown, match=r"is committed, as entry 3.*No space left on device"):
             lake.commit(A)(watched)
     lake.commit(A)(watched)
