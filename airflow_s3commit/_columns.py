@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -16,6 +16,11 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return number(value) if isinstance(value, int) else "" if value is None else str(value)
+
+
+def length(values: Sized | None) -> str:
+    """Return how many values there are; nothing if they are not known."""
+    return "" if values is None else number(len(values))
 
 
 class Column(NamedTuple):
@@ -45,7 +50,7 @@ class Column(NamedTuple):
     @property
     def is_number(self) -> bool:
         """Whether its values are aligned to the right."""
-        return self.show in (age, number, size, some)
+        return self.show in (age, length, number, size, some)
 
 
 class Named(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, NamedTuple, TypeAlias
 
-from airflow_s3commit._columns import Column, facts
+from airflow_s3commit._columns import Column, facts, length
 from airflow_s3commit._format import age, dollars, moment, number, or_unknown, several, size
 from airflow_s3commit.exceptions import (
     AccessDenied,
@@ -106,7 +106,7 @@ LOG_COLUMNS = (
     Column("files", "counts.files", number),
     Column("size", "counts.bytes", size),
     Column("rows", "counts.rows", number),
-    Column("partitions", "partitions", lambda partitions: number(len(partitions)), room=100),
+    Column("partitions", "partitions", length, room=100),
     Column("replaced", "replaced", lambda counts: amount(counts) if counts.files else "", room=110),
     Column("job", "job_id", room=150),
     Column("context", "context", room=190, folds=True),
@@ -118,7 +118,7 @@ MANIFEST_COLUMNS = (
     Column("committed", "committed", moment),
     Column("mode", "mode"),
     Column("output", "counts", amount),
-    Column("partitions", "partitions", lambda partitions: number(len(partitions))),
+    Column("partitions", "partitions", length),
     Column("replaced", "replaced", amount),
     Column("context", "context"),
     Column("receipt", "uri"),

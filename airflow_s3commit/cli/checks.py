@@ -71,8 +71,11 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
         words = "aws s3api put-bucket-lifecycle-configuration replaces all rules of a bucket: include those"
         session.output.note(words, "yellow")
     if documents:
-        printed = (Text(json.dumps(document, indent=2)) for document in documents.values())
-        return session.output.result(documents, *printed)
+        # A terminal must not fold what is pasted.
+        printed = [documents] if session.output.as_json else documents.values()
+        for document in printed:
+            session.output.raw(json.dumps(document, indent=2))
+        return ExitCode.OK
     with session.output.working("checking the bucket"):
         diagnosis = examine(session.store, place, root, object_options=options)
     return session.output.result(diagnosis.to_dict(), *_diagnosis_views(diagnosis), ok=diagnosis.healthy)

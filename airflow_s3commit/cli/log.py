@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from airflow_s3commit._clock import SystemClock
-from airflow_s3commit._columns import Column
+from airflow_s3commit._columns import Column, length
 from airflow_s3commit._format import number, plain, size
 from airflow_s3commit.cli.command import Session, as_duration, as_job_id, flag, option, store_command
 from airflow_s3commit.cli.output import ExitCode
@@ -224,7 +224,7 @@ _PARTITION = (
     Column("files", "counts.files", number),
     Column("size", "counts.bytes", size),
     Column("rows", "counts.rows", number),
-    Column("columns", "counts.columns", lambda columns: str(len(columns)) if columns else "", room=90),
+    Column("columns", "counts.columns", length, room=90),
 )
 
 

@@ -62,7 +62,8 @@ def test_the_policies_are_printed_ready_to_paste(lake: Lake, run: RunProgram) ->
     assert "records" in result.stdout
     assert lake.store.calls == []
     key = "arn:aws:kms:eu-west-1:1:key/k"
-    assert key in run("doctor", DEST, "--policy", "--kms-key", key).stdout
+    told = run("doctor", DEST, "--policy", "--kms-key", key, FORCE_COLOR="1", COLUMNS="40").stdout
+    assert key in json.dumps(json.loads(told))
 
 
 def test_the_lifecycle_rule_is_printed_with_a_warning(lake: Lake, run: RunProgram) -> None:

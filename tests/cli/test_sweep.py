@@ -41,6 +41,15 @@ def test_a_sweep_is_a_dry_run_unless_told_otherwise(littered: Lake, run: RunProg
     assert "4 uploads, 16 B" in result.stdout
 
 
+def test_a_job_id_is_not_folded_on_a_narrow_terminal(littered: Lake, run: RunProgram) -> None:
+    """On 80 columns no line is longer, and each id can be copied."""
+    shown = run("sweep", littered.destination, "--older-than", "1d", COLUMNS="80").stdout
+    assert OURS in shown
+    assert THEIRS in shown
+    table = shown.partition("total:")[0]
+    assert max(map(len, table.splitlines())) <= 80
+
+
 def test_apply_removes_what_was_named_and_no_more(littered: Lake, run: RunProgram) -> None:
     """The dead jobs are aborted, with what one has published, and the orphan is gone; the living is left."""
     alive = an_id("alive")

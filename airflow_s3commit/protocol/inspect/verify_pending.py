@@ -9,7 +9,7 @@ from msgspec import Struct
 from airflow_s3commit._columns import Column, Named, some
 from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
-from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
+from airflow_s3commit.protocol.inspect.verify_dataset import BATCH, MAX_NAMED, VerifyReport, verify_manifest
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId
@@ -25,9 +25,6 @@ from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse
 from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore, Part
 from airflow_s3commit.store.execute import in_batches, outcomes
-
-_MAX_NAMED = 1_000
-_BATCH = 1_000
 
 
 class PendingFinding(Struct, frozen=True, kw_only=True):
@@ -62,9 +59,9 @@ class PendingReport(Plain, Struct, kw_only=True):
         pending: Number of these uploads that are pending on the store.
         completed: Number of these uploads that are completed: their object exists.
         missing_count: Number of these uploads that are neither; the commit will fail.
-        missing: The first 1,000 missing uploads.
+        missing: The first `MAX_NAMED` missing uploads.
         mismatched_count: Number of uploads whose parts differ from the records; 0 unless ``deep``.
-        mismatched: The first 1,000 mismatched uploads.
+        mismatched: The first `MAX_NAMED` mismatched uploads.
         damaged: Records that are unreadable, changed or missing, each with the reason.
         unrecorded: Number of pending uploads with the job's id in their key that are not in these records:
             their task attempt is still writing, died, or is not sealed. The commit or abort discards them.
@@ -166,7 +163,7 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
         listed = context.store.list_uploads(context.bucket, home.prefix)
         existing = {upload.upload_id: upload.key for upload in listed}
         seen: set[str] = set()
-        for batch in in_batches(_once(_recorded(context, report), seen), _BATCH):
+        for batch in in_batches(_once(_recorded(context, report), seen), BATCH):
             report.files += len(batch)
             report.bytes += sum(upload.length for upload in batch)
             _check(context, batch, existing, report)
@@ -252,5 +249,5 @@ def _difference(upload: PendingUpload, parts: list[Part]) -> str | None:
 
 
 def _add_finding(findings: list[PendingFinding], upload: PendingUpload, problem: str) -> None:
-    if len(findings) < _MAX_NAMED:
+    if len(findings) < MAX_NAMED:
         findings.append(PendingFinding(key=upload.destinationKey, upload_id=upload.uploadId, problem=problem))

@@ -148,7 +148,7 @@ class SweepPlan(Plain, Struct, kw_only=True):
         Column("what", "what", folds=True),
         Column("action", "action"),
         Column("silent", "silent", age),
-        Column("uploads", "uploads", some),
+        Column("uploads", "uploads", some, room=90),
         Column("size", "bytes", size),
         Column("why", "reason", room=120, folds=True),
     )
