@@ -33,7 +33,7 @@ from airflow_s3commit.tables.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyarrow.fs import FileSystem
 
@@ -82,13 +82,10 @@ class FileOptions:
     null_value: str = set_by(
         Option("nullValue", str, "Text of null, besides an empty value.", formats=_CSV), default=""
     )
-    infer_schema: bool | None = set_by(
-        Option(
-            "inferSchema", parse_flag, "Infer columns' types from the first file.", formats=_CSV,
-            default="false in Spark, else true",
-        ),
-        default=None,
-    )  # fmt: skip
+    infer_schema: bool = set_by(
+        Option("inferSchema", parse_flag, "Infer columns' types from the first file.", formats=_CSV),
+        default=True,
+    )
     encoding: str = set_by(
         Option("encoding", utf8_only, "Only UTF-8.", formats=("csv", "json")), default="UTF-8"
     )
@@ -143,23 +140,40 @@ class UnreadableFiles(ValueError):
 
 
 def reading_of(paths: Iterable[str], options: FileOptions) -> FileReading:
-    """Return how to read files: in the format that their names end with, or in the option ``format``.
+    """Return how to read files with pyarrow.
+
+    Raises:
+        UnreadableFiles: The format cannot be told, or is none of ours, as for `format_of`; or pyarrow does
+            not know the compression of a text file.
+        InvalidOption: An option does not apply to the format.
+
+    """
+
+    def checked() -> Iterator[str]:
+        for path in paths:
+            if FORMATS[_format_in(path) or options.format or "parquet"].text:
+                _check_compression(path)
+            yield path
+
+    name = format_of(checked(), options.format)
+    options.check(name)
+    return FileReading(name, options)
+
+
+def format_of(paths: Iterable[str], given: str | None) -> str:
+    """Return the format of files: the given one, or that with which their names end.
 
     Raises:
         UnreadableFiles: The names have several formats, a format other than the given one, or no format
-            while none is given; or pyarrow does not know the compression of a text file.
-        InvalidOption: An option does not apply to the format.
+            while none is given.
 
     """
     found: dict[str | None, str] = {}
     for path in paths:
-        format_ = _format_in(path)
-        found.setdefault(format_, path)
-        if FORMATS[format_ or options.format or "parquet"].text:
-            _check_compression(path)
-    name = options.format or next(iter(found), None) or "parquet"
+        found.setdefault(_format_in(path), path)
+    name = given or next(iter(found), None) or "parquet"
     for format_, path in found.items():
-        if format_ is None and options.format is None:
+        if format_ is None and given is None:
             raise UnreadableFiles(
                 f"the name of s3://{path} has no known format: set format to one of {', '.join(FORMATS)}"
             )
@@ -168,8 +182,7 @@ def reading_of(paths: Iterable[str], options: FileOptions) -> FileReading:
             raise UnreadableFiles(
                 f"s3://{path} is {format_}, and {other}: one dataset has files of one format"
             )
-    options.check(name)
-    return FileReading(name, options)
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +217,7 @@ class FileReading:
     def _quotes_doubled(self) -> bool:
         return self.options.escape == self.options.quote
 
-    def inspect(self, path: str, filesystem: FileSystem, *, infer: bool = True) -> pa.Schema:
+    def inspect(self, path: str, filesystem: FileSystem) -> pa.Schema:
         """Return the columns of a file.
 
         Types of JSON columns, and of CSV columns if they are inferred, come from the first rows. A column
@@ -213,8 +226,6 @@ class FileReading:
         Args:
             path: Path of the file.
             filesystem: The file system with the file.
-            infer: Whether to infer types of CSV columns if the option ``inferSchema`` is not set; columns are
-                text otherwise.
 
         """
         found: pa.Schema = self.arrow(None).inspect(path, filesystem)
@@ -223,8 +234,7 @@ class FileReading:
         if self.format == "json":
             return pa.schema([(column.name, _json_type(column.type)) for column in found])
         names = found.names if self.options.header else [f"_c{number}" for number in range(len(found))]
-        option = self.options.infer_schema
-        if not (infer if option is None else option):
+        if not self.options.infer_schema:
             return pa.schema([(name, pa.string()) for name in names])
         return pa.schema([(name, _csv_type(kind)) for name, kind in zip(names, found.types, strict=True)])
 

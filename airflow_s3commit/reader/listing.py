@@ -16,14 +16,11 @@ from airflow_s3commit.protocol.steps.manifests import manifest_files, manifest_o
 from airflow_s3commit.reader.table_files import JobFiles, PackedFiles, TableFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.table import Table as LogTable
     from airflow_s3commit.store.base import ObjectStore
-
-    #: Chooses, of all directories of a table, those whose files are wanted.
-    Pick = Callable[[Collection[str]], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,6 @@ class Table:
         files: The files, in the order of their commits.
         directories: Every directory of the table at this generation.
         sample: If there are no files, some of the table at this generation, for its columns.
-        job_id: The job, if they are the files of one.
         schemas: The different schemas that the jobs of the table recorded.
         unknown: A file of each commit whose job recorded no schema, or of a few of them.
 
@@ -88,7 +84,6 @@ class Table:
     files: Sequence[TableFile]
     directories: Collection[str]
     sample: Sequence[TableFile] = ()
-    job_id: str | None = None
     schemas: Sequence[JobSchema] = ()
     unknown: Sequence[TableFile] = ()
 
@@ -103,7 +98,6 @@ def find_table(
     place: Destination,
     choice: Choice,
     kind: type[FileEntry] | type[FileSummary] = FileSummary,
-    pick: Pick | None = None,
 ) -> Table:
     """Return the chosen files of a destination.
 
@@ -112,8 +106,6 @@ def find_table(
         place: The destination.
         choice: Which files.
         kind: `FileEntry` for files with their statistics.
-        pick: Chooses, of all directories of the table, those whose files to return; by default all. Lists of
-            commits to other directories are not read.
 
     Raises:
         NoSuchKey: There is no commit, or no such job or generation.
@@ -122,7 +114,7 @@ def find_table(
 
     """
     if choice.job_id is None:
-        return _table_at(store, place, choice, kind, pick=pick)
+        return _table_at(store, place, choice, kind)
     manifest = manifest_of(store, place, choice.job_id)
     directories: dict[str, str] = {}
     entries = manifest_files(store, manifest)
@@ -134,10 +126,9 @@ def find_table(
     return Table(
         place.uri,
         None,
-        _in_picked(files, known, pick),
+        files,
         known,
         files[:1],
-        manifest.job_id,
         schemas,
         () if schemas else files[:1],
     )
@@ -148,8 +139,6 @@ def _table_at(
     place: Destination,
     choice: Choice,
     kind: type[FileEntry] | type[FileSummary],
-    *,
-    pick: Pick | None,
 ) -> Table:
     try:
         table = read_table(store, place, choice.generation)
@@ -165,12 +154,7 @@ def _table_at(
         raise NoSuchKey(f"{place.uri} has no generation {since}: the newest is {table.generation}")
     refuse_rewound(store, place, since, table.head.number)
     directories, commits = set(table.live), table.commits(since)
-    if pick is not None:
-        picked = frozenset(pick(directories))
-        commits = {number: [name for name in names if name in picked] for number, names in commits.items()}
-    by_commit = _lists_of(
-        store, place, table, {number: names for number, names in commits.items() if names}, kind
-    )
+    by_commit = _lists_of(store, place, table, commits, kind)
     files = PackedFiles(by_commit.values())
     sample: Sequence[TableFile] = ()
     if not files and (every := table.commits()):
@@ -185,7 +169,6 @@ def _table_at(
         files,
         directories,
         sample,
-        None,
         schemas,
         [*unknown[:1], *unknown[1:][-_MOST_FOOTERS:]],
     )
@@ -199,15 +182,6 @@ def _schemas_of(table: LogTable) -> list[JobSchema]:
         for text in source.schemas:
             jobs.setdefault(text, source.job_id or OLDER_DATA)
     return [JobSchema(jobs.get(text, ""), text) for text in table.schemas()]
-
-
-def _in_picked(
-    files: Sequence[TableFile], directories: Collection[str], pick: Pick | None
-) -> Sequence[TableFile]:
-    if pick is None:
-        return files
-    picked = frozenset(pick(directories))
-    return [file for file in files if file.directory in picked]
 
 
 def _lists_of(

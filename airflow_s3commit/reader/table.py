@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.steps.file_list import FileSummary
 from airflow_s3commit.reader.formats import FileReading, UnreadableFiles, parse_file_options, reading_of
 from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
-from airflow_s3commit.reader.table_files import FilePart, FilesByPath, row_groups_of
+from airflow_s3commit.reader.table_files import FilesByPath
 from airflow_s3commit.store.credentials import is_aws_host
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.s3.config import S3Config, new_client
@@ -272,9 +272,7 @@ def dataset(
     return dataset_of(table, filesystem, columns, schema, reading=reading, prune_by=prune_by)
 
 
-def schemas_of(
-    table: Table, filesystem: FileSystem, reading: FileReading, *, infer: bool = True
-) -> list[tuple[str, WrittenSchema]]:
+def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> list[tuple[str, WrittenSchema]]:
     """Return the different schemas of a table's files, each with a job that wrote it; none without a file.
 
     They are those that the jobs recorded. For commits without a record, a file is opened of the oldest one
@@ -284,8 +282,6 @@ def schemas_of(
         table: The files.
         filesystem: The file system with the files.
         reading: How to read them.
-        infer: Whether to infer types of CSV columns if the option ``inferSchema`` is not set; columns are
-            text otherwise.
 
     Raises:
         NoSuchKey: The file is gone.
@@ -302,7 +298,7 @@ def schemas_of(
     guarded = guarded_files(table, filesystem, files)
 
     def inspect(file: TableFile) -> tuple[str, WrittenSchema]:
-        return file.job_id, WrittenSchema(reading.inspect(file.path, guarded, infer=infer), pa.schema([]))
+        return file.job_id, WrittenSchema(reading.inspect(file.path, guarded), pa.schema([]))
 
     return [*in_threads(inspect, files, len(files) if len(files) > 1 else 0), *recorded]
 
@@ -394,13 +390,7 @@ def dataset_of(
             bounds = bounds_expression(file.statistics or {}, whole, prune_by) if prune_by else None
             if bounds is not None:
                 guarantee = bounds if guarantee is None else guarantee & bounds
-            fragment = arrow.make_fragment(file.path, guarded, guarantee)
-            if isinstance(file, FilePart):
-                groups = row_groups_of(fragment, file)
-                if groups:
-                    yield fragment.subset(row_group_ids=groups)
-                continue
-            yield fragment
+            yield arrow.make_fragment(file.path, guarded, guarantee)
 
     return ds.FileSystemDataset(fragments(), whole, arrow, guarded)
 

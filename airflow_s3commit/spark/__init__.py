@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.spark.datasource import S3CommitDataSource, register
     from airflow_s3commit.spark.jobs import commit_job
     from airflow_s3commit.spark.pending_write import PendingWrite
+    from airflow_s3commit.spark.reading import read_table
     from airflow_s3commit.spark.session import batch_conf, committer_conf, pending_conf
     from airflow_s3commit.spark.shipping import MissingJar, MissingLibrary, pending_jar, py_files
     from airflow_s3commit.spark.stream import foreach_batch
@@ -35,6 +36,7 @@ __all__ = [
     "pending_conf",
     "pending_jar",
     "py_files",
+    "read_table",
     "register",
     "register_partitions",
     "write_pending",
@@ -49,6 +51,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.spark.datasource": ("S3CommitDataSource", "register"),
             "airflow_s3commit.spark.session": ("batch_conf", "committer_conf", "pending_conf"),
             "airflow_s3commit.spark.shipping": ("MissingJar", "MissingLibrary", "pending_jar", "py_files"),
+            "airflow_s3commit.spark.reading": ("read_table",),
             "airflow_s3commit.spark.stream": ("foreach_batch",),
             "airflow_s3commit.spark.write": ("write_pending",),
             "airflow_s3commit.spark.pending_write": ("PendingWrite",),

@@ -1,4 +1,4 @@
-"""The data source of ``format("s3commit")`` and its writer; `airflow_s3commit.spark.reading` has the reader.
+"""The data source of ``format("s3commit")`` and its writer; `airflow_s3commit.spark.reading` reads.
 
 Spark creates the data source and the writer in a Python process beside the driver, which has the options but
 not the session. Only tasks have the session's conf, as local properties, so the tasks find the job and send
@@ -44,7 +44,7 @@ except ModuleNotFoundError as error:
     raise MissingLibrary(
         'format("s3commit") needs the Python data source API of PySpark 4.0, and this is PySpark'
         f" {pyspark.__version__}: write with airflow_s3commit.spark.write_pending or foreach_batch, and read"
-        " with airflow_s3commit.reader",
+        " with read_table",
         name=error.name,
     ) from error
 
@@ -57,9 +57,15 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask
     from airflow_s3commit.spark.options import WriteOptions
-    from airflow_s3commit.spark.read_plan import SplitSizes
-    from airflow_s3commit.spark.reading import S3CommitReader
     from airflow_s3commit.tables.write import TablePlan
+
+
+#: Why nothing can be read, and what to do.
+_NO_READER = (
+    'format("s3commit") only writes: read a table with airflow_s3commit.spark.read_table(spark, uri), and the'
+    " files of new commits with its since=, in a session that has S3A. For a table of SQL to write to, name"
+    " the columns, CREATE TABLE t (id BIGINT, dt STRING) USING s3commit"
+)
 
 
 class S3CommitDataSource(DataSource):
@@ -69,8 +75,7 @@ class S3CommitDataSource(DataSource):
     because Spark does not pass ``.partitionBy()`` to a Python data source. The save modes are ``append`` and
     ``overwrite``; Spark passes no others.
 
-    Options of a read: ``path`` (or ``.load(path)``), ``generation`` (the newest by default), ``since``,
-    ``job``, ``endpointUrl``, ``region``, ``pathStyle``, and those of the files' format.
+    `airflow_s3commit.spark.read_table` reads.
     """
 
     #: The store settings of the session's conf, read at registration.
@@ -80,43 +85,25 @@ class S3CommitDataSource(DataSource):
     #: None if it was not read, and each write reads Hadoop's configuration files.
     hadoop_defaults: ClassVar[Mapping[str, str] | None] = None
 
-    #: The session's sizes of the tasks of a read, read at registration; None for Spark's defaults.
-    split_sizes: ClassVar[SplitSizes | None] = None
-
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
         return "s3commit"
 
     @refusals_first()
-    def schema(self) -> StructType:
-        """Return the columns to read, and fix the generation that this data source reads.
+    def schema(self) -> NoReturn:
+        """Refuse ``spark.read.format("s3commit")``.
 
         Raises:
-            InvalidOption: An option is unknown or malformed, or there is no path.
-            S3CommitError: The log, a manifest or a file cannot be read, as in
-                `airflow_s3commit.reader.dataset`.
+            InvalidOption: Always.
 
         """
-        # Writing tasks import this module too, and do not need the reader's imports.
-        from airflow_s3commit.spark.reading import parse_read_options, read_schema  # noqa: PLC0415
-
-        fixed, schema = read_schema(parse_read_options(self.options, self.store_defaults))
-        # Spark plans each action from this object; all of them must read what the schema is from.
-        self.options.update(fixed)
-        return schema
+        raise InvalidOption(_NO_READER)
 
     @refusals_first()
-    def reader(self, schema: StructType) -> S3CommitReader:
-        """Return the reader, which plans the read and is pickled to the tasks.
-
-        Raises:
-            InvalidOption: An option is unknown or malformed, or there is no path.
-
-        """
-        from airflow_s3commit.spark.reading import parse_read_options, reader_of  # noqa: PLC0415
-
-        return reader_of(schema, parse_read_options(self.options, self.store_defaults), self.split_sizes)
+    def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002 - as Spark calls it
+        """Refuse ``spark.read.format("s3commit")`` with a schema; see `schema`."""
+        raise InvalidOption(_NO_READER)
 
     @refusals_first()
     def writer(self, schema: StructType, overwrite: bool) -> S3CommitWriter:
@@ -157,10 +144,7 @@ class _NoStreamReader(DataSourceStreamReader):
     # Where `streamReader` raises, Spark (4.3) reports an error of its own in the place of ours.
     @refusals_first()
     def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
-        raise InvalidOption(
-            'readStream has no format("s3commit"): read the files of new commits with'
-            ' spark.read.format("s3commit").option("since", generation)'
-        )
+        raise InvalidOption(_NO_READER)
 
     def read(self, partition: object) -> NoReturn:  # noqa: ARG002 - as Spark calls it
         self.initialOffset()
@@ -280,9 +264,6 @@ def register(spark: SparkSession) -> None:
     than about 32 KiB on average, set ``maxBytesPerBatch`` to ``64m``. `write_pending` sets these limits only
     during the write, and not for rows with binary or variant columns.
 
-    Reads get the session's ``spark.sql.files.maxPartitionBytes``, ``….openCostInBytes`` and
-    ``….minPartitionNum`` as they are now.
-
     Args:
         spark: The session, classic or Spark Connect.
 
@@ -291,8 +272,6 @@ def register(spark: SparkSession) -> None:
         ValueError: One of these settings is not a size or number.
 
     """
-    # PySpark is heavy, and Airflow's processes import this package without it.
-    from airflow_s3commit.spark.read_plan import SplitSizes  # noqa: PLC0415
 
     def conf(key: str) -> str | None:
         return spark.conf.get(key, None)
@@ -301,13 +280,7 @@ def register(spark: SparkSession) -> None:
         "store_defaults": store_from_conf(conf),
         # A client of Spark Connect cannot read it; the server reads its configuration files.
         "hadoop_defaults": hadoop_conf(spark) or None,
-        "split_sizes": SplitSizes.of_conf(conf, _parallelism(spark)),
     }
     source = type("S3CommitDataSource", (S3CommitDataSource,), defaults)
     register_source(spark, source)
     count_rows(spark)
-
-
-def _parallelism(spark: SparkSession) -> int:
-    """Return how many tasks run at once; 0 in Spark Connect, whose client does not know."""
-    return int(spark.sparkContext.defaultParallelism) if hasattr(spark, "_jsparkSession") else 0

@@ -1,392 +1,257 @@
-"""``spark.read.format("s3commit")``: reads a table at one generation, in groups of files, as Arrow batches.
-
-The DataFrame fixes the generation when it is made; later commits do not change its rows.
-"""
+"""`read_table`: gives Spark's own reader the files of one generation of a table, without a listing."""
 
 from __future__ import annotations
 
-import base64
 import json
-import logging
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+import re
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-import pyarrow as pa
-import pyarrow.types as pt
-from msgspec import structs
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.layout import check_id
-from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.steps.file_list import FileSummary
-from airflow_s3commit.reader.formats import (
-    FILE_OPTIONS,
-    FileOptions,
-    FileReading,
-    parse_file_options,
-    reading_of,
-)
-from airflow_s3commit.reader.listing import Choice, Table, find_table
-from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
-from airflow_s3commit.reader.table import (
-    dataset_of,
-    guarded_files,
-    partition_columns,
-    s3_filesystem,
-    schemas_of,
-    table_schema,
-)
-from airflow_s3commit.reader.table_files import FilePart, stripes_of
-from airflow_s3commit.spark.options import STORE_OPTIONS, store_address
-from airflow_s3commit.spark.pyspark_private import arrow_schema, spark_type
-from airflow_s3commit.spark.read_plan import SplitSizes, as_arrow, columns_of, keep, split_files
-from airflow_s3commit.spark.session import store_of_process
-from airflow_s3commit.store.credentials import StoreAddress
+from airflow_s3commit.reader.formats import FileReading, UnreadableFiles, format_of
+from airflow_s3commit.reader.listing import Choice, find_table
+from airflow_s3commit.reader.pruning import UnreadablePartitions
+from airflow_s3commit.reader.table import partition_columns, s3_filesystem, schemas_of, table_schema
+from airflow_s3commit.spark.driver import renewing_store
+from airflow_s3commit.spark.pyspark_private import spark_type
+from airflow_s3commit.spark.session import store_from_conf, store_of_process
+from airflow_s3commit.spark.writer_settings import is_classic, s3a_address
 from airflow_s3commit.store.s3.config import S3Config
-from airflow_s3commit.tables.options import (
-    Option,
-    at_least,
-    options_of,
-    parse_flag,
-    read_fields,
-    set_by,
-)
+from airflow_s3commit.tables.formats import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from pyarrow.fs import FileSystem
-    from pyspark.sql.datasource import Filter
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
-    from airflow_s3commit.reader.listing import Pick
+    from airflow_s3commit.reader.listing import Table
     from airflow_s3commit.reader.table_files import TableFile
+    from airflow_s3commit.store.credentials import StoreAddress
+    from airflow_s3commit.tables.columns import WrittenSchema
 
-logger = logging.getLogger(__name__)
-
-#: The footer entry with Spark's schema of a file; our writer sets it too.
+#: The footer entry with Spark's schema of a Parquet file; our writer sets it too.
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
 
-#: Rows of a batch for Spark.
-_BATCH_ROWS = 10_000
+#: Spark's options that choose files, in lower case: the log does that here.
+_CHOOSE_FILES = frozenset(
+    {"path", "paths", "basepath", "pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter"}
+)
+
+#: A record's type of a partition column whose type the writer did not know.
+_UNKNOWN = "void"
+
+#: Whether a directory without ``=`` lies between those of two partition columns.
+_IS_BROKEN = re.compile(r"(.*/)?[^/]*=[^/]*/([^/=]+/)+[^/]*=").match
+
+#: What Spark's log says of a file beside its path and size. The log of commits has no time for each file.
+_ENTRY = {
+    "isDir": False,
+    "modificationTime": 0,
+    "blockReplication": 1,
+    "blockSize": 128 << 20,
+    "action": "add",
+}
 
 
-def _destination(value: str) -> str:
-    return Destination.parse(value).uri
+def read_table(
+    spark: SparkSession,
+    uri: str | Destination,
+    *,
+    generation: int | None = None,
+    since: int | None = None,
+    job_id: str | None = None,
+    format: str | None = None,  # noqa: A002 - as Spark calls it
+    schema: StructType | str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Return a table at one generation as a DataFrame, which Spark's own reader reads through S3A.
 
+    Each commit makes a generation of the table. The call fixes which one to read, by default the newest:
+    later commits do not change the rows, and a file that a later commit has deleted is an error, not missing
+    rows. Spark prunes partitions and columns as in its own reads. The call may be repeated.
 
-def _job(value: str) -> str | None:
-    return check_id(value) if value else None
-
-
-def _flag_of_pushing(value: str) -> bool:
-    wanted = parse_flag(value)
-    if wanted and not hasattr(DataSourceReader, "pushFilters"):
-        raise ValueError("not possible: PySpark before 4.1 passes no filters to a data source in Python")
-    return wanted
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """The options of a read.
-
-    Attributes:
-        store: The store's address.
-        files: The options of reading the files.
-
-    """
-
-    destination: str = set_by(
-        Option("path", _destination, "URI of the destination; `.load(path)` sets it.", default="required"),
-        default="",
-    )
-    generation: int | None = set_by(
-        Option(
-            "generation", at_least(1), "Read the table as it was after this commit.", default="the newest"
-        ),
-        default=None,
-    )
-    since: int | None = set_by(
-        Option("since", at_least(0), "Read only files that were added after this generation.", default="all"),
-        default=None,
-    )
-    job_id: str | None = set_by(
-        Option("job", _job, "Read only the files that the job with this id committed.", default="all"),
-        default=None,
-    )
-    prune_files: bool = set_by(
-        Option(
-            "pruneFiles",
-            _flag_of_pushing,
-            "Leave out files without rows for the query's filters. Use such a DataFrame for one query only.",
-        ),
-        default=False,
-    )
-    store: StoreAddress = field(default_factory=StoreAddress)
-    files: FileOptions = field(default_factory=FileOptions)
-
-    @property
-    def choice(self) -> Choice:
-        """Which files to read."""
-        return Choice(self.generation, self.since, self.job_id)
-
-
-#: Every option of a read.
-READ_OPTIONS: tuple[Option, ...] = (*options_of(ReadOptions), *STORE_OPTIONS, *FILE_OPTIONS)
-
-_READ_FIELDS = {"generation", "since", "job_id", "prune_files"}
-_FILE_NAMES = {option.name.lower() for option in FILE_OPTIONS}
-
-
-def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress) -> ReadOptions:
-    """Parse the options of a read. Their names are not case-sensitive.
+    The log is read at the address that the session has in ``spark.s3commit.endpoint.*``, or else for S3A,
+    with credentials from boto3's chain. Spark lists no files. In Spark Connect, and for partitions of a
+    table whose own path has an element ``name=value``, it sends three requests for each file, in one task.
 
     Args:
-        options: Texts by option name, as Spark passes them.
-        store_defaults: The session's store settings, for options that are not set.
+        spark: The session, classic or Spark Connect, with S3A.
+        uri: URI of the table.
+        generation: Read the table as it was after this commit.
+        since: Read only files that commits after this generation added, and that are still in the table; 0
+            reads all.
+        job_id: Read the files that one job committed, whether or not a later commit has replaced them. Not
+            together with ``generation`` or ``since``.
+        format: Spark's name of the files' format; by default what their names end with: parquet, orc, csv or
+            json.
+        schema: The columns, as for ``spark.read.schema``; those of partitions may be left out. By default the
+            columns of all commits; for formats without recorded columns Spark infers them from the files.
+        options: Options of Spark's reader of the format, such as ``header``.
 
     Raises:
-        InvalidOption: An option is unknown or malformed, or there is no path.
+        NoSuchKey: No job, or not this one, has committed to the destination; it has no such generation; or a
+            list of files is gone.
+        HistoryRewound: A rollback came after the generation ``since``.
+        InvalidRecord: The log or a list of files is damaged.
+        UnreadableFiles: The files have several formats, or one that their names do not tell; or a column has
+            types in different commits that have no common one, or one that Spark lacks.
+        UnreadablePartitions: The directories have different partition columns, or one between two of them.
+        InvalidOption: An option chooses files.
+        ValueError: ``job_id`` is given together with ``generation`` or ``since``, or one of these is out of
+            range.
 
     """
-    if "owner" in options:
-        # A property that Spark gives every table that it creates.
+    choice, place = Choice(generation, since, job_id), Destination.of(uri)
+    given = dict(options or {})
+    if chosen := [name for name in given if name.lower() in _CHOOSE_FILES]:
         raise InvalidOption(
-            "Spark does not pass on how a SQL table was created: name the columns, CREATE TABLE t"
-            " (id BIGINT, dt STRING) USING s3commit, and the path in each statement, SELECT * FROM t WITH"
-            " (path = 's3://bucket/table')"
+            f"{chosen[0]} chooses files, and those of {place.uri} are chosen by generation, since and job_id:"
+            " leave it out, and filter the rows with where()"
         )
-    found, _ = read_fields(options, READ_OPTIONS, " for reading")
-    files = parse_file_options({name: text for name, text in options.items() if name.lower() in _FILE_NAMES})
-    if "destination" not in found:
-        raise InvalidOption(
-            "nothing to read: pass the destination to .load(), or in SQL to each statement, SELECT * FROM t"
-            " WITH (path = 's3://bucket/table')"
-        )
-    store = store_address(found)
-    chosen = {name: found[name] for name in _READ_FIELDS & found.keys()}
-    parsed = ReadOptions(found["destination"], **chosen, store=store.or_else(store_defaults), files=files)
-    try:
-        _ = parsed.choice
-    except ValueError as error:
-        raise InvalidOption(str(error)) from error
-    return parsed
+    if not any(name.lower() == "ignoremissingfiles" for name in given):
+        # Whatever the session says: a generation whose files are gone is not a smaller table.
+        given["ignoreMissingFiles"] = "false"
+    address = _address(spark, place.bucket)
+    with renewing_store(address):
+        table = find_table(store_of_process(address), place, choice)
+    name = format_of((file.path for file in table.examples), format)
+    has_record = name in FORMATS and not FORMATS[name].text
+    # With a schema no file is opened for its columns.
+    asked = table if schema is None else replace(table, unknown=())
+    schemas = schemas_of(asked, _filesystem(address), FileReading(name)) if has_record else []
+    partitions = _partitions(table, schemas)
+    source = _Source(spark, place, name, given, partitions)
+    if schema is not None:
+        whole = schema if isinstance(schema, StructType) else spark.createDataFrame([], schema).schema
+        partitions |= {column.name: column for column in whole if column.name in partitions}
+    elif has_record:
+        whole = _columns(table, schemas)
+    else:
+        whole = source.read(table.examples, None).schema if table.examples else StructType()
+    columns = [column for column in whole if column.name not in partitions]
+    wanted = _nullable(StructType([*columns, *partitions.values()]))
+    return source.read(table.files, wanted) if table.files else spark.createDataFrame([], wanted)
 
 
-def read_schema(options: ReadOptions) -> tuple[dict[str, str], StructType]:
-    """Return the options that fix what is read, and the columns of all commits and of the directories.
+def _address(spark: SparkSession, bucket: str) -> StoreAddress:
+    own = store_from_conf(lambda key: spark.conf.get(key, None))
+    return own.or_else(s3a_address(spark, bucket)) if is_classic(spark) else own
 
-    As in Spark, all columns of CSV files are text unless ``inferSchema`` is true.
 
-    Raises:
-        S3CommitError: The log, a manifest or a file cannot be read, as in `airflow_s3commit.reader.dataset`.
-        UnreadableFiles: Commits have a column in types without a common one.
+def _filesystem(address: StoreAddress) -> Any:
+    config = S3Config(endpoint_url=address.endpoint_url, region=address.region, path_style=address.path_style)
+    return s3_filesystem(config)
 
-    """
-    table = _find_table(options)
-    reading = _reading(table, options)
-    schemas = schemas_of(table, _filesystem(options.store), reading, infer=False)
-    columns, partitions = table_schema(table, schemas), partition_columns(table, None, schemas).schema
+
+def _columns(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> StructType:
+    """Return the columns of all commits, in the types that Spark gave them."""
+    merged = table_schema(table, schemas)
     known: dict[str, StructField] = {}
     for _, schema in schemas:
         written = (schema.files.metadata or {}).get(_ROW_METADATA)
         for column in StructType.fromJson(json.loads(written)).fields if written is not None else ():
             # A column that was widened has its widest type.
-            own, all_ = (found.get_field_index(column.name) for found in (schema.files, columns))
-            if own >= 0 and schema.files.field(own).type == columns.field(all_).type:
+            own, all_ = (found.get_field_index(column.name) for found in (schema.files, merged))
+            if own >= 0 and schema.files.field(own).type == merged.field(all_).type:
                 known.setdefault(column.name, column)
-    fields = [
-        known.get(column.name) or StructField(column.name, spark_type(column.type))
-        for column in columns
-        if column.name not in partitions.names
-    ]
-    fields += [StructField(column.name, spark_type(column.type)) for column in partitions]
-    fixed = {"job": table.job_id} if table.job_id is not None else {"generation": str(table.generation)}
-    return fixed, StructType(fields).toNullable()
-
-
-@dataclass
-class FileGroup(InputPartition):
-    """The files of one task, with the plan's results: Spark pickles the reader before it plans.
-
-    Attributes:
-        table: The files.
-        reading: How to read them.
-        partition_schema: The partition columns, with types inferred from the files of all tasks.
-
-    """
-
-    table: Table
-    reading: FileReading
-    partition_schema: pa.Schema
-
-
-class S3CommitReader(DataSourceReader):
-    """Plans a read on the driver and reads in the tasks; pickled to both.
-
-    Args:
-        schema: The columns to read, in this order; files' columns and partition columns.
-        options: The options of the read.
-        sizes: How to size the tasks.
-
-    """
-
-    def __init__(self, schema: StructType, options: ReadOptions, sizes: SplitSizes | None = None) -> None:
-        self._schema = schema
-        self._options = options
-        self._sizes = sizes or SplitSizes()
-        self._filters: list[Filter] = []
-
-    def partitions(self) -> list[InputPartition]:
-        """Return the files of each task; large files of Parquet and ORC are read by several tasks.
-
-        Files without rows that can pass the pushed filters are left out, by their partition values and by the
-        bounds of their columns in the list of files.
-
-        Raises:
-            S3CommitError: The log or a manifest cannot be read, as in `airflow_s3commit.reader.dataset`.
-            UnreadablePartitions: A partition value does not fit its column's type.
-
-        """
-        wanted = arrow_schema(self._schema)
-        named = columns_of(self._filters) & set(wanted.names)
-
-        def pick(directories: Collection[str]) -> Collection[str]:
-            columns = _partition_columns(directories, wanted)
-            known = {directory: columns.expression(directory) for directory in directories}
-            return keep(known, columns.schema, as_arrow(self._filters, columns.schema))
-
-        table = _find_table(self._options, FileEntry if named else FileSummary, pick if named else None)
-        reading = _reading(table, self._options)
-        schema = _partition_columns(table.directories, wanted).schema
-        bounded = named - set(schema.names)
-        files = table.files
-        if bounded and not reading.is_text:
-            # Bounds are of the written values; text is read in the types that the caller gives.
-            bounds = {
-                number: bounds_expression(file.statistics or {}, wanted, bounded)
-                for number, file in enumerate(files)
-            }
-            files = [files[number] for number in keep(bounds, wanted, as_arrow(self._filters, wanted))]
-        if named:
-            logger.info(
-                "%s: the filters leave %d of %d files, in %d of %d directories",
-                table.destination,
-                len(files),
-                len(table.files),
-                len({file.directory for file in files}),
-                len(table.directories),
-            )
-        groups = split_files(files, self._sizes, splittable=not reading.is_text)
-        return [FileGroup(_part(table, group), reading, schema) for group in groups]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a group of files.
-
-        Raises:
-            NoSuchKey: A committed file is gone.
-            DestinationChanged: A file's size differs from the committed one.
-
-        """
-        # For a table without files Spark makes a partition of its own.
-        if not isinstance(partition, FileGroup):
-            return
-        wanted, table, reading = arrow_schema(self._schema), partition.table, partition.reading
-        columns = PartitionColumns(table.directories, partition.partition_schema)
-        filesystem = _filesystem(self._options.store)
-        stripes: list[FilePart] = []
-        if reading.format == "orc":
-            stripes = [file for file in table.files if isinstance(file, FilePart)]
-            table = replace(table, files=[file for file in table.files if not isinstance(file, FilePart)])
-        scanned = wanted if reading.format != "json" else pa.schema(map(_in_json, wanted))
-        found = dataset_of(table, filesystem, columns, scanned, reading=reading)
-        for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS):
-            if batch.num_rows:
-                cast = [_as_type(*pair) for pair in zip(batch.columns, wanted.types, strict=True)]
-                yield pa.RecordBatch.from_arrays(cast, schema=wanted)
-        guarded = guarded_files(table, filesystem, stripes)
-        for part in stripes:
-            for stripe in stripes_of(part, guarded, columns, wanted.names):
-                yield from _in_schema(stripe, wanted).to_batches(_BATCH_ROWS)
-
-
-class PruningReader(S3CommitReader):
-    """A reader that takes the filters of a query.
-
-    Spark keeps one plan of a DataFrame's source, the last one, for all of its queries: a query without
-    filters, or one that was planned earlier, reads what another query's filters left (seen with Spark 4.3).
-    So a DataFrame of this reader is for one query.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep the filters for `partitions`, and return all of them: Spark applies them to the rows."""
-        self._filters = filters
-        return filters
-
-
-def reader_of(schema: StructType, options: ReadOptions, sizes: SplitSizes | None) -> S3CommitReader:
-    """Return the reader of a DataFrame."""
-    return (PruningReader if options.prune_files else S3CommitReader)(schema, options, sizes)
-
-
-def _partition_columns(directories: Collection[str], wanted: pa.Schema) -> PartitionColumns:
-    """Return the partition columns, in the wanted types.
-
-    Other types are inferred from all files: a task's own files could give another type.
-    """
-    names = PartitionColumns(directories).schema.names
-    return PartitionColumns(directories, pa.schema([column for column in wanted if column.name in names]))
-
-
-def _in_schema(found: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Return rows of a file in the wanted columns; those that the file lacks are null."""
-    columns = []
-    for column in wanted:
-        if column.name not in found.column_names:
-            columns.append(pa.chunked_array([pa.nulls(len(found), column.type)]))
-            continue
-        chunks = [_as_type(chunk, column.type) for chunk in found[column.name].chunks]
-        columns.append(pa.chunked_array(chunks, column.type))
-    return pa.Table.from_arrays(columns, schema=wanted)
-
-
-def _in_json(column: pa.Field) -> pa.Field:
-    """Return a column with a type that Arrow can read from JSON: text for dates and bytes."""
-    as_text = pt.is_date(column.type) or pt.is_binary(column.type)
-    return column.with_type(pa.string()) if as_text else column
-
-
-def _as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast a column to the type that Spark expects; decode base64 text of bytes."""
-    if values.type == kind:
-        return values
-    if pt.is_binary(kind):
-        decoded = (None if value is None else base64.b64decode(value) for value in values.to_pylist())
-        return pa.array(decoded, kind)
-    return values.cast(kind)
-
-
-def _find_table(
-    options: ReadOptions,
-    kind: type[FileEntry] | type[FileSummary] = FileSummary,
-    pick: Pick | None = None,
-) -> Table:
-    store = store_of_process(options.store)
-    return find_table(store, Destination.parse(options.destination), options.choice, kind, pick)
-
-
-def _part(table: Table, files: Sequence[TableFile]) -> Table:
-    files = [structs.replace(file, statistics=None) if file.statistics else file for file in files]
-    return replace(table, files=files, directories={file.directory for file in files}, sample=())
-
-
-def _reading(table: Table, options: ReadOptions) -> FileReading:
-    return reading_of((file.path for file in table.examples), options.files)
-
-
-def _filesystem(settings: StoreAddress) -> FileSystem:
-    return s3_filesystem(
-        S3Config(endpoint_url=settings.endpoint_url, region=settings.region, path_style=settings.path_style)
+    return StructType(
+        [known.get(column.name) or StructField(column.name, _type(table, column)) for column in merged]
     )
+
+
+def _type(table: Table, column: pa.Field) -> DataType:
+    try:
+        return spark_type(column.type)
+    except PySparkTypeError as error:
+        raise UnreadableFiles(
+            f"column {column.name!r} of {table.destination} is {column.type}, for which Spark has no certain"
+            " type: give the columns in schema"
+        ) from error
+
+
+def _partitions(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> dict[str, StructField]:
+    """Return the partition columns: in the type that every commit recorded, or inferred from their values."""
+    if odd := next(filter(_IS_BROKEN, table.directories), None):
+        raise UnreadablePartitions(
+            f"{table.destination}{odd} has a directory without '=' between two partitions, and Spark would"
+            " not see the outer one: read the table with airflow_s3commit.dataset"
+        )
+    where = f"the log of {table.destination}"
+    types = [
+        {column.name: column.type for column in WrittenColumns.of(text, where).spark.fields}
+        for _, text in table.schemas
+    ]
+    found = {}
+    for column in partition_columns(table, None, schemas).schema:
+        found[column.name] = StructField(column.name, spark_type(column.type))
+        kinds = [known.get(column.name, _UNKNOWN) for known in types]
+        # Another program's directories, or those of a commit without a record, may have other values.
+        if kinds and not table.unknown and kinds.count(kinds[0]) == len(kinds) and kinds[0] != _UNKNOWN:
+            with suppress(ValueError):  # it is a type that Spark lacks
+                found[column.name] = StructField.fromJson(
+                    {"name": column.name, "type": kinds[0], "nullable": True, "metadata": {}}
+                )
+    return found
+
+
+def _nullable(schema: StructType) -> StructType:
+    """Return a schema whose columns, and what is in them, may be null, as Spark reads every file."""
+    text = re.sub(r'"(nullable|containsNull|valueContainsNull)":false', r'"\1":true', schema.json())
+    return StructType.fromJson(json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Spark's own reader of some files.
+
+    Spark reads a directory by the log in it if there is one, as a streaming query leaves it: a line for each
+    file. Such a log is made here on the driver's disk, and Spark reads it at once; so it neither lists the
+    files nor looks at them before a task opens one. In three cases Spark's reader gets the paths: Spark
+    Connect has no such disk, a session may ignore such logs, and for a log elsewhere Spark takes elements
+    ``name=value`` of the table's own path for partitions.
+    """
+
+    spark: SparkSession
+    place: Destination
+    format: str
+    options: Mapping[str, str]
+    partitions: Collection[str]
+
+    def read(self, files: Sequence[TableFile], schema: StructType | None) -> DataFrame:
+        """Return the rows of files; Spark infers the schema if there is none."""
+        reader = self.spark.read.format(self.format).options(**self.options)
+        reader = reader if schema is None else reader.schema(schema)
+        # Without partitions Spark would look for files beside the log alone.
+        is_flat = not self.partitions
+        if is_classic(self.spark) and (is_flat or "=" not in self.place.prefix):
+            with tempfile.TemporaryDirectory(prefix="s3commit-") as folder:
+                _write_log(Path(folder), files)
+                found = reader.option("recursiveFileLookup", is_flat).load(Path(folder).as_uri())
+                if len(found._jdf.inputFiles()) == len(files):  # noqa: SLF001 - the others are copied one by one
+                    return found
+        # Spark's own option for paths that are no patterns.
+        reader = reader.options(recursiveFileLookup=False, __globPaths__=False)
+        reader = reader.option("basePath", f"s3a://{self.place.bucket}/{self.place.prefix}")
+        return reader.load([f"s3a://{file.path}" for file in files])
+
+
+def _write_log(folder: Path, files: Iterable[TableFile]) -> None:
+    log = folder / "_spark_metadata"
+    log.mkdir()
+    with (log / "0").open("w") as lines:
+        lines.write("v1")
+        for file in files:
+            entry = {"path": f"s3a://{quote(file.path)}", "size": file.size, **_ENTRY}
+            lines.write(f"\n{json.dumps(entry)}")

@@ -38,7 +38,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "records": records_page.own_records,
     "records-hadoop": records_page.hadoop_records,
     "spark-conf": options_page.spark_conf,
-    "spark-read-options": options_page.read_options,
     "table-options": options_page.table_options,
     "spark-write-options": options_page.write_options,
 }

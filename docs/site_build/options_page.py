@@ -1,4 +1,4 @@
-"""References of options: of a job, of Spark's reads and writes, and of what the Spark conf carries."""
+"""References of options: of a job, of Spark's writes, and of what the Spark conf carries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.provider_info import get_provider_info
 from airflow_s3commit.reader.formats import FILE_OPTIONS
 from airflow_s3commit.spark.options import WRITE_OPTIONS
-from airflow_s3commit.spark.reading import READ_OPTIONS
 from airflow_s3commit.spark.session import committer_conf
 from airflow_s3commit.tables.options import TABLE_OPTIONS, Option
 
@@ -54,11 +53,6 @@ def write_options() -> str:
 def table_options() -> str:
     """Return the options of files, as every writer of tables takes them."""
     return _table(TABLE_OPTIONS)
-
-
-def read_options() -> str:
-    """Return the options of a read."""
-    return _table(READ_OPTIONS)
 
 
 def file_options() -> str:

@@ -18,6 +18,7 @@ PROGRAMS = [path for path in MODULES if "ArgumentParser" in path.read_text()]
 #: How each program is run once, as small as it can be.
 SMALL: dict[str, list[str]] = {
     "commit_rate": [],
+    "read": [],
     "requests": [],
     "scale": [],
     "table": [],

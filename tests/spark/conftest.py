@@ -21,6 +21,7 @@ from airflow_s3commit.protocol.model.destination import is_hidden
 from airflow_s3commit.spark import committer_conf, write_pending
 from airflow_s3commit.spark.pending_write import SaveMode
 from airflow_s3commit.tables.options import parse_columns
+from tests.hadoop.real_hadoop import Hadoop
 from tests.protocol.building import OURS
 from tests.spark.engines import ENGINES, Engine
 
@@ -34,7 +35,18 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="package")
-def spark(seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def s3a_jars(request: pytest.FixtureRequest) -> str:
+    """Return the jars of S3A, separated by commas; none where Maven cannot get them."""
+    try:
+        return ",".join(Hadoop.get("3.5.0", request.config.cache.mkdir("hadoop")).jars_for_spark)
+    except pytest.skip.Exception:
+        return ""
+
+
+@pytest.fixture(scope="package")
+def spark(
+    seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory, s3a_jars: str
+) -> Iterator[SparkSession]:
     """Run one local session whose processes find the store's keys in their environment, as on a cluster.
 
     A task may fail once before its job does. The session is made for many small jobs.
@@ -59,10 +71,22 @@ def spark(seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             .config("spark.sql.session.timeZone", "Asia/Tokyo")
             .config("spark.sql.warehouse.dir", str(home / "warehouse"))
             .config("spark.local.dir", str(home / "local"))
+            .config("spark.jars", s3a_jars)
+            .config("spark.hadoop.fs.s3a.endpoint", seaweed.endpoint_url)
+            .config("spark.hadoop.fs.s3a.endpoint.region", "us-east-1")
+            .config("spark.hadoop.fs.s3a.path.style.access", "true")
             .getOrCreate()
         )
         yield session
         session.stop()
+
+
+@pytest.fixture
+def spark_with_s3a(spark: SparkSession, s3a_jars: str) -> SparkSession:
+    """Return the session; skip the test if it lacks S3A."""
+    if not s3a_jars:
+        pytest.skip("Maven cannot get the jars of S3A")
+    return spark
 
 
 @pytest.fixture(scope="module")

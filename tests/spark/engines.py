@@ -69,9 +69,11 @@ def installed(cache: pytest.Cache) -> Engine:
     return Engine(Path(pyspark.__file__).parent, Path(sys.executable), tuple(hadoop.jars_for_spark))
 
 
-def scala_212(cache: pytest.Cache) -> Engine:
-    """Return PySpark 3.5 with a Hadoop that is newer than its own."""
-    python = python_with_pyspark(cache)
+def of_release(cache: pytest.Cache, release: str = RELEASE) -> Engine:
+    """Return a release of PySpark; with a Hadoop of its own if it is not this environment's."""
+    if release == pyspark.__version__:
+        return installed(cache)
+    python = python_with_pyspark(cache, release)
     hadoop = Hadoop.get("3.4.1", cache.mkdir("hadoop"))
     clients = [jar for jar in hadoop.class_path.split(":") if Path(jar).name.startswith("hadoop-client")]
     class_path = ":".join([*clients, *hadoop.jars_for_spark])
@@ -92,7 +94,7 @@ def scala_213(cache: pytest.Cache) -> Engine:
     return Engine(home, python, ())
 
 
-ENGINES = {"installed": installed, "3.5-scala-2.12": scala_212, "3.5-scala-2.13": scala_213}
+ENGINES = {"installed": installed, "3.5-scala-2.12": of_release, "3.5-scala-2.13": scala_213}
 
 
 def python_with_pyspark(cache: pytest.Cache, release: str = RELEASE) -> Path:

@@ -11,7 +11,7 @@ import sys
 from pyspark import __version__
 from pyspark.sql import SparkSession
 
-from airflow_s3commit.spark import write_pending
+from airflow_s3commit.spark import read_table, write_pending
 
 #: Columns of types that PySpark's private functions translate.
 COLUMNS = (
@@ -30,17 +30,19 @@ def main() -> None:
     rows = spark.range(30, numPartitions=2).selectExpr(*COLUMNS)
     expected = sorted(map(repr, rows.collect()))
     write_pending(rows, destination=f"{place}pending/", partition_by=["dt"])
-    different = []
+    names = ["pending"]
     if not __version__.startswith("3."):
         from airflow_s3commit.spark import register  # noqa: PLC0415 - PySpark 3 has no data sources of Python
 
         register(spark)
         write = rows.write.format("s3commit").mode("append").option("partitionBy", "dt")
         write.save(f"{place}format/")
-        for name in ("pending", "format"):
-            found = spark.read.format("s3commit").load(f"{place}{name}/").select(*rows.columns)
-            if sorted(map(repr, found.collect())) != expected:
-                different.append(name)
+        names.append("format")
+    different = []
+    for name in names:
+        found = read_table(spark, f"{place}{name}/")
+        if found.columns != rows.columns or sorted(map(repr, found.collect())) != expected:
+            different.append(name)
     sys.stdout.write(json.dumps({"version": __version__, "different": different}) + "\n")
 
 

@@ -23,7 +23,6 @@ from airflow_s3commit.spark import foreach_batch
 from airflow_s3commit.spark.driver import Target, ready_job, target_of
 from airflow_s3commit.spark.options import OTHER_WRITER, WRITE_OPTIONS, parse_options
 from airflow_s3commit.spark.plan import OVERWRITE_MODE, plan_table
-from airflow_s3commit.spark.reading import READ_OPTIONS, parse_read_options
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables import UnsupportedColumn
 from tests.protocol.building import OURS
@@ -163,27 +162,6 @@ def test_a_wrong_column_is_named_with_a_remedy(given: dict[str, str], column: st
     assert len(str(error.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({}, r"nothing to read: pass the destination to \.load\(\), or in SQL .* WITH \(path = "),
-        (
-            {"owner": "root", "path": "s3://lake/t"},
-            r"how a SQL table was created: name the columns, CREATE TABLE t \(id",
-        ),
-        (
-            {"path": "s3://lake/t", "generatoin": "3"},
-            "no option generatoin for reading, did you mean generation",
-        ),
-    ],
-)
-def test_a_wrong_read_is_named_with_a_remedy(options: dict[str, str], says: str) -> None:
-    """The first line says what a read lacks, even in SQL."""
-    with pytest.raises(Exception, match=says) as error:
-        parse_read_options(options, StoreAddress())
-    assert len(str(error.value).splitlines()) == 1
-
-
 def every_type() -> Iterator[DataType]:
     """Yield one of each type that this PySpark has."""
     made = {
@@ -228,22 +206,13 @@ def test_every_type_is_planned_or_refused_by_name() -> None:
     }  # fmt: skip
 
 
-#: Options that Spark or a reader gives any text.
-_ANY_TEXT = tuple(option for option in READ_OPTIONS if option.read is str)
-
-
-@pytest.mark.parametrize("option", {*WRITE_OPTIONS, *READ_OPTIONS} - {*_ANY_TEXT}, ids=lambda it: it.name)
+@pytest.mark.parametrize("option", WRITE_OPTIONS, ids=lambda it: it.name)
 def test_every_option_is_refused_by_name(option: Option) -> None:
     """An invalid value gives one line with the option and the valid values."""
-    odd = {"partitionBy": "[odd", "job": "\n"}.get(option.name, "{ odd")
+    odd = "[odd" if option.name == "partitionBy" else "{ odd"
     given = {"path": "s3://lake/t", option.name: odd}
-    refuses = pytest.raises(InvalidOption, match=rf"option {option.name}\b")
-    if option in WRITE_OPTIONS:
-        with refuses as error:
-            write(given, {}, "id", "Dt")
-    else:
-        with refuses as error:
-            parse_read_options(given, StoreAddress())
+    with pytest.raises(InvalidOption, match=rf"option {option.name}\b") as error:
+        write(given, {}, "id", "Dt")
     cure = r"not one of|such as|give|write it|is not|goes with|name one|remove|only"
     assert re.search(cure, str(error.value))
     assert len(str(error.value).splitlines()) == 1

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit import Job
-from airflow_s3commit.spark import committer_conf
+from airflow_s3commit.spark import committer_conf, read_table
 from airflow_s3commit.tables.partitions import NULL_DIRECTORY, escape
 from tests.spark.conftest import Lake, Submit, fill, write
 from tests.spark.engines import ENGINES, Engine
@@ -79,14 +79,13 @@ def test_an_unchanged_job(lake: Lake, submit_unchanged: Submit, tmp_path: Path) 
 @pytest.mark.parametrize("way", [write, fill], ids=["format", "write_pending"])
 @pytest.mark.parametrize("name", ["shared", pytest.param("rare", marks=pytest.mark.all)])
 def test_our_writers(
-    way: Callable[..., None], name: str, spark: SparkSession, lake: Lake, tmp_path: Path
+    way: Callable[..., None], name: str, spark_with_s3a: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     """Rows of values that share a directory, and of rare characters, are all committed and read back."""
-    rows = _rows(spark, name)
+    rows = _rows(spark_with_s3a, name)
     way(rows, lake, partitionBy="p")
     assert rows_of(lake, tmp_path) == expected(name)
-    read = spark.read.format("s3commit").options(**lake.options).load(lake.uri).collect()
-    values = {row.id: row.p for row in read}
+    values = {row.id: row.p for row in read_table(spark_with_s3a, lake.uri).collect()}
     assert values == {
         number: None if (value or NULL_DIRECTORY) == NULL_DIRECTORY else value
         for number, value in enumerate(VALUES[name])

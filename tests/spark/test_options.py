@@ -12,7 +12,6 @@ from airflow_s3commit import JobReference
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
 from airflow_s3commit.spark import committer_conf
 from airflow_s3commit.spark.options import WRITE_OPTIONS, WriteOptions, parse_options
-from airflow_s3commit.spark.reading import parse_read_options
 from airflow_s3commit.spark.session import store_from_conf
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables.options import parse_bytes, parse_columns
@@ -119,11 +118,10 @@ def test_sizes_have_units() -> None:
 
 @pytest.mark.parametrize("url", URLS)
 def test_no_password_of_an_endpoint_is_accepted_anywhere(url: str) -> None:
-    """Options of writes and reads, a session's conf and `committer_conf` refuse it without repeating it."""
+    """Options of writes, a session's conf and `committer_conf` refuse it without repeating it."""
     reference = JobReference(job_id="job", destination="s3://lake/a/", staging="s3://lake/b/")
     doors: list[Callable[[], object]] = [
         lambda: parse_options({"endpointUrl": url}, overwrite=False),
-        lambda: parse_read_options({"path": "s3://lake/a/", "endpointUrl": url}, StoreAddress()),
         lambda: store_from_conf({"spark.s3commit.endpoint.url": url}.get),
         lambda: committer_conf(reference, "spark", "1", endpoint_url=url),
         lambda: StoreAddress(endpoint_url=url),
@@ -138,11 +136,6 @@ def test_no_password_of_an_endpoint_is_accepted_anywhere(url: str) -> None:
 def test_no_keys_in_a_path_are_accepted(userinfo: str) -> None:
     """Keys in a path, as old Hadoops accepted them, are refused and not repeated."""
     path = f"s3a://{userinfo}@lake/flights/"
-    doors: list[Callable[[], object]] = [
-        lambda: parse_options({"path": path}, overwrite=False),
-        lambda: parse_read_options({"path": path}, StoreAddress()),
-    ]
-    for door in doors:
-        with pytest.raises(InvalidOption) as caught:
-            door()
-        assert leaks(shown(caught.value)) == []
+    with pytest.raises(InvalidOption) as caught:
+        parse_options({"path": path}, overwrite=False)
+    assert leaks(shown(caught.value)) == []

@@ -1,32 +1,48 @@
-"""``spark.read.format("s3commit")`` in a real Spark session, on a real S3 server."""
+"""`read_table` in a real Spark session, with S3A on a real S3 server."""
 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from airflow_s3commit import history
+from airflow_s3commit import write_table
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.reader.formats import FileOptions
-from airflow_s3commit.spark import register
-from airflow_s3commit.spark.reading import ReadOptions, parse_read_options
-from airflow_s3commit.store.credentials import StoreAddress
-from tests.spark.conftest import Lake, fill, write
+from airflow_s3commit.reader import UnreadableFiles, UnreadablePartitions
+from airflow_s3commit.spark import read_table
+from tests.spark.conftest import Lake, fill
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark")]
 
-def read(spark: SparkSession, lake: Lake, **options: str) -> DataFrame:
-    """Read a table as a notebook would."""
-    return spark.read.format("s3commit").options(**lake.options, **options).load(lake.uri)
+IGNORES_LOGS = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
+IGNORES_MISSING = "spark.sql.files.ignoreMissingFiles"
 
 
-@pytest.mark.spark
-@pytest.mark.seaweedfs
-@pytest.mark.xdist_group("spark")
+@pytest.fixture
+def spark(spark_with_s3a: SparkSession) -> Iterator[SparkSession]:
+    """Return the session; what a test sets is unset after it."""
+    yield spark_with_s3a
+    for name in (IGNORES_LOGS, IGNORES_MISSING, "spark.sql.files.maxPartitionBytes"):
+        spark_with_s3a.conf.unset(name)
+
+
+def rows_of(frame: DataFrame) -> list[Any]:
+    """Return the rows in the order of their ids."""
+    return sorted(frame.collect(), key=lambda row: row["id"])
+
+
+def put(lake: Lake, rows: dict[str, Any], **how: Any) -> None:
+    """Commit rows that pyarrow writes."""
+    write_table(pa.table(rows), lake.uri, store=lake.server.config, **how)
+
+
 def test_written_rows_are_read_back(spark: SparkSession, lake: Lake) -> None:
     """Rows and types come back, partition columns typed, and the DataFrame stays with its generation."""
     frame = spark.range(20, numPartitions=2).selectExpr(
@@ -37,140 +53,129 @@ def test_written_rows_are_read_back(spark: SparkSession, lake: Lake) -> None:
     )  # fmt: skip
     fill(frame, lake, partitionBy="dt,kind")
     first = lake.manifest().job_id
-    found = read(spark, lake)
+    found = read_table(spark, lake.uri)
     assert found.schema == frame.schema.toNullable()
-    wanted = sorted(frame.collect(), key=lambda row: row["id"])
-    assert sorted(found.collect(), key=lambda row: row["id"]) == wanted
+    assert rows_of(found) == rows_of(frame)
     assert found.where("dt = date'2013-01-02' and kind is null").count() == 4
 
     days = "date'2020-01-01' as dt", "'new' as kind"
     fill(spark.range(100, 105).selectExpr("id", *days), lake, partitionBy="dt,kind")
+    spark.catalog.refreshByPath(lake.uri.replace("s3:", "s3a:"))
     assert found.count() == 20
     second = lake.manifest().job_id
-    assert read(spark, lake).count() == 25
-    for options in ({"job": second}, {"since": "2"}, {"since": "2", "generation": "3"}):
-        assert read(spark, lake, **options).selectExpr("sum(id)").collect() == [(510,)]
-    for options in ({"job": first}, {"generation": "2"}):
-        assert read(spark, lake, **options).count() == 20
-    assert read(spark, lake, since="3").columns == found.columns
-    assert read(spark, lake, since="3").count() == 0
-    few = (
-        spark.read.format("s3commit")
-        .schema("dt string, id int")
-        .option("job", second)
-        .options(**lake.options)
-        .load(lake.uri)
-    )
-    assert sorted(few.collect()) == [("2020-01-01", id_) for id_ in range(100, 105)]
+    assert read_table(spark, lake.uri).count() == 25
+    for new in ({"job_id": second}, {"since": 2}, {"since": 2, "generation": 3}):
+        assert read_table(spark, lake.uri, **new).selectExpr("sum(id)").collect() == [(510,)]
+    for old in ({"job_id": first}, {"generation": 2}):
+        assert read_table(spark, lake.uri, **old).count() == 20
+    none = read_table(spark, lake.uri, since=3)
+    assert (none.schema, none.count()) == (found.schema, 0)
+    few = read_table(spark, lake.uri, job_id=second, schema="id bigint, dt string").select("id", "dt")
+    assert rows_of(few) == [(id_, "2020-01-01") for id_ in range(100, 105)]
     with pytest.raises(Exception, match="has no generation 7"):
-        read(spark, lake, generation="7")
+        read_table(spark, lake.uri, generation=7)
 
 
-@pytest.mark.spark
-@pytest.mark.seaweedfs
-@pytest.mark.xdist_group("spark")
-def test_a_partition_column_has_the_given_type(spark: SparkSession, lake: Lake) -> None:
-    """A text of digits stays text if the schema says so."""
+def test_a_partition_column_has_the_recorded_or_the_given_type(spark: SparkSession, lake: Lake) -> None:
+    """A text of digits stays text if the commits or the caller say so; else types are inferred."""
     fill(spark.sql("select 1 as id, '007' as zip"), lake, partitionBy="zip")
-    zipped = spark.read.format("s3commit").schema("id int, zip string").options(**lake.options)
-    assert zipped.load(lake.uri).collect() == [(1, "007")]
+    assert read_table(spark, lake.uri).collect() == [(1, "007")]
+    assert read_table(spark, lake.uri, schema="id int, zip int").collect() == [(1, 7)]
+    other = Lake(lake.store, lake.server, f"{lake.uri}other/")
+    put(other, {"id": [1], "zip": ["007"]}, partition_by=["zip"], format="csv", options={"header": "true"})
+    assert read_table(spark, other.uri, options={"header": "true"}).collect() == [("1", 7)]
 
 
-@pytest.mark.spark
-@pytest.mark.seaweedfs
-@pytest.mark.xdist_group("spark")
-def test_files_that_the_filters_exclude_are_not_read(spark: SparkSession, lake: Lake) -> None:
-    """By partition and by bounds, a query that needs few files succeeds even if all others are gone."""
-    fill(spark.range(0, 10).selectExpr("id", "'early' as kind", "id % 2 as half"), lake, partitionBy="half")
-    fill(spark.range(10, 20).selectExpr("id", "'late' as kind", "id % 2 as half"), lake, partitionBy="half")
+@pytest.mark.parametrize("parent", ["", "year=2013/"])
+def test_rows_are_the_same_by_spark_s_log_and_by_paths(spark: SparkSession, lake: Lake, parent: str) -> None:
+    """A session that ignores such logs, or a table below a directory with ``=``, reads the same rows."""
+    table = Lake(lake.store, lake.server, f"{lake.uri}{parent}")
+    odd = ["a b/c%", "{x}*", "[0]?", None, "é", "a=b", "#1"]
+    put(table, {"id": list(range(7)), "p": odd}, partition_by=["p"])
+    assert rows_of(read_table(spark, table.uri)) == list(enumerate(odd))
+    spark.conf.set(IGNORES_LOGS, "true")
+    assert rows_of(read_table(spark, table.uri)) == list(enumerate(odd))
+    flat = Lake(lake.store, lake.server, f"{lake.uri}{parent}flat/")
+    put(flat, {"id": [1, 2]})
+    assert rows_of(read_table(spark, flat.uri)) == [(1,), (2,)]
+    spark.conf.unset(IGNORES_LOGS)
+    assert rows_of(read_table(spark, flat.uri)) == [(1,), (2,)]
 
-    def rows(where: str, **options: str) -> int:
-        # Otherwise Spark reads the columns from the first file.
-        reader = spark.read.format("s3commit").schema("id bigint, kind string, half int")
-        return reader.options(**lake.options, **options).load(lake.uri).where(where).count()
 
-    assert rows("half = 1 and id >= 12") == 4
-    with pytest.raises(Exception, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
-        rows("half = 1", pruneFiles="true")
-    first = next(entry.job_id for entry in history(lake.store, lake.uri) if entry.generation == 2)
+@pytest.mark.parametrize(
+    ("format_", "options"),
+    [("orc", {}), ("csv", {"header": "true", "sep": ";"}), ("json", {})],
+)
+def test_other_formats_are_read(
+    spark: SparkSession, lake: Lake, format_: str, options: dict[str, str]
+) -> None:
+    """ORC has its types in the log; text gets a schema, or Spark's reader infers one from the files."""
+    how = {name: value for name, value in options.items() if name != "sep"}
+    put(lake, {"id": [1, 2], "s": ["x", None], "p": [7, 8]}, partition_by=["p"], format=format_, options=how)
+    if format_ == "csv":
+        options = how
+    found = read_table(spark, lake.uri, options=options)
+    assert dict(found.dtypes) == {"id": "string" if format_ == "csv" else "bigint", "s": "string", "p": "int"}
+    typed = read_table(spark, lake.uri, options=options, schema="id bigint, s string")
+    assert typed.columns == ["id", "s", "p"]
+    assert rows_of(typed) == [(1, "x", 7), (2, None, 8)]
+
+
+def test_a_plan_opens_no_file_and_a_missing_file_is_an_error(spark: SparkSession, lake: Lake) -> None:
+    """Filters prune partitions whose files are gone; a file that is needed is missed in any session."""
+    rows = spark.range(0, 10).selectExpr("id", "id % 2 as half")
+    fill(rows, lake, partitionBy="half")
     for path in lake.visible():
-        if "half=0" in path or first in path:
+        if "half=0" in path:
             lake.store.delete(lake.destination.bucket, lake.destination.key(path))
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        assert rows("half = 1 and id >= 12", pruneFiles="true") == 4
-        assert rows("half = 1 and kind = 'late'", pruneFiles="true") == 5
-        assert rows("half = 1 and id in (13, 15)", pruneFiles="true") == 2
-        assert rows("half is null", pruneFiles="true") == 0
-        with pytest.raises(Exception, match="is gone"):
-            rows("half = 1 and id >= 9", pruneFiles="true")
-        with pytest.raises(Exception, match="is gone"):
-            rows("half = 1 and id >= 12")
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    spark.conf.set(IGNORES_MISSING, "true")
+    found = read_table(spark, lake.uri)
+    assert found.rdd.getNumPartitions() > 0
+    assert found.where("half = 1 and id >= 4").count() == 3
+    with pytest.raises(Exception, match=r"FILE_NOT_EXIST|does not exist"):
+        found.collect()
+    assert read_table(spark, lake.uri, options={"ignoreMissingFiles": "true"}).count() == 5
 
 
-@pytest.mark.spark
-@pytest.mark.seaweedfs
-@pytest.mark.xdist_group("spark")
-def test_a_large_file_is_read_by_several_tasks(spark: SparkSession, lake: Lake) -> None:
-    """The session's sizes apply, and each row is read once, with its partition."""
-    rows = spark.range(200_000, numPartitions=1).selectExpr("id", "md5(cast(id as string)) as s", "7 as p")
-    write(rows, lake, partitionBy="p", **{"parquet.block.size": "1m"})
-    assert len(lake.visible()) == 1
-    spark.conf.set("spark.sql.files.maxPartitionBytes", "1m")
-    try:
-        register(spark)
-    finally:
-        spark.conf.unset("spark.sql.files.maxPartitionBytes")
-    found = read(spark, lake)
+def test_the_session_s_sizes_apply(spark: SparkSession, lake: Lake) -> None:
+    """A large file is read by several tasks, and each row once."""
+    put(lake, {"id": list(range(300_000)), "s": [f"{id_ * 7919 % 300_007}" for id_ in range(300_000)]})
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "256k")
+    found = read_table(spark, lake.uri)
     assert found.rdd.getNumPartitions() > 3
-    assert found.selectExpr("count(*)", "sum(id)", "count(distinct s)", "min(p)").collect() == [
-        (200_000, 19_999_900_000, 200_000, 7)
-    ]
-    assert found.select("s", "id").where("id = 5").collect() == [("e4da3b7fbbce2345d7772b0674a318d5", 5)]
+    assert found.selectExpr("count(*)", "sum(id)").collect() == [(300_000, 44_999_850_000)]
 
 
-@pytest.mark.spark
-@pytest.mark.seaweedfs
-@pytest.mark.xdist_group("spark")
 def test_the_columns_are_those_of_all_commits(spark: SparkSession, lake: Lake) -> None:
     """An empty table has its columns; ones that later commits add or widen are read from all files."""
-    first = spark.range(0).selectExpr("cast(id as int) as n", "cast(id as varchar(3)) as v", "1 as p")
-    by_pending = Lake(lake.store, lake.server, f"{lake.uri.rstrip('/')}-pending/")
-    for put, table in ((write, lake), (fill, by_pending)):
-        put(first, table, partitionBy="p")
-        assert table.visible() == []
-        assert read(spark, table).schema == first.schema.toNullable()
-    write(spark.sql("select 1 as n, 'x' as v, 1 as p"), lake, partitionBy="p")
-    write(spark.sql("select 5000000000 as n, 'y' as v, 2.50 as added, 2 as p"), lake, partitionBy="p")
-    found = read(spark, lake)
-    assert found.dtypes == [("n", "bigint"), ("v", "string"), ("added", "decimal(3,2)"), ("p", "int")]
-    assert sorted(found.collect()) == [(1, "x", None, 1), (5_000_000_000, "y", Decimal("2.50"), 2)]
-    write(spark.sql("select 'text' as n, 3 as p"), lake, partitionBy="p")
-    with pytest.raises(Exception, match=r"column 'n' of .* is int64 in files of .* and string in files of"):
-        read(spark, lake)
+    first = spark.range(0).selectExpr("cast(id as int) as id", "cast(id as varchar(3)) as v", "1 as p")
+    fill(first, lake, partitionBy="p")
+    assert read_table(spark, lake.uri).schema == first.schema.toNullable()
+    fill(spark.sql("select 1 as id, 'x' as v, 1 as p"), lake, partitionBy="p")
+    fill(spark.sql("select 5000000000 as id, 'y' as v, 2.50 as added, 2 as p"), lake, partitionBy="p")
+    found = read_table(spark, lake.uri)
+    assert found.dtypes == [("id", "bigint"), ("v", "string"), ("added", "decimal(3,2)"), ("p", "int")]
+    assert rows_of(found) == [(1, "x", None, 1), (5_000_000_000, "y", Decimal("2.50"), 2)]
+    fill(spark.sql("select 'text' as id, 3 as p"), lake, partitionBy="p")
+    with pytest.raises(UnreadableFiles, match=r"'id' of .* is int64 in files of .* and string in files of"):
+        read_table(spark, lake.uri)
 
 
-def test_options_of_a_read_are_checked() -> None:
-    """Unknown, malformed and missing options are named; omitted ones come from the session."""
-    defaults = StoreAddress(region="eu-central-1")
-    given = {"PATH": "s3a://lake/flights", "Job": "j1", "pathStyle": "true", "Header": "true"}
-    store = StoreAddress(region="eu-central-1", path_style=True)
-    files = FileOptions(header=True, given=("header",))
-    assert parse_read_options(given, defaults) == ReadOptions(
-        "s3://lake/flights/", job_id="j1", store=store, files=files
-    )
-    for options, complaint in (
-        ({"path": "s3://lake/x", "partitionBy": "dt"}, "no option partitionBy for reading"),
-        ({"job": "j1"}, "nothing to read"),
-        ({"path": "file:///x"}, "not an S3 URI"),
-        ({"path": "s3://lake/x", "job": "../x"}, "job id"),
-        ({"path": "s3://lake/x", "generation": "0"}, "option generation='0' of s3commit: less than 1"),
-        ({"path": "s3://lake/x", "since": "new"}, "option since='new' of s3commit"),
-        ({"path": "s3://lake/x", "since": "3", "job": "j1"}, "without generation and since"),
-        ({"path": "s3://lake/x", "since": "3", "generation": "2"}, "since=3 is not a generation before"),
-        ({"path": "s3://lake/x", "sep": "ab"}, "option sep='ab' of s3commit: not one ASCII character"),
-    ):
-        with pytest.raises(InvalidOption, match=complaint):
-            parse_read_options(options, defaults)
+def test_what_spark_would_read_otherwise_is_refused(spark: SparkSession, lake: Lake) -> None:
+    """Options that choose files, several formats, and directories that Spark takes for no partitions."""
+    put(lake, {"id": [1], "p": [1]}, partition_by=["p"])
+    for name in ("basePath", "pathGlobFilter", "RECURSIVEFILELOOKUP"):
+        with pytest.raises(InvalidOption, match=f"{name} chooses files"):
+            read_table(spark, lake.uri, options={name: "x"})
+    with pytest.raises(ValueError, match="without generation and since"):
+        read_table(spark, lake.uri, since=1, job_id=lake.manifest().job_id)
+    put(lake, {"id": [1], "p": [2]}, partition_by=["p"], format="json")
+    with pytest.raises(UnreadableFiles, match="one dataset has files of one format"):
+        read_table(spark, lake.uri)
+    other = Lake(lake.store, lake.server, f"{lake.uri.rstrip('/')}-other/")
+    home = other.destination
+    body = lake.store.get(lake.destination.bucket, lake.destination.key(lake.visible()[0])).body
+    lake.store.put(home.bucket, home.key("a=1/x/b=2/old.parquet"), body)
+    put(other, {"id": [1], "a": [1], "b": [1]}, partition_by=["a", "b"])
+    with pytest.raises(UnreadablePartitions, match="a=1/x/b=2 has a directory without '=' between"):
+        read_table(spark, other.uri)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +12,7 @@ import pytest
 
 from tests.conftest import BUCKET
 from tests.spark.conftest import Lake
-from tests.spark.engines import RELEASES, python_with_pyspark
+from tests.spark.engines import RELEASES, of_release
 
 if TYPE_CHECKING:
     from airflow_s3commit import S3Store
@@ -28,28 +26,26 @@ def test_a_release_of_pyspark_writes_and_reads(
     release: str, request: pytest.FixtureRequest, seaweed: S3Server, seaweed_store: S3Store, prefix: str
 ) -> None:
     """Rows of all kinds come back as Spark has them, whether or not Spark finds the data source by itself."""
-    is_installed = release == pyspark.__version__
-    python = Path(sys.executable) if is_installed else python_with_pyspark(request.config.cache, release)
-    home = next(python.parents[1].glob("lib/python*/site-packages/pyspark"))
+    engine = of_release(request.config.cache, release)
     conf = {
         "spark.s3commit.endpoint.url": seaweed.endpoint_url,
         "spark.s3commit.endpoint.region": "us-east-1",
         "spark.s3commit.path.style": "true",
+        "spark.hadoop.fs.s3a.endpoint": seaweed.endpoint_url,
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
     }
-    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    environment |= {**seaweed.environment, "SPARK_HOME": str(home)}
-    environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    environment = {**engine.environment, **seaweed.environment}
     # Spark looks for data sources in the directories of this path.
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     environment.pop("AWS_ENDPOINT_URL_S3", None)
     place = f"s3://{BUCKET}/{prefix}"
     application = str(Path(__file__).with_name("releases.py"))
     done = subprocess.run(
-        [str(home / "bin" / "spark-submit"), "--master", "local[2]", *settings, application, place],
+        engine.command(conf, application, place),
         env=environment,
         capture_output=True,
         text=True,

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from airflow_s3commit.reader import dataset
-from airflow_s3commit.spark import write_pending
+from airflow_s3commit.spark import read_table, write_pending
 from tests.spark.conftest import Lake, write
 
 if TYPE_CHECKING:
@@ -170,9 +170,9 @@ def expected(table: pa.Table, partitions: list[str]) -> pa.Table:
     return table
 
 
-def by_ours(spark: SparkSession, lake: Lake, schema: StructType, **options: str) -> DataFrame:
-    """Read a table by its manifest, in Spark."""
-    return spark.read.format("s3commit").schema(schema).options(**lake.options, **options).load(lake.uri)
+def by_ours(spark: SparkSession, lake: Lake, schema: StructType) -> DataFrame:
+    """Read a table by the log, in Spark."""
+    return read_table(spark, lake.uri, schema=schema)
 
 
 @pytest.fixture
@@ -183,9 +183,13 @@ def fresh(lake: Lake) -> Callable[[], Lake]:
 
 @pytest.mark.parametrize("door", ["format", "write_pending"])
 def test_parquet_of_any_rows_is_read_back(
-    spark: SparkSession, fresh: Callable[[], Lake], tmp_path_factory: pytest.TempPathFactory, door: str
+    spark_with_s3a: SparkSession,
+    fresh: Callable[[], Lake],
+    tmp_path_factory: pytest.TempPathFactory,
+    door: str,
 ) -> None:
     """Spark's own reader, ours and pyarrow find the written rows, whichever way they were written."""
+    spark = spark_with_s3a
 
     @FEW
     @given(tables())

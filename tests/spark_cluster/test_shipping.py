@@ -89,7 +89,7 @@ def test_spark_submit_sends_the_package(driver: Driver, table: Table, tmp_path: 
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("told: "))
     told = json.loads(line.removeprefix("told: "))
     assert Path(shipped).name in told["package"]
-    assert (told["rows"], told["sum"]) == (100, sum(range(100)))
+    assert told["rows"] == 100
     for door in ("pending/", "format/"):
         assert table.below(door).rows() == list(range(100))
         assert table.below(door).pending() == []

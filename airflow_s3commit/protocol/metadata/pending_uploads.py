@@ -62,10 +62,16 @@ class Tracker:
     def track(self, number: int, pending: PendingUpload) -> None:
         """Write the record of an upload that has started, or is whole."""
         if self._tracks:
-            context, extra = self._context, self._extra
-            key = context.layout.pending(extra.stage, extra.stage_attempt, extra.task, extra.attempt, number)
+            key = self._key(number)
             self.written.add(key)
-            context.store.put(context.staging_bucket, key, encode(pending.in_format(self._format)))
+            record = encode(pending.in_format(self._format))
+            self._context.store.put(self._context.staging_bucket, key, record)
+
+    def _key(self, number: int) -> str:
+        extra = self._extra
+        return self._context.layout.pending(
+            extra.stage, extra.stage_attempt, extra.task, extra.attempt, number
+        )
 
 
 def tracked_uploads(

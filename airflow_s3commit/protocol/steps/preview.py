@@ -53,7 +53,11 @@ class Preview(Plain, Struct, frozen=True, kw_only=True):
 def preview(context: JobContext) -> Preview:
     """Return what the commit of a sealed job would take now. Changes nothing.
 
-    For the errors see `Job.preview`.
+    Raises:
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data.
+        AlreadyCommitted: The job is committed.
+        JobClosed: The job is not sealed, or is aborted.
+        NoSuchJob: The job was never set up.
 
     """
     with naming(context, "preview of the commit"):

@@ -63,7 +63,8 @@ def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
 
     Repeatable by any process.
 
-    For the errors see `Job.abort_stage`.
+    Raises:
+        JobClosed: The stage attempt is sealed.
 
     """
     _refuse_if_sealed(context, stage, stage_attempt)
@@ -78,7 +79,10 @@ def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str
     cannot be sealed. Repeatable by any process. With ``track_pending="task"`` an attempt records nothing
     before it commits: the job's commit or abort, or a sweep, finds its uploads.
 
-    For the errors see `Job.abort_attempt`.
+    Raises:
+        JobClosed: The stage attempt is sealed: its uploads may be committed.
+        InvalidRecord: An id cannot be part of a key, or a record of the attempt is damaged.
+        S3CommitError: An upload could not be aborted; its records are kept, so call it again.
 
     """
     pendingset = context.layout.pendingset(stage, stage_attempt, task, attempt)

@@ -1,0 +1,165 @@
+"""What it costs to read a table in Spark by its log: `read_table` beside Spark's own listing.
+
+    python benchmarks/read.py [--quick] [--json] [--jars DIRECTORY] [--rows N] [--small N] [--rounds N]
+
+One Spark session on two cores reads the same tables in turn, round after round, from one SeaweedFS:
+
+- listing: `spark.read.parquet("s3a://…")`;
+- read_table: the same files by the log.
+
+A table of 40 partitions is read by four queries; a table of many small files is planned, which ends when
+Spark knows the tasks. Reported are medians of wall time, and the ratio to the listing in each round, its
+median and from where to where, of wall time and of the processor time of driver and JVM without the store's.
+Requests are those of one more round, through a door that costs time: its other figures are dropped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from meter import Meter
+from report import as_markdown, machine, show, write_section
+from request_counter import RequestCounter
+from spark_with_s3a import start_session
+
+from airflow_s3commit import Job, S3Store
+from airflow_s3commit.spark import read_table, write_pending
+from airflow_s3commit.testing.s3_server import S3Server
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+BUCKET = "lake"
+LARGE, SMALL = f"s3://{BUCKET}/large/", f"s3://{BUCKET}/small/"
+ENDPOINTS = ("fs.s3a.endpoint", "spark.s3commit.endpoint.url")
+COLUMNS = (
+    "query",
+    "listing s",
+    "read_table s",
+    "to listing",
+    "CPU to listing",
+    "listing asks",
+    "read_table asks",
+)
+
+QUERIES: dict[str, tuple[str, Callable[[DataFrame], object]]] = {
+    "count": (LARGE, lambda rows: rows.count()),
+    "sum of one column": (LARGE, lambda rows: rows.selectExpr("sum(id)").collect()),
+    "every column": (LARGE, lambda rows: rows.write.format("noop").mode("overwrite").save()),
+    "one day": (LARGE, lambda rows: rows.where("dt = 'd7'").write.format("noop").mode("overwrite").save()),
+    "plan of small files": (SMALL, lambda rows: rows.rdd.getNumPartitions()),
+}
+READERS: dict[str, Callable[[SparkSession, str], DataFrame]] = {
+    "listing": lambda spark, uri: spark.read.parquet(uri.replace("s3:", "s3a:")),
+    "read_table": read_table,
+}
+
+
+@dataclass(slots=True)
+class Cost:
+    """What one reader spent on one query, by round."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+def fill(spark: SparkSession, store: S3Store, rows: int, small: int) -> None:
+    """Write both tables."""
+    frame = spark.range(rows, numPartitions=4).selectExpr(
+        "id", "concat('d', id % 40) AS dt", "id * 1.5 AS delay", "md5(cast(id AS string)) AS name"
+    )
+    write_pending(frame, destination=LARGE, partition_by=["dt"], cluster=False)
+    one = next(info.key for info in store.list_objects(BUCKET, "large/dt=") if info.size)
+    body = store.get(BUCKET, one).body
+    with ThreadPoolExecutor(16) as pool:
+        keys = [f"small/dt=d{number % 40}/{number}.parquet" for number in range(small)]
+        list(pool.map(lambda key: store.put(BUCKET, key, body), keys))
+    # The first set-up of a table lists what is there: the first generation.
+    Job.setup(store, SMALL)
+
+
+def run(options: argparse.Namespace) -> tuple[dict[str, float], list[tuple[str, ...]]]:
+    """Measure every query with both readers; return the figures and the rows of the table."""
+    figures: dict[str, float] = {}
+    rows: list[tuple[str, ...]] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        S3Server(Path(folder), (BUCKET,)) as server,
+        RequestCounter(server.endpoint_url) as counter,
+    ):
+        uncached = {"spark.hadoop.fs.s3a.impl.disable.cache": "true", ENDPOINTS[1]: server.endpoint_url}
+        spark, with_s3a = start_session(server, options.jars, conf=uncached)
+        if not with_s3a:
+            sys.exit("nothing can be read without the jars of S3A")
+        fill(spark, S3Store.connect(server.config), options.rows, options.small)
+        meter = Meter(spark)
+        for name, (uri, query) in QUERIES.items():
+            asked: dict[str, Counter[str]] = {}
+            for key in ENDPOINTS:
+                spark.conf.set(key, counter.endpoint_url)
+            for reader, read in READERS.items():
+                counter.take()
+                query(read(spark, uri))
+                asked[reader] = counter.take()
+            for key in ENDPOINTS:
+                spark.conf.set(key, server.endpoint_url)
+            costs = {reader: Cost() for reader in READERS}
+            for number in range(options.rounds):
+                turn = list(READERS.items())
+                for reader, read in turn[:: -1 if number % 2 else 1]:
+                    cpu, began = meter.cpu(), perf_counter()
+                    query(read(spark, uri))
+                    costs[reader].wall.append(perf_counter() - began)
+                    costs[reader].cpu.append(meter.cpu() - cpu)
+            base, ours = costs["listing"], costs["read_table"]
+            cells = [f"{statistics.median(one.wall):.2f}" for one in (base, ours)]
+            for mine, its in ((ours.wall, base.wall), (ours.cpu, base.cpu)):
+                ratios = [a / max(b, 0.01) for a, b in zip(mine, its, strict=True)]
+                cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+            cells += [
+                ", ".join(f"{count:,} {kind}" for kind, count in one.most_common()) for one in asked.values()
+            ]
+            rows.append((name, *cells))
+            for reader, cost in costs.items():
+                figures[f"wall_seconds {reader}: {name}"] = round(statistics.median(cost.wall), 3)
+                figures[f"cpu_seconds {reader}: {name}"] = round(statistics.median(cost.cpu), 3)
+                figures[f"requests {reader}: {name}"] = asked[reader].total()
+        spark.stop()
+    return figures, rows
+
+
+def main() -> None:
+    """Measure and print; record a run that is not the quick one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="once, with few rows and files")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
+    parser.add_argument("--jars", type=Path, help="a folder with the jars of S3A, in place of Maven's")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the large table (10,000,000)")
+    parser.add_argument("--small", type=int, default=20_000, help="small files (20,000)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (5)")
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.small, options.rounds = min(options.rows, 10_000), 100, 1
+    figures, rows = run(options)
+    title = f"{options.rows:,} rows in 40 partitions, and {options.small:,} small files"
+    show(title, COLUMNS, rows, to_stderr=options.json)
+    if options.json:
+        print(json.dumps({"benchmark": "read", "machine": machine(), **figures}))
+    if not options.quick:
+        write_section("read", f"{machine()} {options.rounds} rounds.\n\n{as_markdown(title, COLUMNS, rows)}")
+
+
+if __name__ == "__main__":
+    main()
