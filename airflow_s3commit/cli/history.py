@@ -31,9 +31,9 @@ from airflow_s3commit.protocol.table_rollback import rollback as roll_back
 def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCode:
     """Return a table to an older generation.
 
-    That is done by a new commit, and copies nothing. Refused if a file of that generation is deleted or
-    released: older generations exist only if jobs retain what they replace (job option retain). The rollback
-    is a new generation, so it can be rolled back too if --retain keeps what leaves the table. Refused if
+    A rollback is a new commit, and copies nothing. Refused if a file of that generation is deleted or
+    released: older generations exist only if jobs retain what they replace (job option retain). As a new
+    generation it can be rolled back too if --retain keeps what leaves the table. Refused if
     another job commits meanwhile.
     """
     store, place, output = session.store, session.destination, session.output

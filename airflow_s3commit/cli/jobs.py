@@ -38,9 +38,9 @@ _SHOWN = 40
 def jobs(session: Session, *, committed: bool) -> ExitCode:
     """List the jobs in progress at a destination.
 
-    That are jobs that have not ended, or have and are not cleaned up. The age is the time since the job
-    entered its state, by the store's clock. Files and size are those in the seal or, before the job is
-    sealed, those of all committed task attempts.
+    These are the jobs that have not ended, and those that have and are not cleaned up. The age is the time
+    since the job entered its state, by the store's clock. Files and size are those in the seal or, before the
+    job is sealed, those of all committed task attempts.
     """
     if session.registry is not None:
         return _jobs_of_registry(session, committed=committed)

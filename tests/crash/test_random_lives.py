@@ -131,7 +131,7 @@ class Lives(RuleBasedStateMachine):
     def sweep(self, stop: int, fault: Any) -> None:
         """Sweep with patience, perhaps through a fault, and then again."""
         with suppress(Crash, S3CommitError):
-            self.world.sweep(self._faulty(fault, stop), 1e9)
+            self.world.sweep(self._faulty(fault, stop), 1e9, may_fail=True)
         self.world.sweep(self.world.observed, 1e9)
         now = self.world.clock.time()
         self.kept = {generation: one for generation, one in self.kept.items() if now <= one[0]}

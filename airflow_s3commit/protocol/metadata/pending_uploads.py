@@ -62,16 +62,10 @@ class Tracker:
     def track(self, number: int, pending: PendingUpload) -> None:
         """Write the record of an upload that has started, or is whole."""
         if self._tracks:
-            key = self._key(number)
+            context, extra = self._context, self._extra
+            key = context.layout.pending(extra.stage, extra.stage_attempt, extra.task, extra.attempt, number)
             self.written.add(key)
-            record = encode(pending.in_format(self._format))
-            self._context.store.put(self._context.staging_bucket, key, record)
-
-    def _key(self, number: int) -> str:
-        extra = self._extra
-        return self._context.layout.pending(
-            extra.stage, extra.stage_attempt, extra.task, extra.attempt, number
-        )
+            context.store.put(context.staging_bucket, key, encode(pending.in_format(self._format)))
 
 
 def tracked_uploads(

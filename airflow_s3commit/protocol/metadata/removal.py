@@ -274,18 +274,14 @@ def _own(context: JobContext, uploads: Iterable[PendingId]) -> Iterator[PendingI
             yield upload
 
 
-def _why_not(context: JobContext, thing: Thing) -> str | None:
-    return why_not(context.layout, context.record, thing)
-
-
 def _may_destroy(context: JobContext, thing: Thing) -> bool:
-    reason = _why_not(context, thing)
+    reason = why_not(context.layout, context.record, thing)
     if reason is not None:
         logger.warning("%s: left alone: %s", context.name, reason)
     return reason is None
 
 
 def _require(context: JobContext, thing: Thing) -> None:
-    reason = _why_not(context, thing)
+    reason = why_not(context.layout, context.record, thing)
     if reason is not None:
         raise InvalidRecord(f"{context.name}: refuses to destroy what is not its own: {reason}")

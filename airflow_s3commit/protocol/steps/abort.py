@@ -18,7 +18,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.pending_uploads import untracked_uploads
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.removal import (
     abort_uploads,
     delete_objects,
@@ -32,7 +32,7 @@ from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Source
 from airflow_s3commit.protocol.steps.files import OlderFiles, files_of, written_here
-from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging, recorded_uploads
+from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, ending, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.setup import begin_log, find_end, recorded
@@ -146,8 +146,10 @@ def _undo_adopted(context: JobContext, staged: list[str] | None) -> tuple[int, i
     kept = OlderFiles(context.store, context.layout.destination, table, pieces)
     listed = {(one.key, one.upload_id): one for one in untracked_uploads(context)}
 
+    tracked = tracked_uploads(context, context.layout.staging.prefix, listed=staged)
+
     def recorded() -> Iterator[PendingUpload]:
-        for upload in _distinct(recorded_uploads(context, staged)):
+        for upload in _distinct(tracked):
             listed.pop((upload.destinationKey, upload.uploadId), None)
             yield upload
 

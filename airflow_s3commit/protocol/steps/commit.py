@@ -77,25 +77,7 @@ def commit(
     Before: the job is sealed. After: its entry is in the log, what it replaces is deleted, ``_SUCCESS`` is of
     this commit or a later one, and nothing of the job is pending or staged.
 
-    Args:
-        context: The job.
-        seen: The entry that a preview was made at; the commit is refused if a later one touched the same
-            partitions.
-        seal_sha256: The expected SHA-256 of the job's seal.
-        progress: Called after each completed upload.
-
-    Raises:
-        DestinationChanged: A later commit than ``seen`` touched the partitions. Preview it again.
-        DestinationNotEmpty: Conflict mode ``fail``, and there is data. The job is aborted if it had begun
-            to publish, and unchanged otherwise.
-        JobFailed: An upload is gone. The job is aborted.
-        InvalidOption: The table has what the job's options exclude. The job is aborted.
-        InvalidRecord: A sealed record was changed: the job is aborted if it had begun to publish. Or a record
-            of the table is damaged: the job stays as it is.
-        JobClosed: The job is not sealed, or is aborted.
-        NoSuchJob: The job was never set up.
-        OutcomeUnknown: A response was lost, or a request failed after the entry: commit again.
-        Unavailable: Other jobs' entries came first a hundred times: commit again.
+    ``seen`` is the entry that a preview was made at. For the other arguments and the errors see `Job.commit`.
 
     """
     counting = CountingStore(context.store)
@@ -367,19 +349,7 @@ def complete_part(
     Before: the job is sealed. It goes by the seal: an upload of an attempt that does not count would become a
     visible file that no entry names. Repeatable by any process, beside a commit or an abort.
 
-    Args:
-        context: The job.
-        part: Number of the part, from 0.
-        parts: How many there are.
-        seal_sha256: The expected SHA-256 of the job's seal.
-        progress: Called after each completed upload; the total is that of all parts.
-
-    Raises:
-        InvalidOption: There is no such part.
-        AlreadyCommitted: The job is committed.
-        JobClosed: The job is not sealed, or is aborted.
-        JobFailed: An upload is gone. The commit will abort the job.
-        InvalidRecord: A sealed record was changed.
+    For the arguments and errors see `Job.complete_part`.
 
     """
     if not 0 <= part < parts:

@@ -27,7 +27,6 @@ from airflow_s3commit.protocol.model.codec import decode_lines
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.layout import job_key, owner_of, seal_key
 from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, FileEntry
-from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Left, Source
 from airflow_s3commit.protocol.steps.files import files_in, files_of
 from airflow_s3commit.protocol.steps.fold import what_left, write_checkpoint
@@ -164,29 +163,15 @@ def abort_pending(context: JobContext, staged: list[str] | None, counted: Contai
         S3CommitError: An upload could not be aborted.
 
     """
-    recorded = (PendingId.of(one) for one in recorded_uploads(context, staged, counted) if one is not None)
+    # Hadoop's own pendingsets are beside those of a job that was adopted.
+    tracked = tracked_uploads(context, context.layout.staging.prefix, skip=counted, listed=staged)
+    recorded = (PendingId.of(one) for one in tracked if one is not None)
     return abort_uploads(context, recorded) + abort_uploads(context, untracked_uploads(context))
 
 
 def has_leftovers(context: JobContext) -> bool:
     """Return whether tasks that outlived their finished job have left staging or uploads. Reads only."""
     return list_staging(context) != [] or any(True for _ in untracked_uploads(context))
-
-
-def recorded_uploads(
-    context: JobContext, staged: list[str] | None, counted: Container[str] = ()
-) -> Iterator[PendingUpload | None]:
-    """Yield every upload that a record in the job's staging names; None for a record that cannot be read.
-
-    Hadoop's own pendingsets are beside those of a job that was adopted.
-
-    Args:
-        context: The job.
-        staged: What `list_staging` returned.
-        counted: Keys of the pendingsets to leave out.
-
-    """
-    return tracked_uploads(context, context.layout.staging.prefix, skip=counted, listed=staged)
 
 
 def clean(context: JobContext, entry: Entry, staged: list[str] | None) -> None:

@@ -53,11 +53,7 @@ class Preview(Plain, Struct, frozen=True, kw_only=True):
 def preview(context: JobContext) -> Preview:
     """Return what the commit of a sealed job would take now. Changes nothing.
 
-    Raises:
-        DestinationNotEmpty: Conflict mode ``fail``, and there is data.
-        AlreadyCommitted: The job is committed.
-        JobClosed: The job is not sealed, or is aborted.
-        NoSuchJob: The job was never set up.
+    For the errors see `Job.preview`.
 
     """
     with naming(context, "preview of the commit"):

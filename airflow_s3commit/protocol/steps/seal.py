@@ -43,19 +43,7 @@ def seal(
 
     Before: each stage attempt is sealed. After: the job's seal names them by their digests.
 
-    Args:
-        context: The job.
-        stages: Pairs of stage and stage attempt; an empty list commits no files. None takes every sealed
-            stage attempt, and requires one.
-        digests: Expected SHA-256 of the stages' seals; any other seal is refused.
-
-    Raises:
-        DuplicateOutput: Two attempts of one stage, or two stages that write one key.
-        InvalidRecord: A stage's seal is missing, damaged, or another job's.
-        AlreadyCommitted: The job is committed.
-        JobClosed: The job is aborted, has no sealed stage, or was sealed with other stages.
-        NoSuchJob: The job was never set up.
-        OutcomeUnknown: A response was lost, or a request failed after the write: seal it again.
+    For the arguments and errors see `Job.seal`.
 
     """
     with naming(context, "seal"), refusing_ended(context):

@@ -60,12 +60,7 @@ def open_job(
 
     Each process looks at a bucket once. Repeatable by any process.
 
-    Args:
-        context: The job.
-        options: How it commits.
-        facts: Facts of the orchestrator to keep with it.
-        adopting: The job is Hadoop's, and keeps its id, which need not be a UUID. The keys of the objects
-            that Hadoop has made of its uploads: the first entry of the log leaves them to its commit.
+    For the arguments see `set_up`.
 
     Raises:
         AccessDenied: The credentials may not do what a job needs.

@@ -58,14 +58,7 @@ def seal_stage(
         removes: What the writer asked to remove, for conflict mode ``as-written``.
         emptied: Partitions among those that get no files.
 
-    Raises:
-        DuplicateOutput: A task occurs twice, or a key is written twice.
-        InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed; or a file
-            does not have the job's id in its name.
-        AlreadyCommitted: The job is committed.
-        JobClosed: The job is aborted, or the stage attempt was sealed with other tasks.
-        NoSuchJob: The job was never set up.
-        OutcomeUnknown: A response was lost, or a request failed after the write: seal the stage again.
+    For the errors see `Job.seal_stage`.
 
     """
     with naming(context, f"seal of stage {stage}-{stage_attempt}"), refusing_ended(context):

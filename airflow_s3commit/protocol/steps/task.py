@@ -63,8 +63,7 @@ def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
 
     Repeatable by any process.
 
-    Raises:
-        JobClosed: The stage attempt is sealed.
+    For the errors see `Job.abort_stage`.
 
     """
     _refuse_if_sealed(context, stage, stage_attempt)
@@ -79,10 +78,7 @@ def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str
     cannot be sealed. Repeatable by any process. With ``track_pending="task"`` an attempt records nothing
     before it commits: the job's commit or abort, or a sweep, finds its uploads.
 
-    Raises:
-        JobClosed: The stage attempt is sealed: its uploads may be committed.
-        InvalidRecord: An id cannot be part of a key, or a record of the attempt is damaged.
-        S3CommitError: An upload could not be aborted; its records are kept, so call it again.
+    For the errors see `Job.abort_attempt`.
 
     """
     pendingset = context.layout.pendingset(stage, stage_attempt, task, attempt)
