@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         AirflowSensorTimeout,
         AirflowSkipException,
     )
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]
     from airflow.sdk.plugins_manager import AirflowPlugin
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "has_partition_events",
     "lacks",
     "partition_key_of",
+    "redact",
     "stats",
     "wait_for_answer",
 ]
@@ -56,6 +58,7 @@ _HOMES: Final = {
     "CronPartitionTimetable": ("airflow.sdk",),
     "PartitionMapper": ("airflow.partition_mappers.base",),
     "conf": ("airflow.sdk", "airflow.configuration"),
+    "redact": ("airflow.sdk.log",),
 }
 
 

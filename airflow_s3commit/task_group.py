@@ -220,7 +220,11 @@ class S3CommitGroup:
         }
         resolved = S3CommitResolveConflictsOperator(task_id="resolve_conflicts", **sealing, **resolve)
         self.commit = self._commit(resolved, {**step, **commit}, parts)
-        aborted = S3CommitAbortOperator(task_id="abort", job=self.job, **self.connection, **step, **abort)
+        # A failed run's teardown has failed, and the clean-up after the next one must not wait for it.
+        alone = {"depends_on_past": False, "wait_for_downstream": False}
+        aborted = S3CommitAbortOperator(
+            task_id="abort", job=self.job, **self.connection, **step, **alone, **abort
+        )
         first: S3CommitAuditOperator | S3CommitResolveConflictsOperator = resolved
         if audit is not None:
             first = S3CommitAuditOperator(task_id="audit", **sealing, **audit)

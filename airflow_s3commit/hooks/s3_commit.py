@@ -6,8 +6,8 @@ import logging
 import os
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow.sdk import BaseHook
 
@@ -32,6 +32,31 @@ logger = logging.getLogger(__name__)
 #: The connection that Airflow's operators name without being told to: where it does not exist, boto3's
 #: default chain is meant.
 AIRFLOWS_DEFAULT = "aws_default"
+
+
+T = TypeVar("T")
+
+
+class _Once(Generic[T]):
+    """A property that a hook makes on first use, and keeps.
+
+    A `functools.cached_property` of Python 3.11 has one lock for all hooks of the process: a connection that
+    hangs would hold up the page and the triggerer for all others.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __get__(self, hook: Any, _: type) -> T:
+        if hook is None:
+            return self  # type: ignore[return-value]
+        kept, name = vars(hook), self._make.__name__
+        with hook.lock:
+            if name not in kept:
+                kept[name] = self._make(hook)
+            value: T = kept[name]
+        return value
 
 
 class S3CommitHook(BaseHook):
@@ -73,8 +98,9 @@ class S3CommitHook(BaseHook):
         self.timeout = timeout
         self.on_retry = on_retry
         self._was_noticed = False
+        self.lock = RLock()
 
-    @cached_property
+    @_Once
     def aws(self) -> S3Hook:
         """The Amazon provider's hook, with a client without retries of its own; the store retries.
 
@@ -94,7 +120,7 @@ class S3CommitHook(BaseHook):
             made_by_boto3(lambda: hook.conn, source)
         return hook
 
-    @cached_property
+    @_Once
     def store(self) -> ObjectStore:
         """The connection's store."""
         from airflow_s3commit.store.execute import RetryPolicy  # noqa: PLC0415
@@ -116,7 +142,7 @@ class S3CommitHook(BaseHook):
         named = reference if isinstance(reference, JobReference) else JobReference.from_dict(reference)
         return Job.at(self.store, named)
 
-    @cached_property
+    @_Once
     def address(self) -> StoreAddress:
         """The store's address for a Spark configuration, without credentials.
 
@@ -152,7 +178,7 @@ class S3CommitHook(BaseHook):
                 else:
                     os.environ[name] = value
 
-    @cached_property
+    @_Once
     def _plain(self) -> S3Hook:
         """The provider's hook for reading the connection; it makes no client."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
@@ -175,7 +201,7 @@ class S3CommitHook(BaseHook):
         missing = not self._plain.conn_config
         return f"the connection {self.aws_conn_id!r}" + (", which does not exist" if missing else "")
 
-    @cached_property
+    @_Once
     def _given_endpoint(self) -> str | None:
         """The connection's endpoint; None if it has none.
 

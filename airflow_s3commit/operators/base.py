@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_s3commit._format import plain
-from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowSkipException
+from airflow_s3commit.airflow_version import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    redact,
+)
 from airflow_s3commit.exceptions import JobFailed, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
@@ -46,7 +51,8 @@ def failures_are_noted(context: Context) -> Iterator[None]:
         raise
     except Exception as error:
         text = str(error) if isinstance(error, AirflowException) else f"{type(error).__name__}: {error}"
-        line = plain(text.strip().partition("\n")[0])
+        # As in the log: the text is repeated in XComs and in the job's end on S3.
+        line = plain(str(redact(text)).strip().partition("\n")[0])
         why = line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
         by_store = isinstance(error, Unavailable | OutcomeUnknown)
         context["ti"].xcom_push(key=FAILURE, value={"why": why, "by_store": by_store})

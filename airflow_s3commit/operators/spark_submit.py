@@ -313,9 +313,11 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
         """Convert arguments and ``conf`` to text: the parent passes them to ``spark-submit`` unchanged."""
         if self.application_args is not None:
             if None in self.application_args:
+                # Not the others: a template may have made one of them of a secret.
                 raise AirflowFailException(
-                    f"Task {self.task_id}: application_args has an argument without a value in this run:"
-                    f" {self.application_args!r}. Leave it out, or give the run what its template names."
+                    f"Task {self.task_id}: argument {self.application_args.index(None)} of application_args,"
+                    " counted from 0, has no value in this run. Leave it out, or give the run what its"
+                    " template names."
                 )
             self.application_args = [_text(value) for value in self.application_args]
         if self.conf is not None:

@@ -259,10 +259,13 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         digest = hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()
         return f"s3commit.last_manifest.{digest[:16]}"
 
+    @property
+    def _state(self) -> Any:
+        """The asset's state store; None before Airflow 3.3, and for a watcher that several assets share."""
+        return getattr(self, "asset_state_store", None)
+
     async def _recall(self) -> Mapping[str, Any] | None:
-        # Before Airflow 3.3 the attribute is missing.
-        state: Any = getattr(self, "asset_state_store", None)
-        if state is None:
+        if (state := self._state) is None:
             self.log.warning(
                 "There is no state store of the asset: commits made while no triggerer runs will be missed"
             )
@@ -270,16 +273,15 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         try:
             known = await state.aget(self._key)
         except ValueError as error:
-            # Several assets share the watcher, which then has no state store.
+            # Several assets share the watcher.
             self.log.warning("Commits made while no triggerer runs will be missed: %s", error)
             self.asset_state_store = None
             return None
         return known if isinstance(known, Mapping) and "sha256" in known else None
 
     async def _remember(self, memory: JsonObject | None) -> None:
-        state: Any = getattr(self, "asset_state_store", None)
-        if state is not None and memory is not None:
-            await state.aset(self._key, memory)
+        if self._state is not None and memory is not None:
+            await self._state.aset(self._key, memory)
 
     def _open(self, memory: Mapping[str, Any] | None) -> ManifestFeed:
         from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed  # noqa: PLC0415

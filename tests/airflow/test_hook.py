@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
@@ -301,3 +303,24 @@ def test_unusable_keys_of_a_connection(connect, monkeypatch, field, shape) -> No
             use()
         assert leaks(shown(caught.value), SHAPES[shape]) == []
     assert MARK not in str(dict(os.environ) | {"AIRFLOW_CONN_LAKE": ""})
+
+
+def test_a_connection_that_hangs_holds_up_no_other(monkeypatch) -> None:
+    """Threads of the page and the triggerer open several connections at once, each in its own time."""
+    begun, release = Event(), Event()
+
+    def checked(hook: S3CommitHook) -> None:
+        if hook.aws_conn_id == "hangs":
+            begun.set()
+            release.wait(60)
+        raise AccessDenied(f"the keys of {hook.aws_conn_id}")
+
+    monkeypatch.setattr(S3CommitHook, "_checked_keys", checked)
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(lambda: S3CommitHook("hangs").store)
+        try:
+            assert begun.wait(60)
+            with pytest.raises(AccessDenied, match="the keys of other"):
+                threads.submit(lambda: S3CommitHook("other").store).result(30)
+        finally:
+            release.set()

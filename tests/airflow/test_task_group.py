@@ -10,7 +10,8 @@ import pytest
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.log import mask_secret
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_s3commit import exceptions
@@ -308,6 +309,26 @@ def test_the_outcome_decides(kind, context) -> None:
         raise kind("…")
     by_store = issubclass(kind, exceptions.Unavailable | exceptions.OutcomeUnknown)
     assert context["ti"].pushed[FAILURE] == {"why": f"{kind.__name__}: …", "by_store": by_store}
+
+
+def test_no_secret_of_airflow_s_is_in_the_noted_reason(context) -> None:
+    """The reason is repeated in XComs and in the job's end on S3, where nothing masks it any more."""
+    mask_secret("hunter2-of-the-lake")
+    with pytest.raises(AirflowException), failures_are_noted(context):
+        raise AirflowException("no such table with the key hunter2-of-the-lake")
+    assert context["ti"].pushed[FAILURE]["why"] == "no such table with the key ***"
+
+
+def test_the_teardown_waits_for_no_earlier_run() -> None:
+    """A failed run's teardown has failed, and one that waited for it would leave the next job open."""
+    past = {"depends_on_past": True, "wait_for_downstream": True}
+    with (
+        DAG("nightly", schedule=None, default_args=past) as dag,
+        s3_commit_task_group(destination="s3://lake/flights/") as commit,
+    ):
+        commit.stage(EmptyOperator(task_id="load"))
+    waiting = {task.task_id.removeprefix("s3_commit.") for task in dag.tasks if task.depends_on_past}
+    assert waiting == {"setup", "load", "resolve_conflicts", "commit"}
 
 
 def test_retries_are_those_of_the_group_s_steps_only() -> None:
