@@ -56,13 +56,14 @@ def write_day(store: MemoryStore, conf: dict[str, str], day: str) -> None:
     write_stage(store, reference, stage=stage, attempt=attempt, files=files)
 
 
-def shown(page: Path, folder: Path, *, audit: str = "") -> Any:
-    """Return the DAG that a page shows, with the audit that README offers if it is asked for."""
+def shown(page: Path, folder: Path, *, audit: str = "", timezone: str = "UTC") -> Any:
+    """Return the DAG that a page shows, perhaps with the audit that README offers, or in another zone."""
     texts = [block.text for block in blocks_of(page) if block.language == "python"]
     (text,) = [each for each in texts if "s3_commit_task_group(" in each and "@dag(" in each]
     if audit:
         text, number = re.subn(r'(destination="[^"]+")', rf"\1, {audit}", text)
         assert number == 1
+    text = text.replace('timezone="UTC"', f'timezone="{timezone}"')
     # Pages show several DAGs of one name, and earlier tests have left runs of it.
     (name,) = re.findall(r"^def (\w+)\(\):", text, re.MULTILINE)
     folder.joinpath("shown.py").write_text(re.sub(rf"\b{name}\b", f"{name}_{folder.name}", text))
@@ -100,6 +101,20 @@ def test_a_nightly_dag_commits_the_day_that_its_run_names(
     assert [run.state for run in again] == ["success", "success"]
     assert [run.partition_key for run in again] == ["2026-11-18", "2026-11-19"]
     assert days(store) == ["2026-11-18", "2026-11-19", "2026-11-20"]
+
+
+@pytest.mark.parametrize(("month", "first"), [(3, 28), (10, 24)], ids=["to summer time", "from summer time"])
+def test_each_day_around_a_change_of_the_clock_is_committed_once(
+    store: MemoryStore, spark: list[list[str]], tmp_path: Path, month: int, first: int
+) -> None:
+    """The runs of a zone's midnights have its calendar's days as keys, also that of 23 or 25 hours."""
+    dag = shown(ROOT / "README.md", tmp_path, audit=offered_audit(), timezone="Europe/Berlin")
+    scheduled = Scheduled([dag])
+    noons = [datetime(2026, month, first + day, 12, tzinfo=UTC) for day in range(3)]
+    runs = [scheduled.by_schedule(dag.dag_id, noon) for noon in noons]
+    keys = [f"{noon:%Y-%m-%d}" for noon in noons]
+    assert [(run.state, run.partition_key) for run in runs] == [("success", key) for key in keys]
+    assert days(store) == keys
 
 
 @pytest.mark.parametrize("page", NIGHTLIES, ids=lambda page: page.name)
