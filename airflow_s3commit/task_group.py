@@ -22,7 +22,7 @@ from airflow_s3commit.operators.seal import (
     SkippedStages,
     note_try,
 )
-from airflow_s3commit.operators.setup import S3CommitSetupOperator
+from airflow_s3commit.operators.setup import S3CommitSetupOperator, options_among
 from airflow_s3commit.operators.spark_stages import SparkStages, add_sql, save_modes_decide
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 
@@ -197,9 +197,9 @@ class S3CommitGroup:
                 f"The commit group {self.group.group_id} has no stage: call .spark_submit(...) or "
                 ".stage(task)."
             )
-        undecided = self.setup.conflict_mode == CONFLICT_MODE
+        undecided = self.setup.options["conflict_mode"] == CONFLICT_MODE
         if undecided and save_modes_decide(self.group.group_id, self._stages):
-            self.setup.conflict_mode = SPARKS_CONFLICT_MODE
+            self.setup.options["conflict_mode"] = SPARKS_CONFLICT_MODE
         stages = self._stages
         outputs: XComArg | list[XComArg] | None = self._outputs
         for stage in stages:
@@ -279,14 +279,7 @@ def s3_commit_task_group(
     group_id: str = "s3_commit",
     *,
     destination: str | Destination,
-    conflict_mode: str = CONFLICT_MODE,
-    committer: str = "partitioned",
-    staging: str | Destination | None = None,
-    track_pending: str = "task",
-    pendingset_format: str = "hadoop-3.4.2",
-    object_options: Mapping[str, Any] | None = None,
-    retain: str = "0s",
-    partition_success: bool = False,
+    options: Mapping[str, Any] | None = None,
     outlets: Sequence[Asset] = (),
     partition_asset: Asset | None = None,
     parts: int | None = None,
@@ -299,7 +292,7 @@ def s3_commit_task_group(
     aws_conn_id: str | None = S3CommitHook.default_conn_name,
     region_name: str | None = None,
     verify: bool | str | None = None,
-    **group_arguments: Any,
+    **arguments: Any,
 ) -> Iterator[S3CommitGroup]:
     """Build one commit: ``setup >> stages >> resolve_conflicts >> commit``, with ``abort`` as its teardown.
 
@@ -312,23 +305,9 @@ def s3_commit_task_group(
 
     :param group_id: The group's id, and the prefix of its task ids.
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
-    :param conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``. By default the
-        param ``conflict_mode``, and ``replace`` in backfills; in a group with ``writer="spark"`` and a DAG
-        without the param ``as-written``: the save modes decide. (templated)
-    :param committer: ``partitioned``, which checks each partition for conflicts, or ``directory``, which
-        checks the whole destination. (templated)
-    :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
-        (templated)
-    :param track_pending: ``task``, or ``s3`` for stores that do not list pending uploads by prefix.
-        (templated)
-    :param pendingset_format: ``hadoop-3.4.2``, or ``hadoop-3.3`` if an older Hadoop must read the job's
-        pending uploads. (templated)
-    :param object_options: Encryption, storage class, ACL, tags and headers of the objects that the job
-        writes, as in `S3CommitSetupOperator`. (templated)
-    :param retain: How long the files that the commit replaces stay in place, such as ``7d``; ``0s`` deletes
-        them at once. For tables that are read by generation. (templated)
-    :param partition_success: Whether to write a ``_SUCCESS`` in each partition too, for readers that wait for
-        one. From then on every commit to the destination writes them. Cannot be combined with ``retain``.
+    :param options: The job's options, by the names of `JobOptions`, as in `S3CommitSetupOperator`. In a group
+        with ``writer="spark"``, and a DAG without the param ``conflict_mode``, that option's default is
+        ``as-written``: the save modes decide. (templated)
     :param outlets: Assets of the table. Each gets one event, with the manifest's summary as its ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, as in
         `S3CommitJobOperator`.
@@ -354,7 +333,9 @@ def s3_commit_task_group(
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
-    :param group_arguments: Further arguments of Airflow's ``TaskGroup``.
+    :param arguments: Options of the job as arguments of their own, such as ``conflict_mode="replace"``, and
+        further arguments of Airflow's ``TaskGroup``.
+    :raises InvalidOption: There is no such option, or its value is invalid.
     :raises ValueError: The group has no stage, ``skipped_stages`` or ``on_empty`` has another value, or no
         mode is named and only some Spark stages have ``writer="spark"``.
     """
@@ -369,18 +350,12 @@ def s3_commit_task_group(
         "retry_delay": retry_delay,
         "execution_timeout": None,
     }
-    with TaskGroup(group_id, **group_arguments) as group:
+    options = {**(options or {}), **options_among(arguments)}
+    with TaskGroup(group_id, **arguments) as group:
         setup = S3CommitSetupOperator(
             task_id="setup",
             destination=destination,
-            conflict_mode=conflict_mode,
-            committer=committer,
-            staging=staging,
-            track_pending=track_pending,
-            pendingset_format=pendingset_format,
-            object_options=object_options,
-            retain=retain,
-            partition_success=partition_success,
+            options=options,
             kill_window=kill_window,
             **connection,
             **step,

@@ -15,7 +15,7 @@ from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final, states_of
 from airflow_s3commit.operators.tries import is_same_task, job_context, place_in_order
-from airflow_s3commit.params import CONFLICT_MODE, check_conflict_mode
+from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
 
@@ -66,37 +66,17 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     If stages of an earlier job may still run, it repeats the abort until it finds no uploads.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
-    :param conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``. By default the
-        param ``conflict_mode``, and ``replace`` in backfills. (templated)
-    :param committer: ``partitioned``, which checks each partition for conflicts, or ``directory``, which
-        checks the whole destination. (templated)
-    :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
-        (templated)
-    :param track_pending: ``task``, or ``s3`` to record each upload on S3 when it begins. Stores that do not
-        list pending uploads by prefix need ``s3``: otherwise an abort misses the uploads of a killed task.
-        (templated)
-    :param pendingset_format: The Hadoop versions that can read the job's pending uploads: ``hadoop-3.4.2``
-        for 3.4.2 and later, or ``hadoop-3.3`` for 3.3 to 3.4.1. (templated)
-    :param object_options: Encryption, storage class, ACL, tags and headers of the objects that the job
-        writes: a dict with the entries of `ObjectOptions` (``storage_class``, ``sse``, ``sse_kms_key_id``,
-        ``sse_bucket_key``, ``acl``, ``tags``, ``headers``). (templated)
-    :param retain: How long the files that the commit replaces stay in place, such as ``7d``; ``0s`` deletes
-        them at once. For tables that are read by generation. (templated)
-    :param partition_success: Whether to write a ``_SUCCESS`` in each partition too, for readers that wait for
-        one. From then on every commit to the destination writes them. Cannot be combined with ``retain``.
+    :param options: The job's options, by the names of `JobOptions`; ``object_options`` is a dict with the
+        entries of `ObjectOptions`. Each may be an argument of its own too: ``retain="7d"``. The default of
+        ``conflict_mode`` is the param of that name, and ``replace`` in backfills. Values without a template
+        are checked when the DAG is parsed. (templated)
     :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running.
     """
 
     template_fields: Sequence[str] = (
         *S3CommitBaseOperator.template_fields,
         "destination",
-        "conflict_mode",
-        "committer",
-        "staging",
-        "track_pending",
-        "pendingset_format",
-        "object_options",
-        "retain",
+        "options",
     )
     ui_color = "#e8f0f7"
 
@@ -104,27 +84,17 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self,
         *,
         destination: str | Destination,
-        conflict_mode: str = CONFLICT_MODE,
-        committer: str = "partitioned",
-        staging: str | Destination | None = None,
-        track_pending: str = "task",
-        pendingset_format: str = "hadoop-3.4.2",
-        object_options: Mapping[str, Any] | None = None,
-        retain: str = "0s",
-        partition_success: bool = False,
+        options: Mapping[str, Any] | None = None,
         kill_window: float = KILL_WINDOW,
         **kwargs: Any,
     ) -> None:
+        given = {"conflict_mode": CONFLICT_MODE, **(options or {}), **options_among(kwargs)}
         super().__init__(**kwargs)
         self.destination = as_uri(destination)
-        self.conflict_mode = conflict_mode
-        self.committer = committer
-        self.staging = as_uri(staging)
-        self.track_pending = track_pending
-        self.pendingset_format = pendingset_format
-        self.object_options = object_options
-        self.retain = retain
-        self.partition_success = partition_success
+        if isinstance(given.get("staging"), Destination):
+            given["staging"] = given["staging"].uri
+        job_options({name: value for name, value in given.items() if not _is_template(value)})
+        self.options = given
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -134,20 +104,20 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         :raises AirflowFailException: The output of a stage is in an earlier job, which cannot continue.
         :raises AirflowException: A later try of this task has set up a job, which counts instead.
         """
-        self.require_text("destination", "staging")
+        self.require_text("destination")
         facts = job_context(context)
         with refusals_are_final():
-            options = self._options()
+            options = job_options(self.options)
             stages = self._stages_of_earlier_try(context)
             if stages and {*stages.values()} <= {"success", "skipped"}:
                 taken = self._taken_up(facts, options)
                 if taken is not None:
                     return taken
             self._require_all_cleared(facts, stages)
-            reference = self._reference(str(uuid4()))
+            reference = self._reference(str(uuid4()), options)
             # Before the job exists: by this Airflow's database confirms whose job it is.
             context["ti"].xcom_push(key=JOB, value=reference.to_dict())
-            self._register(reference)
+            self._register(reference, options)
             job = self._set_up(reference, options, facts)
             # After the job's record is written: of two tries at the same time, at least one sees the other.
             try:
@@ -196,41 +166,19 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                     days,
                 )
 
-    def _options(self) -> JobOptions:
-        import msgspec  # noqa: PLC0415 - keeps DAG parsing light
-
-        from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415
-        from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
-
-        try:
-            check_conflict_mode(self.conflict_mode)
-            options = {
-                "committer": self.committer,
-                "conflict_mode": self.conflict_mode,
-                "track_pending": self.track_pending,
-                "pendingset_format": self.pendingset_format,
-                "staging": self.staging,
-                "object_options": ObjectOptions.from_dict(self.object_options or {}),
-                "retain": self.retain,
-                "partition_success": self.partition_success,
-            }
-            return msgspec.convert(options, JobOptions)
-        except (ValueError, msgspec.ValidationError) as error:
-            raise AirflowFailException(f"Task {self.task_id}: {error}") from error
-
     @property
     def _place(self) -> Destination:
         return Destination.parse(self.destination)
 
-    def _reference(self, job_id: str) -> JobReference:
+    def _reference(self, job_id: str, options: JobOptions) -> JobReference:
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
         from airflow_s3commit.protocol.model.layout import Layout  # noqa: PLC0415
 
-        root = Destination.parse(self.staging) if self.staging else None
+        root = Destination.parse(options.staging) if options.staging else None
         layout = Layout.of(self._place, job_id, root)
         return JobReference(**layout.place)
 
-    def _register(self, reference: JobReference) -> None:
+    def _register(self, reference: JobReference, options: JobOptions) -> None:
         """Register the destination in the installation's registry, if there is one, with one request."""
         from airflow_s3commit.protocol.metadata.registry import (  # noqa: PLC0415 - keeps DAG parsing light
             failures_logged,
@@ -247,7 +195,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 hook.store,
                 REGISTRY,
                 reference.destination,
-                staging=self.staging,
+                staging=options.staging,
                 aws_conn_id=self.aws_conn_id,
             )
 
@@ -265,7 +213,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             return None
         job_id = max(known, key=lambda one: place_in_order(known[one], one))
         record = unended.get(job_id)
-        reference = self._reference(job_id) if record is None else _reference_of(record)
+        reference = self._reference(job_id, options) if record is None else _reference_of(record)
         job = self.hook.job(reference)
         found = ended.get(job_id) or job.state()
         state = found.state if found is not None else None
@@ -376,3 +324,35 @@ def _reference_of(record: JobRecord) -> JobReference:
     from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415 - keeps DAG parsing light
 
     return JobReference(job_id=record.job_id, destination=record.destination, staging=record.staging)
+
+
+def options_among(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take a job's options out of keyword arguments, and return them.
+
+    :param arguments: The arguments, of which the others stay.
+    """
+    from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415 - importing needs none
+
+    return {name: arguments.pop(name) for name in JobOptions.__struct_fields__ if name in arguments}
+
+
+def job_options(values: Mapping[str, Any]) -> JobOptions:
+    """Return a job's options.
+
+    :param values: Their values, by name.
+    :raises InvalidOption: There is no such option, or a value is invalid.
+    """
+    from airflow_s3commit.exceptions import InvalidOption  # noqa: PLC0415
+    from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415 - importing needs none
+    from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
+
+    if unknown := sorted(values.keys() - set(JobOptions.__struct_fields__)):
+        known = ", ".join(JobOptions.__struct_fields__)
+        raise InvalidOption(f"a job has no option {', '.join(unknown)}; it has {known}")
+    objects = ObjectOptions.from_dict(values.get("object_options") or {})
+    return JobOptions(**{**values, "object_options": objects})
+
+
+def _is_template(value: object) -> bool:
+    text = str(value)
+    return "{{" in text or "{%" in text

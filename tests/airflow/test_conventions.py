@@ -106,7 +106,7 @@ def test_every_parameter_has_a_type(cls: type) -> None:
 
 #: How each class that takes a destination is made, in a DAG file, with nothing else that is optional.
 WITH_DESTINATION = {
-    S3CommitSetupOperator: {"task_id": "setup", "staging": None},
+    S3CommitSetupOperator: {"task_id": "setup"},
     S3CommitSweepOperator: {"task_id": "sweep", "staging": None},
     S3SuccessManifestSensor: {"task_id": "wait", "run_id": "r"},
     S3SuccessManifestTrigger: {"wanted": {}},
@@ -129,7 +129,7 @@ def test_a_destination_is_a_uri_or_a_value() -> None:
             assert {getattr(made, name) for name in places(cls)} == {kept}
     with DAG("lake", schedule=None), s3_commit_task_group(destination=lake, staging=lake) as commit:
         commit.stage(EmptyOperator(task_id="stage"))
-    assert (commit.setup.destination, commit.setup.staging) == (lake.uri, lake.uri)
+    assert (commit.setup.destination, commit.setup.options["staging"]) == (lake.uri, lake.uri)
 
 
 #: What the file of a DAG must not bring in: clients, tables, Spark, and the parts of this package with them.

@@ -37,7 +37,7 @@ def test_the_default_mode(run_type: str, conf: dict | None, params: dict, mode: 
     operator.render_template_fields(
         new_context(params=params, dag_run={"run_type": run_type, "conf": conf})  # type: ignore[arg-type]
     )
-    assert operator.conflict_mode == mode
+    assert operator.options["conflict_mode"] == mode
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_save_modes_decide_unless_a_mode_is_named(
     operator.render_template_fields(
         new_context(params=params, dag_run={"run_type": run_type, "conf": conf})  # type: ignore[arg-type]
     )
-    assert operator.conflict_mode == mode
+    assert operator.options["conflict_mode"] == mode
 
 
 def test_the_param_takes_the_three_modes_only() -> None:

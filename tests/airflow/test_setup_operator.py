@@ -13,7 +13,7 @@ from airflow.sdk import DAG, BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_s3commit import Destination, Job, JobReference, MemoryStore
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import (
     S3CommitJobOperator,
@@ -285,20 +285,36 @@ def test_a_record_that_cannot_be_read_is_nobody_s(store, caplog) -> None:
     assert sum("unknown whose job this is" in line for line in caplog.messages) == 1
 
 
+WRONG = [
+    ({"conflict_mode": "overwrite"}, "conflict_mode='overwrite' is not 'fail' or 'append'"),
+    ({"committer": "hourly"}, "committer"),
+    ({"track_pending": "disk"}, "track_pending"),
+    ({"pendingset_format": "hadoop-2"}, "pendingset_format"),
+    ({"retain": "7d", "partition_success": True}, "exclude each other"),
+    ({"options": {"retian": "7d"}}, "a job has no option retian; it has committer,"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG)
+def test_wrong_options_are_refused_when_the_dag_is_parsed(wrong, message) -> None:
+    """A value that is no template is known then; the file does not become a DAG."""
+    with pytest.raises(InvalidOption, match=message):
+        operator(**wrong)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"conflict_mode": "overwrite"}, "must be one of fail, append, replace"),
-        ({"committer": "hourly"}, "committer"),
-        ({"track_pending": "disk"}, "track_pending"),
-        ({"pendingset_format": "hadoop-2"}, "pendingset_format"),
         ({"destination": "https://lake/flights"}, "not an S3 URI"),
+        ({"conflict_mode": "{{ 'overwrite' }}"}, "conflict_mode"),
     ],
 )
 def test_wrong_arguments_fail_without_retry(store, context, wrong, message) -> None:
     """An error that a retry cannot resolve fails at once, with a message that says what is wrong."""
+    setup = operator(**wrong)
+    setup.render_template_fields(context)
     with pytest.raises(AirflowFailException, match=message):
-        operator(**wrong).execute(context)
+        setup.execute(context)
 
 
 def test_a_store_may_need_other_options(store, context) -> None:
@@ -361,10 +377,10 @@ def test_object_options_of_the_task_are_used(store, context) -> None:
     (upload,) = store._buckets["lake"].uploads.values()
     assert upload.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/lake"
     assert upload.headers["x-amz-tagging"] == "run=r-1"
-    with pytest.raises(AirflowFailException, match="no entry 'storageClass'"):
-        operator(object_options={"storageClass": "GLACIER"}).execute(context)
-    with pytest.raises(AirflowFailException, match="sse='SSE-KMS' is not"):
-        operator(object_options={"sse": "SSE-KMS"}).execute(context)
+    with pytest.raises(InvalidOption, match="no entry 'storageClass'"):
+        operator(object_options={"storageClass": "GLACIER"})
+    with pytest.raises(InvalidOption, match="sse='SSE-KMS' is not"):
+        operator(object_options={"sse": "SSE-KMS"})
 
 
 class Wait(BaseSensorOperator):

@@ -44,7 +44,7 @@ def test_sql_is_a_stage_that_spark_s_shell_runs() -> None:
     assert task._java_class == "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
     assert task.application_args == ["-e", "INSERT INTO x SELECT '{{ ds }}'"]
     assert "application_args" in task.template_fields
-    assert commit.setup.conflict_mode == SPARKS_CONFLICT_MODE
+    assert commit.setup.options["conflict_mode"] == SPARKS_CONFLICT_MODE
     assert "s3_commit.resolve_conflicts" in dag.get_task("s3_commit.spark_sql").downstream_task_ids
 
 
@@ -89,7 +89,7 @@ def modes_of(*writers: str | None, mapped: bool = False, **group: Any) -> str:
             else:
                 commit.spark_submit(**given)
         commit.stage(EmptyOperator(task_id="check"))
-    return commit.setup.conflict_mode
+    return commit.setup.options["conflict_mode"]
 
 
 @pytest.mark.parametrize("mapped", [False, True])

@@ -17,6 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_s3commit import exceptions
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators.base import FAILURE, failures_are_noted
+from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.task_group import s3_commit_task_group
 from tests.cases import each
 
@@ -57,31 +58,31 @@ def test_every_task_uses_the_groups_connection() -> None:
     assert {task.aws_conn_id for task in tasks} == {"lake"}
 
 
-def test_the_group_takes_the_store_s_options() -> None:
-    """Where uploads are tracked, and for which Hadoop, is passed to the setup."""
-    with DAG("nightly", schedule=None) as dag:
-        for name, needs in (
-            ("minio", {"track_pending": "s3", "pendingset_format": "hadoop-3.3"}),
-            ("aws", {}),
-        ):
-            with s3_commit_task_group(name, destination=f"s3://lake/{name}/", **needs) as commit:
-                commit.spark_submit(application="flights.py")
-    minio, aws = dag.get_task("minio.setup"), dag.get_task("aws.setup")
-    assert (minio.track_pending, minio.pendingset_format) == ("s3", "hadoop-3.3")
-    assert (aws.track_pending, aws.pendingset_format) == ("task", "hadoop-3.4.2")
-
-
-def test_the_group_takes_object_options() -> None:
-    """Encryption and the like are set once and passed to the setup, which may render them."""
+def test_the_group_takes_the_job_s_options() -> None:
+    """By name or in one mapping they reach the setup, which renders them; there is one list of them."""
     kept = {"sse": "aws:kms", "tags": {"run": "{{ run_id }}"}}
+    options = {"track_pending": "s3", "pendingset_format": "hadoop-3.3", "object_options": kept}
+    with DAG("nightly", schedule=None) as dag:
+        for name, given in (("named", options), ("mapped", {"options": options}), ("neither", {})):
+            with s3_commit_task_group(name, destination=f"s3://lake/{name}/", **given) as commit:
+                commit.spark_submit(application="flights.py")
+    named, mapped, neither = (
+        dag.get_task(f"{name}.setup").options for name in ("named", "mapped", "neither")
+    )
+    assert named == mapped == {"conflict_mode": CONFLICT_MODE, **options}
+    assert neither == {"conflict_mode": CONFLICT_MODE}
+    assert "options" in dag.get_task("named.setup").template_fields
+
+
+@each("wrong", [{"retian": "7d"}, {"options": {"retain": "for ever"}}, {"committer": "hourly"}])
+def test_a_wrong_option_is_refused_when_the_dag_is_parsed(wrong) -> None:
+    """A name that neither a job nor Airflow's group has, and a value that no run can render, make no DAG."""
     with (
-        DAG("nightly", schedule=None) as dag,
-        s3_commit_task_group(destination="s3://lake/t/", object_options=kept) as commit,
+        pytest.raises((TypeError, exceptions.InvalidOption), match=r"retian|retain|committer"),
+        DAG("nightly", schedule=None),
+        s3_commit_task_group(destination="s3://lake/t/", **wrong) as commit,
     ):
         commit.spark_submit(application="flights.py")
-    setup = dag.get_task("s3_commit.setup")
-    assert setup.object_options == kept
-    assert "object_options" in setup.template_fields
 
 
 def test_it_survives_serialization() -> None:
