@@ -66,12 +66,13 @@ class LiveApi(AirflowApi):
         run_id: str,
         *,
         partition_key: str | None = None,
+        logical_date: str | None = None,
         conf: Mapping[str, Any] | None = None,
     ) -> str:
         """Start a run under an id of the caller's choice."""
         body = {
             "dag_run_id": run_id,
-            "logical_date": None,
+            "logical_date": logical_date,
             "partition_key": partition_key,
             "conf": dict(conf or {}),
         }
@@ -100,13 +101,16 @@ class LiveApi(AirflowApi):
         path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}"
         self._patch(path, {"new_state": state})
 
-    def clear(self, dag_id: str, run_id: str, *task_ids: str) -> None:
-        """Do what "Clear task" does, without its neighbours."""
+    def clear(
+        self, dag_id: str, run_id: str, *task_ids: str | tuple[str, int], downstream: bool = False
+    ) -> None:
+        """Do what "Clear task" does, for tasks or mapped instances, with or without what is behind them."""
         body = {
             "dry_run": False,
             "dag_run_id": run_id,
             "task_ids": list(task_ids),
             "only_failed": False,
+            "include_downstream": downstream,
             "reset_dag_runs": True,
         }
         self._post(f"/dags/{quote(dag_id)}/clearTaskInstances", body)

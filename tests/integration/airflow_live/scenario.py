@@ -105,9 +105,19 @@ class Run:
     dag_id: str
     run_id: str
 
-    def start(self, conf: Mapping[str, Any] | None = None) -> None:
-        """Trigger it, with values for the DAG's params."""
-        self.stage.airflow.api.start(self.dag_id, self.run_id, conf=conf)
+    def start(self, conf: Mapping[str, Any] | None = None, **when: str) -> None:
+        """Trigger it, with values for the DAG's params, and perhaps a partition key or a logical date."""
+        self.stage.airflow.api.start(self.dag_id, self.run_id, conf=conf, **when)
+
+    def clear(self, *task_ids: str | tuple[str, int]) -> Story:
+        """Clear it, or tasks and all behind them, and wait until it is over again."""
+        api = self.stage.airflow.api
+        if task_ids:
+            api.clear(self.dag_id, self.run_id, *task_ids, downstream=True)
+        else:
+            api.clear_run(self.dag_id, self.run_id)
+        yield self.running()
+        yield self.over()
 
     def grow_old(self, age: timedelta) -> None:
         """Have Airflow believe that it started so long ago: an hour passes at once, when the run is ready."""

@@ -104,6 +104,30 @@ def write_nothing(job: dict[str, str]) -> None:
 
 
 @task
+def fail() -> None:
+    """Fail, as a bug does."""
+    raise RuntimeError("a bug")
+
+
+@task
+def parts() -> list[int]:
+    """Return the parts that the run is to write, by the note for its DAG."""
+    return list(range(Place.here(get_current_context()["dag_run"].dag_id, "plan").read("parts")))
+
+
+@task
+def write_part(job: dict[str, str], part: int) -> None:
+    """Upload and seal one file, as a stage of its own."""
+    ti: Any = get_current_context()["ti"]
+    name, attempt = f"part-{part}", str(ti.try_number)
+    opened = S3CommitHook().job(job)
+    with opened.task_attempt(name, attempt, "00000", "0") as writing:
+        _upload(writing, f"dt={DAY}/{name}.txt", f"{name} try {attempt}".encode())
+        committed = writing.commit()
+    opened.seal_stage(name, attempt, [committed])
+
+
+@task
 def no_data_today(job: dict[str, str]) -> None:
     """Raise, because there is nothing to write."""
     raise AirflowSkipException("no data today")

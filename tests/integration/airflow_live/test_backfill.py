@@ -63,9 +63,9 @@ class Filled:
     again: Left
 
 
-def backfill(stage: Stage, first: str, last: str, *more: str) -> Story:
+def backfill(stage: Stage, first: str, last: str, *more: str, dag_id: str = DAG) -> Story:
     """Let Airflow's own command make a backfill."""
-    command = ["backfill", "create", "--dag-id", DAG, "--from-date", first, "--to-date", last, *more]
+    command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last, *more]
     with stage.airflow.command(*command) as program:
         yield "the backfill is made", lambda: not program.running
         assert program.exit_code == 0, program.last_words(30)
