@@ -47,7 +47,8 @@ FACES = {
     "airflow_s3commit.sensors": "S3SuccessManifestSensor",
     "airflow_s3commit.spark": """
         MissingJar MissingLibrary PendingWrite S3CommitDataSource batch_conf commit_job committer_conf
-        foreach_batch pending_conf pending_jar py_files register register_partitions write_pending
+        foreach_batch pending_conf pending_jar py_files read_table register register_partitions
+        write_pending
     """,
     "airflow_s3commit.tables": """
         TABLE_OPTIONS UnsupportedColumn UnsupportedPartition WrittenTable

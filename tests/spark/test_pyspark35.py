@@ -69,8 +69,8 @@ def test_the_python_interface_runs_on_pyspark_35(
     assert seen["version"] == RELEASE
     assert seen["refused"] == (
         'format("s3commit") needs the Python data source API of PySpark 4.0, and this is PySpark'
-        f" {RELEASE}: write with airflow_s3commit.spark.write_pending or foreach_batch, and read with"
-        " airflow_s3commit.reader"
+        f" {RELEASE}: write with airflow_s3commit.spark.write_pending or foreach_batch, and read"
+        " with read_table"
     )
     assert lake.visible() == []
     job.seal()
