@@ -120,7 +120,7 @@ def test_for_a_job_it_only_seals(spark: SparkSession, lake: Lake, job_conf: Any)
     frame = spark.range(20, numPartitions=2)
     one = write_pending(frame, options=lake.options)
     assert (one.job, one.stage, one.stage_attempt) == (in_conf.reference, "load", "1")
-    with pytest.raises(JobMismatch, match="conflict mode replace contradicts conflict mode append"):
+    with pytest.raises(JobMismatch, match="save mode overwrite contradicts conflict mode append"):
         write_pending(frame, mode="overwrite", options=lake.options)
     with pytest.raises(InvalidOption, match="mode ignore is only for writes without a job"):
         write_pending(frame, mode="ignore", options=lake.options)
