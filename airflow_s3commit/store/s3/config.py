@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -11,6 +12,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
+    HTTPClientError,
     PartialCredentialsError,
     ProfileNotFound,
     UnknownSignatureVersionError,
@@ -28,6 +30,9 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60
+
+#: Maximum bytes of a response that is read as a whole, such as a page of a listing.
+LONGEST_RESPONSE = 16 * 1024 * 1024
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -192,7 +197,7 @@ def made_by_boto3(make: Callable[[], T], what: str) -> T:
 
 
 def guard_client(client: S3Client) -> S3Client:
-    """Have a client check its credentials before it signs, and end at a redirect; return it. Repeatable.
+    """Have a client check its credentials, bound responses, and end at a redirect; return it. Repeatable.
 
     Credentials from the environment, a profile, a role or a process are known only when it signs. And it
     follows redirects to a bucket's region, which AWS names in a header: of a store that redirects http to
@@ -202,7 +207,32 @@ def guard_client(client: S3Client) -> S3Client:
     events.register_first("before-sign.s3", _check_signer, unique_id="s3commit-check-keys")
     if not is_aws_host(client.meta.endpoint_url):
         events.register_first("needs-retry.s3", _refuse_redirect, unique_id="s3commit-refuse-redirects")
+    # There is no public way to see a response before it is read.
+    session = getattr(getattr(client, "_endpoint", None), "http_session", None)
+    if session is not None and not isinstance(session.send, partial):
+        session.send = partial(_send_bounded, session.send)
     return client
+
+
+def _send_bounded(send: Callable[[Any], Any], request: Any) -> Any:
+    """Send a request, and read its response if botocore would, but no more than `LONGEST_RESPONSE`."""
+    is_streamed, request.stream_output = request.stream_output, True
+    response = send(request)
+    raw, stream = response.raw, response.raw.stream
+
+    def bounded() -> Iterator[bytes]:
+        size = 0
+        for piece in stream():
+            size += len(piece)
+            if size > LONGEST_RESPONSE:
+                raw.close()
+                raise HTTPClientError(error=f"the response has more than {LONGEST_RESPONSE} bytes")
+            yield piece
+
+    raw.stream = bounded
+    if not is_streamed:
+        _ = response.content
+    return response
 
 
 def _refuse_redirect(response: Any, request_dict: Mapping[str, Any], **_: object) -> None:

@@ -30,7 +30,6 @@ from airflow_s3commit.store.s3.client import (
     refuses_etags,
 )
 from airflow_s3commit.store.s3.config import S3Config, guard_client, new_client
-from airflow_s3commit.store.s3.curl.event_loop import perform
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.multipart import MultipartUploads
 from airflow_s3commit.store.s3.request import (
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_s3.client import S3Client
 
-    from airflow_s3commit.store.s3.curl.session import CurlSession
+    from airflow_s3commit.store.s3.curl.event_loop import FastPath
 
 TransportName: TypeAlias = Literal["auto", "curl", "boto3"]
 
@@ -197,9 +196,11 @@ class S3Store(MultipartUploads):
             # Its own context manager returns the raw stream, which does not notice a truncated body.
             with closing(response["Body"]) as body:
                 info = object_info(request, response)
-                # The client reads no more than Content-Length.
                 request.check_size(info.size, limit)
-                return Fetched(info, body.read(), self._date(response))
+                content = body.read(info.size + 1)
+                if len(content) != info.size:
+                    raise request.unconfirmed("the response is not as long as it says")
+                return Fetched(info, content, self._date(response))
 
         return self._send(request, attempt)
 
@@ -219,9 +220,9 @@ class S3Store(MultipartUploads):
                     )
                 if etag_of(request, response) != unquoted(etag):
                     raise PreconditionFailed(f"{request}: the object has another ETag")
-                content = body.read()
-                if len(content) > size:
-                    raise request.unconfirmed("the response is longer than the range that was asked for")
+                content = body.read(size + 1)
+                if len(content) != response.get("ContentLength") or len(content) > size:
+                    raise request.unconfirmed("the response is not as long as it says, or as the range")
                 return content
 
         return self._send_if_match(request, etag, attempt)
@@ -367,24 +368,24 @@ class S3Store(MultipartUploads):
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
         """Implement `ObjectStore.perform`."""
         if self._curl is not None:
-            return perform(self._curl, calls)
+            return self._curl.perform(calls)
         return with_threads(self, calls, self._threads)
 
     def _fast_path(
         self, transport: TransportName, connections: int, per_second: float | None
-    ) -> CurlSession | None:
+    ) -> FastPath | None:
         try:
             from airflow_s3commit.store.s3.curl.connections import UnsupportedClient  # noqa: PLC0415 - optional
-            from airflow_s3commit.store.s3.curl.session import CurlSession  # noqa: PLC0415 - optional
+            from airflow_s3commit.store.s3.curl.event_loop import FastPath  # noqa: PLC0415 - optional
         except ModuleNotFoundError as error:
             if transport == "auto" and error.name == "pycurl":
                 return None
             raise
         try:
-            return CurlSession(
+            return FastPath(
                 self._client,
                 self,
-                retry=self._retry,
+                self._retry.clock,
                 threads=self._threads,
                 connections=connections,
                 per_second=per_second,

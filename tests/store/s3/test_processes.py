@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from airflow_s3commit.exceptions import StoreRejected
-from airflow_s3commit.store.base import Get
+from airflow_s3commit.store.base import Fetched, Get
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config, new_client
 from airflow_s3commit.store.s3.store import S3Store
@@ -48,6 +48,29 @@ def test_a_forked_process_uses_connections_of_its_own(make: Callable[[S3Config],
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert len(server.open) == before + 1
         assert store.get("lake", "after").body == b"/lake/after"
+        assert len(server.open) == before + 1
+
+
+def test_a_forked_process_has_a_fast_path_of_its_own() -> None:
+    """Many calls made in two processes with one store get their own answers, on their own connections."""
+    pytest.importorskip("pycurl")
+
+    def is_right(store: S3Store, name: str) -> bool:
+        found = dict(store.perform((n, Get("lake", f"{name}-{n}")) for n in range(20)))
+        return all(
+            isinstance(one, Fetched) and one.body == f"/lake/{name}-{n}".encode() for n, one in found.items()
+        )
+
+    with FaultServer(decide=_echo) as server:
+        store = S3Store.connect(server.config, retry=_ONCE, transport="curl", connections=1)
+        assert is_right(store, "before")
+        before = len(server.open)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if is_right(store, "child") else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert len(server.open) == before + 1
+        assert is_right(store, "after")
         assert len(server.open) == before + 1
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.loopback
 
-pytest.importorskip("pycurl")
+pycurl = pytest.importorskip("pycurl")
 
 TRANSPORTS: tuple[TransportName, ...] = ("boto3", "curl")
 COMPLETE = Complete("lake", "k", "u", ["e"])
@@ -120,7 +120,7 @@ class TestTrust:
         client: Any = store._client
         assert client._endpoint.http_session._verify is True
         if store._curl is not None:
-            authorities = store._curl._settings.authorities
+            authorities = store._curl._options[pycurl.CAINFO]
             assert authorities is not None
             assert "BEGIN CERTIFICATE" in Path(authorities).read_text()
 

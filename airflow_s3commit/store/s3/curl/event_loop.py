@@ -1,6 +1,6 @@
 """The fast path of `ObjectStore.perform`: thousands of small requests from one thread, through libcurl.
 
-boto3 spends about two milliseconds of CPU on a request, which limits a commit to some four hundred files per
+boto3 spends about a millisecond of CPU on a request, which limits a commit to under a thousand files per
 second, whatever the store can do. Here one loop in the caller's thread draws calls, sends each once, and
 yields what its response settles. Any other call goes to the boto3 store, in a thread of its own, with that
 store's retries. Code that runs once per file is kept short, because a commit may have a million of them.
@@ -8,39 +8,38 @@ store's retries. Code that runs once per file is kept short, because a commit ma
 
 from __future__ import annotations
 
-from collections import deque
+import os
+from collections import defaultdict, deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from itertools import chain
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
-from airflow_s3commit.store.base import Call, Complete, DeleteMany, Get, Head, Outcome, Put
-from airflow_s3commit.store.execute import make_call, with_threads
-from airflow_s3commit.store.s3.client import fits_in_bulk
+from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, Outcome
+from airflow_s3commit.store.execute import make_call
+from airflow_s3commit.store.s3.curl.connections import Connections, connection_options, max_connections
 from airflow_s3commit.store.s3.curl.messages import (
     OK,
     OPERATIONS,
     NotPlain,
     Response,
-    body_of,
     completed_etag,
     is_sendable,
-    path_of,
     plain_outcome,
 )
-from airflow_s3commit.store.s3.request import content_md5
+from airflow_s3commit.store.s3.curl.routes import Routes
+from airflow_s3commit.store.s3.curl.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from airflow_s3commit.store.s3.curl.connections import Connections
-    from airflow_s3commit.store.s3.curl.session import CurlSession, Route
+    from mypy_boto3_s3.client import S3Client
+
+    from airflow_s3commit._clock import Clock
+    from airflow_s3commit.store.base import ObjectStore
 
 #: Maximum seconds that the loop sleeps; and while boto3 makes calls too, which do not wake it.
 MAX_WAIT, SHORT_WAIT = 1.0, 0.02
-
-#: Statuses by which a store says that a bucket, or a signature's region, is another one.
-REDIRECTS = frozenset({301, 302, 307, 308, 400})
 
 #: Statuses of a store that gets too many requests; with one of these it has not done what was asked for.
 BUSY = frozenset({429, 503})
@@ -50,50 +49,96 @@ FAILED = 500
 T = TypeVar("T")
 
 
-def perform(session: CurlSession, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
-    """Make many calls; see `ObjectStore.perform`.
-
-    Closing the iterator draws no further call, and waits for those that were sent.
-    """
-    source = iter(calls)
-    first = next(source, None)
-    if first is None:
-        return
-    everything = chain((first,), source)
-    kind = type(first[1])
-    if kind is Put or session.endpoints.find(first[1].bucket, OPERATIONS[kind]) is None:
-        yield from with_threads(session.fallback, everything, session.threads)
-        return
-    with session.connections() as connections:
-        yield from EventLoop(session, connections, everything).run()
-
-
-class EventLoop(Generic[T]):
-    """One run of `perform`.
+class FastPath:
+    """The state that all runs on one client share; safe to use from several threads.
 
     Args:
-        session: The state shared with the store's other runs.
+        client: The boto3 client whose routes, credentials and settings are used.
+        fallback: The store that makes the calls which libcurl cannot make.
+        clock: Source of time.
+        threads: Threads in which ``fallback`` makes calls.
+        connections: Maximum requests in flight, each on a connection.
+        per_second: Maximum requests per second; None for no bound.
+
+    Attributes:
+        routes: The client's routes, by bucket and operation.
+        throttle: The rate at which requests are sent.
+        retries: Calls that were left to ``fallback`` after a response so far.
+
+    Raises:
+        UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
+
+    """
+
+    def __init__(
+        self,
+        client: S3Client,
+        fallback: ObjectStore,
+        clock: Clock,
+        *,
+        threads: int,
+        connections: int,
+        per_second: float | None,
+    ) -> None:
+        self._options = connection_options(client)
+        self._most = max_connections(connections)
+        self.routes = Routes(client, clock)
+        self.fallback = fallback
+        self.clock = clock
+        self.threads = threads
+        self.throttle = Throttle(clock, most=self._most, per_second=per_second)
+        self.retries = 0
+        # By process: a forked one leaves its parent's connections alone. It does not close them either, which
+        # would end TLS sessions that the parent still uses.
+        self._idle: defaultdict[int, deque[Connections]] = defaultdict(deque)
+
+    def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
+        """Make many calls; see `ObjectStore.perform`.
+
+        Closing the iterator draws no further call, and waits for those that were sent.
+        """
+        with self._connections() as connections:
+            yield from _Run(self, connections, iter(calls)).outcomes()
+
+    @contextmanager
+    def _connections(self) -> Iterator[Connections]:
+        """Lend connections to one run, and keep them open for the next one."""
+        idle = self._idle[os.getpid()]
+        try:
+            connections = idle.pop()
+        except IndexError:
+            connections = Connections(self._options, self._most)
+        try:
+            yield connections
+        finally:
+            if connections.in_flight:
+                connections.close()
+            else:
+                idle.append(connections)
+
+
+class _Run(Generic[T]):
+    """One run of `FastPath.perform`.
+
+    Args:
+        path: The state shared with other runs.
         connections: The connections to send on; no other run uses them meanwhile.
         calls: The calls, each with its caller's tag.
 
     """
 
-    def __init__(
-        self, session: CurlSession, connections: Connections, calls: Iterator[tuple[T, Call]]
-    ) -> None:
-        self._session = session
-        self._throttle = session.throttle
-        self._clock = session.retry.clock
+    def __init__(self, path: FastPath, connections: Connections, calls: Iterator[tuple[T, Call]]) -> None:
+        self._path = path
+        self._throttle = path.throttle
         self._connections = connections
         self._done: deque[tuple[T, Outcome]] = deque()
         self._source = calls
         self._is_drawn = False
         self._held_back = 0.0
-        self._routes: dict[tuple[str, type[Call]], Route] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._left: dict[Future[Outcome], T] = {}
 
-    def run(self) -> Iterator[tuple[T, Outcome]]:
+    def outcomes(self) -> Iterator[tuple[T, Outcome]]:
         """Make the calls, and yield each one's tag with its outcome."""
         done = self._done
         try:
@@ -114,16 +159,13 @@ class EventLoop(Generic[T]):
     def _fill(self) -> None:
         """Send while there is room."""
         throttle, connections, left = self._throttle, self._connections, self._left
-        self._routes.clear()
         self._held_back = 0.0
         while (
             not self._is_drawn and max(connections.in_flight + len(left), len(self._done)) < throttle.window
         ):
-            if throttle.is_bounded:
-                self._held_back = throttle.pause()
-                if self._held_back:
-                    return
-                throttle.sent()
+            self._held_back = throttle.pause()
+            if self._held_back:
+                return
             try:
                 tag, call = next(self._source)
             except StopIteration:
@@ -132,31 +174,12 @@ class EventLoop(Generic[T]):
             self._send(tag, call)
 
     def _send(self, tag: T, call: Call) -> None:
-        kind = type(call)
-        try:
-            route = self._routes[call.bucket, kind]
-        except KeyError:
-            route = self._routes[call.bucket, kind] = (
-                None if kind is Put else self._session.route(call.bucket, OPERATIONS[kind])
-            )
-        if route is None or not is_sendable(call) or (kind is DeleteMany and not self._is_in_bulk(call)):
-            self._leave(tag, call)
-            return
-        body = body_of(call)
-        self._connections.start(
-            (tag, call),
-            OPERATIONS[kind],
-            *route,
-            path=path_of(call),
-            body=body,
-            header=f"Content-MD5: {content_md5(body)}" if kind is DeleteMany else None,
-            limit=call.limit if isinstance(call, Get) else None,
-        )
-
-    def _is_in_bulk(self, call: Call) -> bool:
-        """Return whether one request can delete all objects, by their ETags if they have some."""
-        assert isinstance(call, DeleteMany)
-        return self._session.fallback.profile(call.bucket).bulk_etags and all(map(fits_in_bulk, call.objects))
+        if isinstance(call, Complete | Abort | Head | Get) and is_sendable(call):
+            route = self._path.routes.find(call.bucket, OPERATIONS[type(call)])
+            if route is not None:
+                self._connections.start((tag, call), route, call)
+                return
+        self._leave(tag, call)
 
     def _wait(self) -> None:
         longest = SHORT_WAIT if self._left else MAX_WAIT
@@ -164,50 +187,40 @@ class EventLoop(Generic[T]):
         if self._connections.in_flight:
             self._take(self._connections.wait(seconds))
         elif not self._left:
-            self._clock.sleep(seconds)
+            self._path.clock.sleep(seconds)
         if self._left:
             timeout = 0.0 if self._connections.in_flight else seconds
             for future in wait(self._left, timeout, FIRST_COMPLETED).done:
                 self._done.append((self._left.pop(future), future.result()))
 
-    def _take(self, ended: list[tuple[tuple[T, Call], Response | None]]) -> None:
+    def _take(self, ended: list[tuple[tuple[T, Complete | Abort | Head | Get], Response | None]]) -> None:
         """Take the responses that ended."""
-        done, succeeded = self._done, 0
+        done, left = self._done, 0
         for (tag, call), response in ended:
             etag = completed_etag(response) if type(call) is Complete else None
             try:
                 if response is None:
                     raise NotPlain
-                outcome = etag or plain_outcome(call, response, self._clock.time())
+                done.append((tag, etag or plain_outcome(call, response, self._path.clock.time())))
             except NotPlain:
-                self._learn(call, response)
+                left += 1
+                if response is not None and (response.status in BUSY or SLOW_DOWN in response.body):
+                    # A completion may get it in the body of a 200.
+                    self._throttle.slow_down()
                 self._leave(tag, call, _may_have_happened(call, response))
-                continue
-            done.append((tag, outcome))
-            succeeded += 1
-        if succeeded:
-            self._throttle.succeeded(succeeded, self._connections.idle)
-
-    def _learn(self, call: Call, response: Response | None) -> None:
-        """Send less at once, or look anew where requests go, after a response that asks for it."""
-        self._session.retries += 1
-        if response is None:
-            return
-        if response.status in REDIRECTS:
-            self._session.endpoints.forget(call.bucket)
-            self._routes.clear()
-        elif response.status in BUSY or SLOW_DOWN in response.body:
-            # A completion may get it in the body of a 200.
-            self._throttle.slow_down()
+        self._path.retries += left
+        if self._connections.has_waited:
+            # A thread that never waits for the store would send no faster on more connections.
+            self._throttle.succeeded(len(ended) - left)
 
     def _leave(self, tag: T, call: Call, may_have_happened: bool = False) -> None:
         """Leave a call to the boto3 store."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._session.threads, thread_name_prefix="s3commit")
+            self._pool = ThreadPoolExecutor(self._path.threads, thread_name_prefix="s3commit")
         self._left[self._pool.submit(self._make, call, may_have_happened)] = tag
 
     def _make(self, call: Call, may_have_happened: bool) -> Outcome:
-        outcome = make_call(self._session.fallback, call)
+        outcome = make_call(self._path.fallback, call)
         if may_have_happened and isinstance(outcome, Unavailable):
             # The first attempt may have taken effect all the same.
             return OutcomeUnknown(f"{outcome}; an earlier attempt may or may not have taken effect")

@@ -1,7 +1,8 @@
-"""Calls as HTTP requests, and the responses that need no judgement.
+"""Calls as HTTP requests, and the responses that settle a call by themselves.
 
-Those are plain successes, and a missing object or upload. Whatever else a store may say is left to the boto3
-store, which sends the call again: it knows redirects, renewed credentials, throttling and errors.
+Those are plain successes, and the answer that an upload is gone, which a repeated commit gets by the million.
+Whatever else a store may say is left to the boto3 store, which makes the call again: it knows redirects,
+renewed credentials, throttling and errors.
 """
 
 from __future__ import annotations
@@ -9,21 +10,23 @@ from __future__ import annotations
 import re
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
-from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import NoSuchKey, NoSuchUpload, S3CommitError
-from airflow_s3commit.store.base import Abort, Complete, DeleteMany, Fetched, Get, Head, ObjectInfo
-from airflow_s3commit.store.s3.request import Request, delete_failures, object_info, quoted, response_time
+from airflow_s3commit.exceptions import NoSuchUpload, S3CommitError
+from airflow_s3commit.store.base import Abort, Complete, Fetched, Get, Head, ObjectInfo
+from airflow_s3commit.store.s3.request import Request, object_info, quoted, response_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_s3commit.store.base import Call, DeleteFailure, ObjectToDelete, Outcome, PartEtag
+    from airflow_s3commit.store.base import Call, Outcome, PartEtag
+
+#: The calls that libcurl makes.
+FastCall: TypeAlias = Complete | Abort | Head | Get
 
 #: S3's names of the operations that libcurl sends.
 OPERATIONS: dict[type[Call], str] = {
@@ -31,7 +34,6 @@ OPERATIONS: dict[type[Call], str] = {
     Abort: "AbortMultipartUpload",
     Head: "HeadObject",
     Get: "GetObject",
-    DeleteMany: "DeleteObjects",
 }
 
 #: Path segments that HTTP clients and servers resolve instead of taking literally.
@@ -39,9 +41,6 @@ DOT_SEGMENTS = frozenset({".", ".."})
 
 #: Directories whose quoted form is cached: a job's files are in few.
 CACHED_FOLDERS = 4096
-
-#: White space that an XML parser would normalise.
-LINE_BREAKS = {"\r": "&#xD;", "\n": "&#xA;"}
 
 METADATA = "x-amz-meta-"
 OK, NO_CONTENT, NOT_FOUND = 200, 204, 404
@@ -94,22 +93,18 @@ class NotPlain(Exception):
     """A response does not settle the outcome of its call by itself."""
 
 
-def is_sendable(call: Call) -> bool:
+def is_sendable(call: FastCall) -> bool:
     """Return whether libcurl sends this call to the right place.
 
     It would resolve dot segments, and a call without a key or an upload is another request on the wire.
     """
-    if isinstance(call, DeleteMany):
-        return bool(call.objects)
     if not call.key or (isinstance(call, Complete | Abort) and not call.upload_id):
         return False
     return "/." not in f"/{call.key}" or DOT_SEGMENTS.isdisjoint(call.key.split("/"))
 
 
-def path_of(call: Call) -> str:
-    """Return a call's key, and its query if it has one, quoted for a URL; empty for a call on a bucket."""
-    if isinstance(call, DeleteMany):
-        return ""
+def path_of(call: FastCall) -> str:
+    """Return a call's key, and its query if it has one, quoted for a URL."""
     folder, slash, name = call.key.rpartition("/")
     if not _is_unreserved(name):
         name = quote(name, safe="~")
@@ -120,22 +115,13 @@ def path_of(call: Call) -> str:
     return path
 
 
-def body_of(call: Call) -> bytes:
-    """Return the body of a call's request."""
-    if isinstance(call, Complete):
-        return _part_list(call.etags)
-    if isinstance(call, DeleteMany):
-        # Not quiet: an empty response to a quiet request looks like one that was cut off.
-        return f'<Delete xmlns="{_NAMESPACE}">{"".join(map(_delete, call.objects))}</Delete>'.encode()
-    return b""
-
-
 @lru_cache(CACHED_FOLDERS)
 def _folder(folder: str) -> str:
     return quote(folder, safe="/~")
 
 
-def _part_list(etags: Sequence[PartEtag]) -> bytes:
+def part_list(etags: Sequence[PartEtag]) -> bytes:
+    """Return the body of a completion's request."""
     if len(etags) == 1 and isinstance(etags[0], str) and etags[0].isalnum():
         # The usual case: a file of one part, whose ETag is an MD5 in hexadecimal.
         return (_ONE_PART % etags[0]).encode()
@@ -145,19 +131,9 @@ def _part_list(etags: Sequence[PartEtag]) -> bytes:
 
 def _part(number: int, etag: PartEtag) -> str:
     if isinstance(etag, str):
-        return _PART % (number, _etag(etag), "")
+        return _PART % (number, escape(quoted(etag)), "")
     name = f"Checksum{etag.algorithm}"
-    return _PART % (number, _etag(etag.etag), f"<{name}>{escape(etag.checksum)}</{name}>")
-
-
-def _etag(etag: str) -> str:
-    # Nearly all are letters, digits and hyphens.
-    return f'"{etag}"' if _is_unreserved(etag) else escape(quoted(etag))
-
-
-def _delete(target: ObjectToDelete) -> str:
-    etag = "" if target.etag is None else f"<ETag>{_etag(target.etag)}</ETag>"
-    return f"<Object><Key>{escape(target.key, LINE_BREAKS)}</Key>{etag}</Object>"
+    return _PART % (number, escape(quoted(etag.etag)), f"<{name}>{escape(etag.checksum)}</{name}>")
 
 
 def completed_etag(response: Response | None) -> str | None:
@@ -168,8 +144,8 @@ def completed_etag(response: Response | None) -> str | None:
     return found[3].decode() if found else None
 
 
-def plain_outcome(call: Call, response: Response, now: float) -> Outcome:
-    """Return the outcome that a response settles by itself.
+def plain_outcome(call: FastCall, response: Response, now: float) -> Outcome:
+    """Return the outcome that a response settles by itself; a completion's success is `completed_etag`.
 
     Args:
         call: The call.
@@ -180,27 +156,17 @@ def plain_outcome(call: Call, response: Response, now: float) -> Outcome:
         NotPlain: It settles none.
 
     """
-    outcome: Outcome = None
-    is_missing = response.status == NOT_FOUND
-    try:
-        if isinstance(call, Abort):
-            is_gone = is_missing and NO_UPLOAD in response.body
-            _require(is_gone or (response.status in (OK, NO_CONTENT) and not response.body))
-        elif isinstance(call, Complete) and is_missing:
-            _require(NO_UPLOAD in response.body)
-            outcome = NoSuchUpload(f"{_request(call)}: NoSuchUpload")
-        elif isinstance(call, Complete):
-            outcome = completed_etag(response)
-            _require(outcome is not None)
-        elif isinstance(call, Head) and is_missing:
-            outcome = NoSuchKey(f"{_request(call)}: 404")
-        else:
-            _require(response.status == OK)
-            read = _deleted if isinstance(call, DeleteMany) else _found
-            outcome = read(call, response, now)
-    except (S3CommitError, ValueError, OverflowError, ET.ParseError) as error:
-        raise NotPlain from error
-    return outcome
+    if isinstance(call, Head | Get):
+        try:
+            return _found(call, response, now)
+        except (S3CommitError, ValueError, OverflowError) as error:
+            raise NotPlain from error
+    is_gone = response.status == NOT_FOUND and NO_UPLOAD in response.body
+    if isinstance(call, Complete) and is_gone:
+        request = Request(OPERATIONS[Complete], call.bucket, call.key, call.upload_id)
+        return NoSuchUpload(f"{request}: NoSuchUpload")
+    _require(isinstance(call, Abort) and (is_gone or response.status == NO_CONTENT))
+    return None
 
 
 def _require(is_plain: bool) -> None:
@@ -208,7 +174,8 @@ def _require(is_plain: bool) -> None:
         raise NotPlain
 
 
-def _found(call: Call, response: Response, now: float) -> ObjectInfo | Fetched:
+def _found(call: Head | Get, response: Response, now: float) -> ObjectInfo | Fetched:
+    _require(response.status == OK)
     headers, body = response.headers, response.body
     metadata = {name.removeprefix(METADATA): v for name, v in headers.items() if name.startswith(METADATA)}
     parsed: dict[str, Any] = {
@@ -218,29 +185,9 @@ def _found(call: Call, response: Response, now: float) -> ObjectInfo | Fetched:
         "LastModified": parsedate_to_datetime(headers.get("last-modified", "")),
         "Metadata": metadata,
     }
-    info = object_info(_request(call), parsed)
-    if not isinstance(call, Get):
+    info = object_info(Request(OPERATIONS[type(call)], call.bucket, call.key), parsed)
+    if isinstance(call, Head):
         return info
     _require(len(body) == info.size and (call.limit is None or info.size <= call.limit))
     date = response_time(parsed)
     return Fetched(info, body, now if date is None else date)
-
-
-def _deleted(call: Call, response: Response, _: float) -> list[DeleteFailure]:
-    root = ET.fromstring(response.body.strip())  # noqa: S314 - the parser that botocore uses
-    _require(_name(root) == "DeleteResult")
-    entries: dict[str, list[dict[str, str]]] = {"Deleted": [], "Error": []}
-    for element in root:
-        fields = {_name(child): child.text or "" for child in element}
-        entries.setdefault(_name(element), []).append(fields)
-    return delete_failures(_request(call), entries["Deleted"], entries["Error"])
-
-
-def _name(element: ET.Element) -> str:
-    return element.tag.rpartition("}")[2]
-
-
-def _request(call: Call) -> Request:
-    key = None if isinstance(call, DeleteMany) else call.key
-    upload = call.upload_id if isinstance(call, Complete | Abort) else None
-    return Request(OPERATIONS[type(call)], call.bucket, key, upload)

@@ -11,12 +11,11 @@ from unittest.mock import patch
 import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials, ReadOnlyCredentials
+from botocore.credentials import Credentials
 
 from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store
-from tests.fakes import ManualClock
 from tests.store.s3.fault_server import FaultServer, Say
 from tests.store.s3.wire import error_body
 
@@ -27,15 +26,12 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pycurl")
 
-from airflow_s3commit.store.s3.curl import connections
-from airflow_s3commit.store.s3.curl.endpoints import Endpoint
-
 pytestmark = pytest.mark.loopback
 
 KEY_CHARACTERS = "abXY01-_.~/!*'();:@&=+$,?#[]%<> \"{}|\\^`äß日é"
 ID_CHARACTERS = "abXY01-_.~=+/&% "
 
-#: What each call but a GET takes for an outcome.
+#: What each call that changes something takes for an outcome.
 GONE = Say(404, error_body("NoSuchUpload"))
 
 
@@ -69,8 +65,8 @@ def test_signatures_are_botocores() -> None:
     with FaultServer(GONE) as server:
         store = S3Store.connect(server.config, transport="curl")
         assert len(list(store.perform(enumerate(some_calls(60))))) == 240
-        # boto3 asks again for what is not there.
-        assert len(server.seen) == 240 + 60
+        # boto3 asks again for objects that are not there.
+        assert len(server.seen) == 240 + 120
         for seen in server.seen:
             expected = signed_by_botocore(seen, server.endpoint_url, "the-access-key", "the-secret-key")
             assert seen.headers["authorization"] == expected
@@ -84,48 +80,7 @@ def test_secrets_of_any_text_sign_alike(secret: str) -> None:
         config = replace(server.config, secret_key=secret, session_token=token)
         store = S3Store.connect(config, transport="curl", retry=RetryPolicy(deadline=0.0))
         list(store.perform(enumerate(some_calls(2))))
-        assert len(server.seen) == 8 + 2
+        assert len(server.seen) == 8 + 4
         for seen in server.seen:
             expected = signed_by_botocore(seen, server.endpoint_url, "the-access-key", secret, token)
             assert seen.headers["authorization"] == expected
-
-
-class SlowPoller:
-    """A poller whose every wait takes some seconds of a clock, and finds nothing."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
-        self.seconds = 0.0
-
-    def register(self, *_: object) -> None:
-        """Accept a socket."""
-
-    modify = register
-
-    def poll(self, _: float) -> list[tuple[int, int]]:
-        """Let the time pass."""
-        self._clock.advance(self.seconds)
-        return []
-
-
-def test_idle_is_the_share_of_the_recent_time_that_was_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that waits 3 s of 4 is idle for three quarters; a lull before a run does not count."""
-    clock = ManualClock()
-    poller = SlowPoller(clock)
-    monkeypatch.setattr(connections.time, "monotonic", clock.monotonic)
-    monkeypatch.setattr(connections, "_poller", lambda: (poller, 1))
-    pool = connections.Connections(connections.ConnectionSettings(None, 1.0, 1.0, 1.0), 1)
-    endpoint = Endpoint("http://127.0.0.1:1/lake", "us-east-1", "agent", (), (Any, "s3", "s3v4"))
-    clock.advance(1_000.0)
-    pool.start("tag", "HeadObject", endpoint, ReadOnlyCredentials("key", "secret", None), path="k")
-    for _ in range(10):
-        clock.advance(1.0)
-        poller.seconds = 3.0
-        pool.wait(60.0)
-    assert pool.idle == pytest.approx(0.75)
-    for _ in range(200):
-        clock.advance(9.0)
-        poller.seconds = 1.0
-        pool.wait(60.0)
-    assert pool.idle == pytest.approx(0.1, abs=0.02)
-    pool.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_s3commit.store.s3.curl.session import FIRST_WINDOW, MIN_IDLE, Throttle
+from airflow_s3commit.store.s3.curl.throttle import FIRST_WINDOW, Throttle
 from tests.fakes import ManualClock
 
 
@@ -12,23 +12,14 @@ def test_the_window_doubles_every_round_trip() -> None:
     seen = []
     for _ in range(5):
         seen.append(throttle.window)
-        throttle.succeeded(throttle.window, 1.0)
+        throttle.succeeded(throttle.window)
     assert seen == [FIRST_WINDOW, 64, 128, 256, 300]
-
-
-def test_the_window_grows_only_while_the_thread_waits() -> None:
-    """A thread that hardly waits for the store gets no more connections, whatever succeeds."""
-    throttle = Throttle(ManualClock(), most=300, per_second=None)
-    throttle.succeeded(100, MIN_IDLE / 2)
-    assert throttle.window == FIRST_WINDOW
-    throttle.succeeded(1, MIN_IDLE)
-    assert throttle.window == FIRST_WINDOW + 1
 
 
 def test_a_narrow_bound_is_kept() -> None:
     """A window that may not be as wide as the first one is as wide as it may be, and no wider."""
     throttle = Throttle(ManualClock(), most=7, per_second=None)
-    throttle.succeeded(1_000, 1.0)
+    throttle.succeeded(1_000)
     assert throttle.window == 7
 
 
@@ -36,7 +27,7 @@ def test_the_window_halves_once_a_second() -> None:
     """However many calls are turned away at the same time, the window is halved once."""
     clock = ManualClock()
     throttle = Throttle(clock, most=64, per_second=None)
-    throttle.succeeded(64, 1.0)
+    throttle.succeeded(64)
     assert throttle.window == 64
     for _ in range(20):
         throttle.slow_down()
@@ -62,7 +53,7 @@ def test_the_window_grows_back_by_one_a_windowful() -> None:
     throttle.slow_down()
     assert throttle.window == FIRST_WINDOW // 2
     for _ in range(FIRST_WINDOW // 2 + 1):
-        throttle.succeeded(1, 1.0)
+        throttle.succeeded(1)
     assert throttle.window == FIRST_WINDOW // 2 + 1
 
 
@@ -76,7 +67,6 @@ def test_requests_keep_the_rate() -> None:
         if pause:
             clock.advance(pause)
         else:
-            throttle.sent()
             sent += 1
     assert 9_900 <= sent <= 10_100
 
@@ -88,6 +78,5 @@ def test_a_lull_is_not_made_up_for() -> None:
     clock.advance(60.0)
     sent = 0
     while not throttle.pause():
-        throttle.sent()
         sent += 1
     assert sent <= 25
