@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from airflow_s3commit.store.base import (
     Abort,
     Call,
     Complete,
-    DeleteFailure,
     DeleteMany,
-    Fetched,
     Get,
     Head,
     Load,
-    ObjectInfo,
     ObjectStore,
-    ObjectToDelete,
     Outcome,
-    Part,
-    PartEtag,
     Put,
-    Upload,
-    Written,
 )
 from airflow_s3commit.store.profile import StoreProfile
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+#: Methods that take headers which describe the object.
+_DESCRIBING = frozenset({"put", "create_upload"})
 
 #: ``org.apache.hadoop.fs.s3a.Statistic`` of each method. A listing counts as one request, however many pages
 #: it has; retries are not counted.
@@ -61,6 +58,23 @@ _CALLS: dict[type[Call], str] = {
 }
 
 
+def _forwarded(
+    verb: Callable[Concatenate[ObjectStore, P], T],
+) -> Callable[Concatenate[ForwardingStore, P], T]:
+    """Return the method of `ForwardingStore` that forwards a method of `ObjectStore`."""
+    name = verb.__name__
+
+    @wraps(verb)
+    def method(self: ForwardingStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self.headers is not None and name in _DESCRIBING and kwargs.get("headers") is None:
+            kwargs["headers"] = self.headers
+        bucket, key = str(args[0]), next((text for text in args[1:2] if isinstance(text, str)), "")
+        make: Callable[P, T] = getattr(self.inner, name)
+        return self.forward(name, bucket, key, lambda: make(*args, **kwargs))
+
+    return method
+
+
 class ForwardingStore:
     """An `ObjectStore` that forwards every method to another store through `forward`.
 
@@ -75,7 +89,7 @@ class ForwardingStore:
 
     def __init__(self, inner: ObjectStore, headers: Mapping[str, str] | None = None) -> None:
         self.inner = inner
-        self._headers = headers
+        self.headers = headers
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:  # noqa: ARG002
         """Make one call.
@@ -107,132 +121,21 @@ class ForwardingStore:
         """Make the inner store follow a profile; sends no request."""
         self.inner.follow(bucket, profile)
 
-    def check_bucket(self, bucket: str) -> None:
-        """Forward `ObjectStore.check_bucket`."""
-        self.forward("check_bucket", bucket, "", lambda: self.inner.check_bucket(bucket))
-
-    def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
-        """Forward `ObjectStore.stale_upload_days`."""
-        return self.forward(
-            "stale_upload_days", bucket, prefix, lambda: self.inner.stale_upload_days(bucket, prefix)
-        )
-
-    def head(self, bucket: str, key: str) -> ObjectInfo:
-        """Forward `ObjectStore.head`."""
-        return self.forward("head", bucket, key, lambda: self.inner.head(bucket, key))
-
-    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
-        """Forward `ObjectStore.get`."""
-        return self.forward("get", bucket, key, lambda: self.inner.get(bucket, key, limit=limit))
-
-    def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
-        """Forward `ObjectStore.get_range`."""
-        return self.forward(
-            "get_range", bucket, key, lambda: self.inner.get_range(bucket, key, first, size, etag=etag)
-        )
-
-    def put(
-        self,
-        bucket: str,
-        key: str,
-        body: bytes,
-        *,
-        if_none_match: bool = False,
-        if_match: str | None = None,
-        content_type: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-    ) -> Written:
-        """Forward `ObjectStore.put`."""
-        sent = self._headers if headers is None else headers
-        return self.forward(
-            "put",
-            bucket,
-            key,
-            lambda: self.inner.put(
-                bucket,
-                key,
-                body,
-                if_none_match=if_none_match,
-                if_match=if_match,
-                content_type=content_type,
-                headers=sent,
-            ),
-        )
-
-    def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
-        """Forward `ObjectStore.delete`."""
-        self.forward("delete", bucket, key, lambda: self.inner.delete(bucket, key, if_match=if_match))
-
-    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
-        """Forward `ObjectStore.delete_many`."""
-        return self.forward("delete_many", bucket, "", lambda: self.inner.delete_many(bucket, objects))
-
-    def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        recursive: bool = True,
-        start_after: str | None = None,
-        page: int | None = None,
-    ) -> Iterator[ObjectInfo]:
-        """Forward `ObjectStore.list_objects`."""
-        return self.forward(
-            "list_objects",
-            bucket,
-            prefix,
-            lambda: self.inner.list_objects(
-                bucket, prefix, recursive=recursive, start_after=start_after, page=page
-            ),
-        )
-
-    def create_upload(
-        self,
-        bucket: str,
-        key: str,
-        *,
-        metadata: Mapping[str, str],
-        content_type: str,
-        headers: Mapping[str, str] | None = None,
-    ) -> str:
-        """Forward `ObjectStore.create_upload`."""
-        sent = self._headers if headers is None else headers
-        return self.forward(
-            "create_upload",
-            bucket,
-            key,
-            lambda: self.inner.create_upload(
-                bucket, key, metadata=metadata, content_type=content_type, headers=sent
-            ),
-        )
-
-    def upload_part(
-        self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
-    ) -> str:
-        """Forward `ObjectStore.upload_part`."""
-        return self.forward(
-            "upload_part", bucket, key, lambda: self.inner.upload_part(bucket, key, upload_id, number, body)
-        )
-
-    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
-        """Forward `ObjectStore.complete_upload`."""
-        return self.forward(
-            "complete_upload", bucket, key, lambda: self.inner.complete_upload(bucket, key, upload_id, etags)
-        )
-
-    def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """Forward `ObjectStore.abort_upload`."""
-        self.forward("abort_upload", bucket, key, lambda: self.inner.abort_upload(bucket, key, upload_id))
-
-    def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
-        """Forward `ObjectStore.list_uploads`."""
-        return self.forward(
-            "list_uploads", bucket, prefix, lambda: self.inner.list_uploads(bucket, prefix, page=page)
-        )
-
-    def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
-        """Forward `ObjectStore.list_parts`."""
-        return self.forward("list_parts", bucket, key, lambda: self.inner.list_parts(bucket, key, upload_id))
+    check_bucket = _forwarded(ObjectStore.check_bucket)
+    stale_upload_days = _forwarded(ObjectStore.stale_upload_days)
+    head = _forwarded(ObjectStore.head)
+    get = _forwarded(ObjectStore.get)
+    get_range = _forwarded(ObjectStore.get_range)
+    put = _forwarded(ObjectStore.put)
+    delete = _forwarded(ObjectStore.delete)
+    delete_many = _forwarded(ObjectStore.delete_many)
+    list_objects = _forwarded(ObjectStore.list_objects)
+    create_upload = _forwarded(ObjectStore.create_upload)
+    upload_part = _forwarded(ObjectStore.upload_part)
+    complete_upload = _forwarded(ObjectStore.complete_upload)
+    abort_upload = _forwarded(ObjectStore.abort_upload)
+    list_uploads = _forwarded(ObjectStore.list_uploads)
+    list_parts = _forwarded(ObjectStore.list_parts)
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
         """Pass the calls to the inner store's `ObjectStore.perform`."""

@@ -87,7 +87,7 @@ class _HeaderStore(ForwardingStore):
         return self.inner.perform((tag, self._described(call)) for tag, call in calls)
 
     def _described(self, call: Call) -> Call:
-        return replace(call, headers=self._headers) if type(call) is Put and call.headers is None else call
+        return replace(call, headers=self.headers) if type(call) is Put and call.headers is None else call
 
 
 def with_headers(store: ObjectStore, headers: Mapping[str, str]) -> ObjectStore:
