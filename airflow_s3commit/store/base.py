@@ -477,15 +477,4 @@ class DeleteMany(Struct, frozen=True, gc=False):
     objects: Sequence[ObjectToDelete]
 
 
-class Put(Struct, frozen=True, gc=False):
-    """A conditional call of `ObjectStore.put`, whose outcome is the ETag."""
-
-    bucket: str
-    key: str
-    body: bytes
-    if_none_match: bool = False
-    if_match: str | None = None
-    headers: Mapping[str, str] | None = None
-
-
-Call: TypeAlias = Complete | Abort | Head | Get | DeleteMany | Put
+Call: TypeAlias = Complete | Abort | Head | Get | DeleteMany

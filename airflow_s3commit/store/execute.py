@@ -25,7 +25,6 @@ from airflow_s3commit.store.base import (
     Head,
     ObjectStore,
     Outcome,
-    Put,
 )
 
 T = TypeVar("T")
@@ -116,7 +115,7 @@ def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> 
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def make_call(store: ObjectStore, call: Call) -> Outcome:  # noqa: PLR0911 - one for each verb
+def make_call(store: ObjectStore, call: Call) -> Outcome:
     """Make one call and return its outcome; an `S3CommitError` is returned, not raised."""
     try:
         match call:
@@ -131,10 +130,6 @@ def make_call(store: ObjectStore, call: Call) -> Outcome:  # noqa: PLR0911 - one
                 return store.get(bucket, key, limit=limit)
             case DeleteMany(bucket, objects):
                 return store.delete_many(bucket, objects)
-            case Put(bucket, key, body, if_none_match, if_match, headers):
-                return store.put(
-                    bucket, key, body, if_none_match=if_none_match, if_match=if_match, headers=headers
-                ).etag
     except S3CommitError as error:
         return error
 

@@ -18,7 +18,6 @@ from airflow_s3commit.store.base import (
     Load,
     ObjectStore,
     Outcome,
-    Put,
 )
 from airflow_s3commit.store.profile import StoreProfile
 
@@ -54,7 +53,6 @@ _CALLS: dict[type[Call], str] = {
     DeleteMany: "delete_many",
     Get: "get",
     Head: "head",
-    Put: "put",
 }
 
 

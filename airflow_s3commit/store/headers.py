@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import StoreRejected
-from airflow_s3commit.store.base import Put
 from airflow_s3commit.store.forwarding import ForwardingStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
-    from airflow_s3commit.store.base import Call, ObjectStore, Outcome
-
-T = TypeVar("T")
+    from airflow_s3commit.store.base import ObjectStore
 
 #: Prefix of user metadata headers.
 METADATA_PREFIX = "x-amz-meta-"
@@ -81,13 +76,6 @@ def object_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 class _HeaderStore(ForwardingStore):
     """An `ObjectStore` with default headers, which `store_without_headers` recognises."""
-
-    def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
-        """Pass on the calls, writes with the headers."""
-        return self.inner.perform((tag, self._described(call)) for tag, call in calls)
-
-    def _described(self, call: Call) -> Call:
-        return replace(call, headers=self.headers) if type(call) is Put and call.headers is None else call
 
 
 def with_headers(store: ObjectStore, headers: Mapping[str, str]) -> ObjectStore:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from airflow_s3commit.exceptions import (
     NoSuchUpload,
     OutcomeUnknown,
     PreconditionFailed,
+    S3CommitError,
     StoreRejected,
     TooLarge,
 )
@@ -29,9 +30,9 @@ from airflow_s3commit.store.base import (
     ObjectInfo,
     ObjectToDelete,
     Outcome,
-    Put,
+    Written,
 )
-from airflow_s3commit.store.execute import make_call
+from airflow_s3commit.store.execute import in_threads, make_call
 from tests.contract.conftest import STORES_AND_TRANSPORTS
 from tests.contract.deviations import Behaviour
 
@@ -508,25 +509,36 @@ class TestRanges:
             subject.store.get_range(subject.bucket, subject.key("b"), 0, 4, etag=etag)
 
 
+def at_once(put: Callable[[bytes], Written]) -> dict[bytes, Any]:
+    """Return what becomes of eight writes from threads of their own, by their bodies."""
+
+    def outcome(body: bytes) -> Written | S3CommitError:
+        try:
+            return put(body)
+        except S3CommitError as error:
+            return error
+
+    bodies = [str(number).encode() for number in range(8)]
+    return dict(zip(bodies, in_threads(outcome, bodies, 8), strict=True))
+
+
 @pytest.mark.parametrize("subject", STORES_AND_TRANSPORTS, indirect=True)
 class TestManyCalls:
     def test_one_of_many_creates(self, subject: Subject) -> None:
         """Of concurrent create-only writes of one key exactly one goes through, and its content stays."""
         key = subject.key("state.json")
-        writes = [Put(subject.bucket, key, str(number).encode(), if_none_match=True) for number in range(8)]
-        outcomes = dict(subject.store.perform(enumerate(writes)))
-        (winner,) = [number for number, outcome in outcomes.items() if isinstance(outcome, str)]
+        made = at_once(lambda body: subject.store.put(subject.bucket, key, body, if_none_match=True))
+        (winner,) = [body for body, outcome in made.items() if isinstance(outcome, Written)]
         fetched = subject.store.get(subject.bucket, key)
-        assert (fetched.body, fetched.info.etag) == (str(winner).encode(), outcomes.pop(winner))
-        assert {type(outcome) for outcome in outcomes.values()} == {PreconditionFailed}
+        assert (fetched.body, fetched.info.etag) == (winner, made.pop(winner).etag)
+        assert {type(outcome) for outcome in made.values()} == {PreconditionFailed}
 
     def test_one_of_many_swaps(self, subject: Subject) -> None:
         """Of concurrent writes over one ETag exactly one goes through, and its content stays."""
         etag, key = subject.put("state.json"), subject.key("state.json")
-        writes = [Put(subject.bucket, key, str(number).encode(), if_match=etag) for number in range(8)]
-        outcomes = dict(subject.store.perform(enumerate(writes)))
-        (winner,) = [number for number, outcome in outcomes.items() if isinstance(outcome, str)]
-        assert subject.store.get(subject.bucket, key).body == str(winner).encode()
+        made = at_once(lambda body: subject.store.put(subject.bucket, key, body, if_match=etag))
+        (winner,) = [body for body, outcome in made.items() if isinstance(outcome, Written)]
+        assert subject.store.get(subject.bucket, key).body == winner
 
     def test_every_call_has_its_outcome(self, subject: Subject) -> None:
         """Of many calls each one's tag comes back once, with its value, or its error as a value."""

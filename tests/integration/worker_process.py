@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.sweep.apply import sweep
-from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, Outcome, Put
+from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, Outcome
 from airflow_s3commit.store.execute import with_threads
 from airflow_s3commit.store.forwarding import ForwardingStore
 
@@ -34,7 +34,6 @@ _VERBS = {
     Head: "head",
     Get: "get",
     DeleteMany: "delete_many",
-    Put: "put",
 }
 
 

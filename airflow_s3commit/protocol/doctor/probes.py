@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -27,8 +28,8 @@ from airflow_s3commit.protocol.metadata.store_check import NO_ETAG
 from airflow_s3commit.protocol.metadata.store_clock import has_true_upload_times
 from airflow_s3commit.protocol.model.codec import KIB
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectInfo, ObjectToDelete, Put
-from airflow_s3commit.store.execute import outcomes
+from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectInfo, ObjectStore, ObjectToDelete
+from airflow_s3commit.store.execute import in_threads
 
 #: What follows a probe's key in a name that some stores decode, fold or compose; and that name, folded.
 ODD_NAME, _FOLDED = "-A+b%20c=\u00e9", "-a+B%20C=e\u0301"
@@ -179,18 +180,23 @@ def _one_wins(sandbox: Sandbox, key: str, *, is_swap: bool) -> bool:
     for _ in range(_ROUNDS):
         store.delete(bucket, key)
         etag = store.put(bucket, key, BODY).etag if is_swap else None
-        # With contents of their own: the same content may have the same ETag again.
-        writes = [
-            Put(bucket, key, b"%d" % number, if_none_match=not is_swap, if_match=etag)
-            for number in range(_WRITERS)
-        ]
-        made = outcomes(store, enumerate(writes), PreconditionFailed, StoreRejected)
+        write = partial(_write_if, store, bucket, key, etag)
         # None succeeds if its answer was lost, and its retry refused.
-        won = [outcome for _, outcome in made if isinstance(outcome, str)]
+        won = [made for made in in_threads(write, range(_WRITERS), _WRITERS) if made is not None]
         if won and won != [store.head(bucket, key).etag]:
             return False
         has_won = has_won or bool(won)
     return has_won
+
+
+def _write_if(store: ObjectStore, bucket: str, key: str, etag: str | None, number: int) -> str | None:
+    """Write over an ETag, or create what is missing if it is None; return the new ETag, None if refused."""
+    try:
+        # With content of its own: the same content may have the same ETag again.
+        body = b"%d" % number
+        return store.put(bucket, key, body, if_none_match=etag is None, if_match=etag).etag
+    except (PreconditionFailed, StoreRejected):
+        return None
 
 
 def _refuses_missing(sandbox: Sandbox, key: str) -> bool:

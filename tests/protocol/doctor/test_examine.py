@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from threading import current_thread, main_thread
 from typing import Any
 
 import msgspec
@@ -15,16 +16,12 @@ from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import (
-    Call,
     DeleteFailure,
-    Load,
     ObjectInfo,
     ObjectToDelete,
-    Outcome,
-    Put,
     Upload,
+    Written,
 )
-from airflow_s3commit.store.execute import make_call
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.testing.faulty_store import Fault, FaultyStore
@@ -112,19 +109,15 @@ class Racing(Lacking):
 
     """
 
-    load = Load(8, 0)
-
     def __init__(self, condition: str) -> None:
         super().__init__()
         self._condition = condition
 
-    def perform(self, calls: Iterable[tuple[Any, Call]]) -> Iterator[tuple[Any, Outcome]]:
-        """Write all, because when the conditions were checked nothing had been written."""
-        for tag, call in calls:
-            if isinstance(call, Put) and getattr(call, self._condition):
-                yield tag, self.put(call.bucket, call.key, call.body).etag
-            else:
-                yield tag, make_call(self, call)
+    def put(self, bucket: str, key: str, body: bytes, **conditions: Any) -> Written:
+        """Write all that is written at once, because when its condition was checked nothing was there."""
+        if current_thread() is not main_thread() and conditions.get(self._condition):
+            conditions = {}
+        return super().put(bucket, key, body, **conditions)
 
 
 def _examined(store: Lacking, staging: Destination | None = None) -> Diagnosis:

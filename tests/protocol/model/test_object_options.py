@@ -12,14 +12,12 @@ from airflow_s3commit.exceptions import (
     InvalidOption,
     InvalidRecord,
     JobMismatch,
-    PreconditionFailed,
     Refused,
 )
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.store.base import Put
 from airflow_s3commit.store.headers import with_headers
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore, named, once
@@ -221,16 +219,6 @@ def test_a_bucket_that_demands_encryption_takes_every_write_of_an_abort() -> Non
     assert lake.get(f"{ROOT}_SUCCESS") == b"{}"
     # Processes that have seen the job's record, and that have not.
     assert job.abort() == lake.job().abort() == AbortReport(uploads=0, objects=0)
-
-
-def test_a_bucket_that_demands_encryption_takes_writes_among_many_calls() -> None:
-    """Writes that `perform` sends have the headers of records too."""
-    _, store = demanding()
-    bound = with_headers(store, ENCRYPTED.of_records)
-    written = [Put(BUCKET, key, b"1", if_none_match=True) for key in ("a", "a")]
-    first, second = (outcome for _, outcome in bound.perform(enumerate(written)))
-    assert first == store.head(BUCKET, "a").etag
-    assert isinstance(second, PreconditionFailed)
 
 
 def test_a_bucket_that_demands_encryption_is_swept() -> None:
