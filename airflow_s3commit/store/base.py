@@ -114,10 +114,11 @@ class Load:
 class ObjectStore(Protocol):
     """An S3-like object store.
 
-    Buckets, keys and prefixes are plain text, neither quoted nor with a leading ``/``. Every method may raise
-    `Unavailable` (it did not happen), `AccessDenied`, `NoSuchBucket` and `StoreRejected` (refused). Methods
-    that change something may also raise `OutcomeUnknown` (it may have happened). Each method documents its
-    further errors, and whether repeating it after an unknown outcome is safe.
+    Buckets, keys and prefixes are plain text, neither quoted nor with a leading ``/``; an upload has the key
+    of its object. Every method may raise `Unavailable` (it did not happen), `AccessDenied`, `NoSuchBucket`
+    and `StoreRejected` (refused). Methods that change something may also raise `OutcomeUnknown` (it may have
+    happened). Each method documents its further errors, and whether repeating it after an unknown outcome is
+    safe.
     """
 
     @property
@@ -131,12 +132,7 @@ class ObjectStore(Protocol):
         ...
 
     def profile(self, bucket: str) -> StoreProfile:
-        """Return what this object has learned about a bucket from responses; sends no request.
-
-        Args:
-            bucket: The bucket.
-
-        """
+        """Return what this object has learned about a bucket from responses; sends no request."""
         ...
 
     def follow(self, bucket: str, profile: StoreProfile) -> None:
@@ -151,9 +147,6 @@ class ObjectStore(Protocol):
 
     def check_bucket(self, bucket: str) -> None:
         """Check that a bucket exists and that these credentials may use it.
-
-        Args:
-            bucket: The bucket.
 
         Raises:
             NoSuchBucket: The bucket does not exist.
@@ -176,10 +169,6 @@ class ObjectStore(Protocol):
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
         """Return an object's size, ETag, time, metadata and headers.
-
-        Args:
-            bucket: The bucket.
-            key: The key.
 
         Raises:
             NoSuchKey: The object does not exist.
@@ -362,14 +351,7 @@ class ObjectStore(Protocol):
         ...
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """Discard a pending upload and its parts; repeatable, since an unknown upload counts as discarded.
-
-        Args:
-            bucket: The bucket.
-            key: The key of the upload.
-            upload_id: Its id.
-
-        """
+        """Discard a pending upload and its parts; repeatable, since an unknown upload counts as discarded."""
         ...
 
     def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
@@ -385,11 +367,6 @@ class ObjectStore(Protocol):
 
     def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
         """Yield the parts of a pending upload.
-
-        Args:
-            bucket: The bucket.
-            key: The key of the upload.
-            upload_id: Its id.
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from airflow_s3commit.exceptions import AccessDenied, NoSuchKey, PreconditionFailed, StoreRejected
 from airflow_s3commit.store.base import (
@@ -65,6 +65,16 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+class StoreOptions(TypedDict, total=False):
+    """Arguments of `S3Store` that do not depend on its client."""
+
+    retry: RetryPolicy
+    threads: int
+    transport: TransportName
+    connections: int
+    requests_per_second: float | None
+
+
 class S3Store(MultipartUploads):
     """An `ObjectStore` behind a boto3 client; safe to use from several threads.
 
@@ -115,22 +125,13 @@ class S3Store(MultipartUploads):
     def connect(
         cls,
         config: S3Config = S3Config(),  # noqa: B008 - immutable
-        *,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
-        threads: int = 32,
-        transport: TransportName = "auto",
-        connections: int = CONNECTIONS,
-        requests_per_second: float | None = REQUESTS_PER_SECOND,
+        **options: Unpack[StoreOptions],
     ) -> Self:
         """Return a store with its own client; sends no request.
 
         Args:
             config: Address and credentials; by default all from boto3's default chain.
-            retry: As for the class, like all further arguments.
-            threads: As for the class.
-            transport: As for the class.
-            connections: As for the class.
-            requests_per_second: As for the class.
+            **options: Further arguments of the class.
 
         Raises:
             ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
@@ -143,15 +144,7 @@ class S3Store(MultipartUploads):
         def make() -> S3Client:
             return guard_client(new_client(config))
 
-        return cls(
-            make(),
-            retry=retry,
-            threads=threads,
-            transport=transport,
-            connections=connections,
-            requests_per_second=requests_per_second,
-            make=make,
-        )
+        return cls(make(), make=make, **options)
 
     @property
     def transport(self) -> str:
