@@ -64,12 +64,10 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 async def pages(renderer: Pages, service: DestinationService, place: Place, job_id: str) -> list[str]:
     """Return what is shown of a destination and of one of its jobs."""
     places, wanted = (await service.places()).places, Wanted()
+    fleet = search_fleet(await service.destination_views(places, whole=True), wanted)
     common = {"wanted": wanted, "states": STATES, "idles": IDLE, "every": 0, "registry_problem": None}
-    destination_views = await service.destination_views(places)
-    shown = [renderer.render("overview", "", destination_views=destination_views, few=50, **common)]
-    fleet = search_fleet(await service.fleet(places), wanted)
-    numbers = {"known": len(places), "fresh": FRESH, "page": 1, "places": 1, "per_page": 50}
-    shown.append(renderer.render("fleet", "", fleet=fleet, **numbers, **common))
+    numbers = {"known": len(places), "fresh": FRESH, "page": 1, "places": 1, "ended": 1, "per_page": 50}
+    shown = [renderer.render("fleet", "", fleet=fleet, **numbers, **common)]
     try:
         uploads = await service.uploads(place)
         shown.append(

@@ -16,7 +16,6 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.store.s3.config import new_client
 from airflow_s3commit.store.s3.store import TransportName
 from tests.cases import each
-from tests.conftest import BUCKET
 from tests.fakes import ManualClock
 from tests.store.s3.fault_server import Cut, Say, Seen
 from tests.store.s3.relay import relay
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from airflow_s3commit.testing import S3Server
 
 pytestmark = pytest.mark.loopback
+
+#: moto's buckets are those of the whole process, and one with objects cannot be locked.
+LOCKED = "locked"
 
 #: What S3 says to a write without a checksum.
 REFUSAL = (
@@ -58,7 +60,7 @@ def locked() -> Iterator[S3Config]:
     try:
         host, port = server.get_host_and_port()
         config = S3Config(f"http://{host}:{port}", "us-east-1", access_key="any", secret_key="any")
-        lock(config, BUCKET)
+        lock(config, LOCKED)
         yield config
     finally:
         server.stop()
@@ -78,13 +80,15 @@ def test_whole_jobs(transport: TransportName, locked: S3Config, prefix: str) -> 
     """Jobs set up, write, replace and commit in a locked bucket, where parts need checksums too."""
     with relay(locked.endpoint_url or "", needs_checksums) as server:
         config = replace(locked, endpoint_url=server.endpoint_url)
-        run_jobs(S3Store.connect(config, retry=RetryPolicy(deadline=0.0), transport=transport), prefix)
+        run_jobs(
+            S3Store.connect(config, retry=RetryPolicy(deadline=0.0), transport=transport), prefix, LOCKED
+        )
 
 
 def test_the_doctor(locked: S3Config, prefix: str) -> None:
     """What the doctor checks in a locked bucket fails for no want of a checksum."""
     store = S3Store.connect(locked, retry=RetryPolicy(deadline=0.0))
-    found = examine(store, Destination(BUCKET, prefix))
+    found = examine(store, Destination(LOCKED, prefix))
     failed = [check for check in found.checks if check.verdict == "failed"]
     # moto does not keep concurrent writers of one key apart, as S3 does: now and then two succeed.
     assert [check for check in failed if check.name != "fencing"] == []
