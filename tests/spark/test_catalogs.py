@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-submit")]
+pytestmark = [
+    pytest.mark.all,
+    pytest.mark.spark,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("spark-submit"),
+]
 
 #: The main class of Spark's SQL shell, which the task group's ``spark_sql`` runs.
 SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"

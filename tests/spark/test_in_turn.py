@@ -18,7 +18,12 @@ from tests.spark.engines import ENGINES, Engine
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-submit")]
+pytestmark = [
+    pytest.mark.all,
+    pytest.mark.spark,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("spark-submit"),
+]
 
 #: The ids of the rows that each table has in the end.
 TABLES: dict[str, Iterable[int]] = {

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
     from tests.spark_cluster.conftest import Driver, ExecutorKeys, Table
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
+pytestmark = [
+    pytest.mark.all,
+    pytest.mark.spark,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("spark-cluster"),
+]
 
 ROWS = 1_500
 

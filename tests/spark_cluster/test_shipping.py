@@ -21,7 +21,12 @@ from tests.spark_cluster.conftest import DRIVER_KEYS, DRIVER_SECRET, EXECUTOR_SE
 if TYPE_CHECKING:
     from tests.spark_cluster.conftest import Driver, Table
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
+pytestmark = [
+    pytest.mark.all,
+    pytest.mark.spark,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("spark-cluster"),
+]
 
 ROWS = 300
 

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from tests.spark_cluster.conftest import Table
     from tests.spark_cluster.gate import Request
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
+pytestmark = [
+    pytest.mark.all,
+    pytest.mark.spark,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("spark-cluster"),
+]
 
 PER_BATCH = 100
 

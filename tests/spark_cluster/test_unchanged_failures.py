@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from tests.spark_cluster.conftest import Table
     from tests.spark_cluster.gate import Gate, Request
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
+pytestmark = [
+    pytest.mark.all,
+    pytest.mark.spark,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("spark-cluster"),
+]
 
 #: Writing requests, in the order in which an application sends the first of each.
 REQUESTS: dict[str, Callable[[Request], bool]] = {

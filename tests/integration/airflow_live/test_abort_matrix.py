@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.airflow,
     pytest.mark.seaweedfs,
     pytest.mark.spark,
+    pytest.mark.all,
     pytest.mark.xdist_group("airflow-live"),
     pytest.mark.timeout(1800),  # the first test waits until every story has been played
 ]
@@ -92,23 +93,8 @@ ENDINGS = {
     "commit_marked_failed_too_late": committed("row try 1", commit="failed", abort="success"),
 }
 
-#: One row for each way in which a run is ended, except those that other tests of `make test` see: a commit
-#: that nothing disturbs, and an approval. `make test-all` plays them all.
-ONE_OF_EACH = (
-    "task_killed",
-    "run_timed_out",
-    "run_marked_failed",
-    "triggerer_killed",
-    "spark_killed",
-    "skipped",
-    "commit_killed",
-    "store_away",
-)
 
-
-@pytest.mark.parametrize(
-    "name", [name if name in ONE_OF_EACH else pytest.param(name, marks=pytest.mark.all) for name in STORIES]
-)
+@pytest.mark.parametrize("name", STORIES)
 def test_a_row_of_the_matrix(name: str, stage: Stage, played: Played) -> None:
     """Nothing is visible that was not committed, nothing is pending, and the run's state tells the truth."""
     ending, left, run = ENDINGS[name], played.left[name], Run(stage, name, "row")
