@@ -69,20 +69,16 @@ class Rows:
     Args:
         columns: The columns.
         reports: The reports.
-        title: Heading of the table.
         most: Maximum number of rows; the others are counted.
 
     """
 
-    def __init__(
-        self, columns: Iterable[Column], reports: Sequence[object], title: str = "", most: int | None = None
-    ) -> None:
-        self._columns, self._reports, self._title, self._most = columns, reports, title, most
+    def __init__(self, columns: Iterable[Column], reports: Sequence[object], most: int | None = None) -> None:
+        self._columns, self._reports, self._most = columns, reports, most
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the table, and a line if rows are left out."""
-        title = {"title": self._title or None, "title_justify": "left", "title_style": "bold"}
-        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **title)  # type: ignore[arg-type]
+        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         columns = [column for column in self._columns if options.max_width >= column.room]
         for one in columns:
             side = "right" if one.is_number else "left"

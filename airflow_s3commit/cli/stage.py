@@ -150,10 +150,11 @@ def put(
                     reading = sys.stdin.buffer if path is None else opened.enter_context(path.open("rb"))
                     file = writing.open(relative, content_type=content_type)
                     opened.enter_context(file)
-                    end = b""
+                    end, kept = b"", _FOOTER_BYTES if relative.endswith(".parquet") else 0
                     for chunk in _chunks(reading):
                         file.write(chunk)
-                        end = (end + chunk)[-_FOOTER_BYTES:]
+                        if kept:
+                            end = (end + chunk)[-kept:]
                         sent += len(chunk)
                         shown(sent)
                 writing.describe(1, _schema(relative, end))
@@ -224,7 +225,7 @@ def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:
 
 def _schema(path: str, end: bytes) -> str | None:
     """Return the schema of a Parquet file, by its footer; None without pyarrow, or if it has none."""
-    if not path.endswith(".parquet"):
+    if not end:
         return None
     try:
         from airflow_s3commit.tables.columns import footer_text  # noqa: PLC0415 - the command needs no pyarrow

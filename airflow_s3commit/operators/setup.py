@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
-from airflow_s3commit.exceptions import AlreadyCommitted, Refused, S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, Refused, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
@@ -342,7 +342,6 @@ def job_options(values: Mapping[str, Any]) -> JobOptions:
     :param values: Their values, by name.
     :raises InvalidOption: There is no such option, or a value is invalid.
     """
-    from airflow_s3commit.exceptions import InvalidOption  # noqa: PLC0415
     from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415 - importing needs none
     from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
 

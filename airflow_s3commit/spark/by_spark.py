@@ -23,8 +23,8 @@ from airflow_s3commit.spark.pending_write import (
     SaveMode,
     refuse_arguments,
 )
-from airflow_s3commit.spark.session import JobInConf, job_from_conf
-from airflow_s3commit.spark.writer_settings import conf_of, s3a_address
+from airflow_s3commit.spark.session import JobInConf, getter_of, job_from_conf
+from airflow_s3commit.spark.writer_settings import s3a_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,7 +80,7 @@ def write_by_spark(
 
     """
     spark = frame.sparkSession
-    found = given or job_from_conf(conf_of(spark).get)
+    found = given or job_from_conf(getter_of(spark))
     mode = place.mode or (DEFAULT_MODE if found is None else "append")
     if mode not in CONFLICT_MODES:
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")

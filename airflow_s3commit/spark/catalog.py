@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol import registration
 from airflow_s3commit.protocol.model.partition_names import hive_values
-from airflow_s3commit.spark.session import store_from_conf, store_of_process
-from airflow_s3commit.spark.writer_settings import conf_of
+from airflow_s3commit.spark.session import getter_of, store_from_conf, store_of_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,7 +129,7 @@ def register_partitions(
         InvalidOption: As there; or the table is managed, and has partitions that the newest commit lacks.
 
     """
-    there = store or store_of_process(store_from_conf(conf_of(session).get))
+    there = store or store_of_process(store_from_conf(getter_of(session)))
     return registration.register_partitions(there, SparkTable(session, table))
 
 

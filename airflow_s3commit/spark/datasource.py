@@ -27,7 +27,7 @@ from airflow_s3commit.spark.driver import (
 from airflow_s3commit.spark.options import parse_options
 from airflow_s3commit.spark.plan import plan_again, plan_table
 from airflow_s3commit.spark.pyspark_private import local_properties, register_source
-from airflow_s3commit.spark.session import count_rows, store_from_conf
+from airflow_s3commit.spark.session import count_rows, getter_of, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
 from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
 from airflow_s3commit.spark.writer_settings import hadoop_conf, site_conf, with_file_settings
@@ -272,12 +272,8 @@ def register(spark: SparkSession) -> None:
         ValueError: One of these settings is not a size or number.
 
     """
-
-    def conf(key: str) -> str | None:
-        return spark.conf.get(key, None)
-
     defaults = {
-        "store_defaults": store_from_conf(conf),
+        "store_defaults": store_from_conf(getter_of(spark)),
         # A client of Spark Connect cannot read it; the server reads its configuration files.
         "hadoop_defaults": hadoop_conf(spark) or None,
     }

@@ -6,9 +6,9 @@ import json
 import re
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pyspark.errors import PySparkTypeError
@@ -24,10 +24,10 @@ from airflow_s3commit.reader.pruning import UnreadablePartitions
 from airflow_s3commit.reader.table import partition_columns, s3_filesystem, schemas_of, table_schema
 from airflow_s3commit.spark.driver import renewing_store
 from airflow_s3commit.spark.pyspark_private import spark_type
-from airflow_s3commit.spark.session import store_from_conf, store_of_process
+from airflow_s3commit.spark.session import getter_of, store_from_conf, store_of_process
 from airflow_s3commit.spark.writer_settings import is_classic, s3a_address
 from airflow_s3commit.store.s3.config import S3Config
-from airflow_s3commit.tables.formats import FORMATS
+from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.reader.table_files import TableFile
     from airflow_s3commit.store.credentials import StoreAddress
     from airflow_s3commit.tables.columns import WrittenSchema
-
-#: The footer entry with Spark's schema of a Parquet file; our writer sets it too.
-_ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
 
 #: Spark's options that choose files, in lower case: the log does that here.
 _CHOOSE_FILES = frozenset(
@@ -130,7 +127,9 @@ def read_table(
     has_record = name in FORMATS and not FORMATS[name].text
     # With a schema no file is opened for its columns.
     asked = table if schema is None else replace(table, unknown=())
-    schemas = schemas_of(asked, _filesystem(address), FileReading(name)) if has_record else []
+    schemas: list[tuple[str, WrittenSchema]] = []
+    if has_record:
+        schemas = schemas_of(asked, s3_filesystem(S3Config(**asdict(address))), FileReading(name))
     partitions = _partitions(table, schemas)
     source = _Source(spark, place, name, given, partitions)
     if schema is not None:
@@ -146,13 +145,8 @@ def read_table(
 
 
 def _address(spark: SparkSession, bucket: str) -> StoreAddress:
-    own = store_from_conf(lambda key: spark.conf.get(key, None))
+    own = store_from_conf(getter_of(spark))
     return own.or_else(s3a_address(spark, bucket)) if is_classic(spark) else own
-
-
-def _filesystem(address: StoreAddress) -> Any:
-    config = S3Config(endpoint_url=address.endpoint_url, region=address.region, path_style=address.path_style)
-    return s3_filesystem(config)
 
 
 def _columns(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> StructType:
@@ -160,7 +154,7 @@ def _columns(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> Stru
     merged = table_schema(table, schemas)
     known: dict[str, StructField] = {}
     for _, schema in schemas:
-        written = (schema.files.metadata or {}).get(_ROW_METADATA)
+        written = (schema.files.metadata or {}).get(ROW_METADATA.encode())
         for column in StructType.fromJson(json.loads(written)).fields if written is not None else ():
             # A column that was widened has its widest type.
             own, all_ = (found.get_field_index(column.name) for found in (schema.files, merged))

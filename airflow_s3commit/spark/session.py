@@ -223,6 +223,11 @@ def _object_conf(bucket: str, options: ObjectOptions) -> dict[str, str]:
     return {f"spark.hadoop.fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items() if value}
 
 
+def getter_of(session: SparkSession) -> ConfGet:
+    """Return what looks up one key of a session, classic or Spark Connect; None for a key without a value."""
+    return lambda key: session.conf.get(key, None)
+
+
 def job_from_conf(get: ConfGet) -> JobInConf | None:
     """Return the job in a conf; None if the conf has no job.
 

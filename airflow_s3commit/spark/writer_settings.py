@@ -200,7 +200,7 @@ def s3a_address(session: Any, bucket: str) -> StoreAddress:
         StoreUnsuitable: The endpoint is not a store's URL.
 
     """
-    conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no other way
+    conf = _jvm_conf(session)
 
     def first(name: str) -> str | None:
         found = conf.getTrimmed(f"{_PREFIX}bucket.{bucket}.{name}") or conf.getTrimmed(f"{_PREFIX}{name}")
@@ -222,7 +222,7 @@ def conf_of(session: Any) -> dict[str, str]:
     """
     if is_classic(session):
         # Spark adds what the session sets to the Hadoop configuration that a write gets.
-        conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no other way
+        conf = _jvm_conf(session)
         return _of_hadoop(conf) | _with_prefix(conf, "spark.")
     everything: Mapping[str, str] | None = getattr(session.conf, "getAll", None)
     if everything is None:
@@ -243,9 +243,11 @@ def hadoop_conf(session: Any) -> dict[str, str]:
     Its configuration files are included. The result is empty in Spark Connect, whose client has no access to
     that configuration.
     """
-    if not is_classic(session):
-        return {}
-    return _of_hadoop(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001 - as above
+    return _of_hadoop(_jvm_conf(session)) if is_classic(session) else {}
+
+
+def _jvm_conf(session: Any) -> Any:
+    return session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no other way
 
 
 def site_conf(environment: Mapping[str, str]) -> dict[str, str]:

@@ -32,7 +32,7 @@ from pyarrow import orc
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics, Value
-from airflow_s3commit.tables.formats import FORMATS
+from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA
 
 if TYPE_CHECKING:
     from airflow_s3commit.tables.formats import FileForm, SparkFooter
@@ -88,7 +88,7 @@ def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
         stored = pq.read_schema(pa.BufferReader(end))
     except (pa.ArrowException, OSError, ValueError):
         return None
-    written = (stored.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata")
+    written = (stored.metadata or {}).get(ROW_METADATA.encode())
     known = _of_spark(written) if written is not None else map(_spark_field, stored)
     names = pa.schema([(name, pa.string()) for name in partitions])
     return _text(

@@ -5,6 +5,7 @@ The module does not import pyarrow.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_s3commit.protocol.model.statistics import Columns, ColumnStatistics
+
+
+#: The entry of a Parquet footer with the files' Spark schema, without partition columns, as JSON.
+ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 
 
 class UnsupportedColumn(ValueError):
@@ -147,35 +152,39 @@ class FileOpener(Protocol):
         ...
 
 
-class Encoder(Protocol):
-    """Writes the rows of one file."""
+class Encoder(ABC):
+    """Writes the rows of one file.
 
-    @property
-    def rows(self) -> int:
-        """Rows written so far."""
-        ...
+    Args:
+        sink: Receives the bytes; the caller closes it.
+
+    Attributes:
+        rows: Rows written so far.
+        statistics: Column statistics, by column; None until the encoder is closed.
+
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = DetachableSink(sink)
+        self.rows = 0
+        self.statistics: dict[str, ColumnStatistics] | None = None
 
     @property
     def bytes(self) -> int:
         """Bytes written so far."""
-        ...
+        return self._sink.bytes
 
-    @property
-    def statistics(self) -> dict[str, ColumnStatistics] | None:
-        """Column statistics, by column; None until the encoder is closed."""
-        ...
-
+    @abstractmethod
     def write(self, table: pa.Table) -> None:
         """Write rows; as one row group, if the format has row groups."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Write the end of the file; a file without rows is valid too. The sink stays open."""
-        ...
 
+    @abstractmethod
     def abandon(self) -> None:
         """Release the encoder's memory, and write no further byte to the sink."""
-        ...
 
 
 class FileForm(Protocol):
@@ -251,5 +260,5 @@ class SparkFooter:
         """The entries of a file's footer."""
         return {
             "org.apache.spark.version": self.version,
-            "org.apache.spark.sql.parquet.row.metadata": self.row_metadata,
+            ROW_METADATA: self.row_metadata,
         }

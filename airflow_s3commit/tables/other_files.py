@@ -18,11 +18,10 @@ import pyarrow.types as pt
 from pyarrow import csv, orc
 
 from airflow_s3commit.tables.columns import ColumnCounts
-from airflow_s3commit.tables.formats import FORMATS, DetachableSink, UnsupportedColumn, first_within
+from airflow_s3commit.tables.formats import FORMATS, Encoder, UnsupportedColumn, first_within
 from airflow_s3commit.tables.options import TextOptions
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.tables.formats import Sink
 
 #: Rows of JSON that are rendered at once.
@@ -87,7 +86,7 @@ class OtherForm:
         return OtherEncoder(sink, schema, self)
 
 
-class OtherEncoder:
+class OtherEncoder(Encoder):
     """Writes one ORC, CSV or JSON file.
 
     Args:
@@ -95,14 +94,10 @@ class OtherEncoder:
         schema: Schema of the rows.
         form: The encoding.
 
-    Attributes:
-        rows: Rows written so far.
-        statistics: Column statistics, by column; None until the encoder is closed.
-
     """
 
     def __init__(self, sink: Sink, schema: pa.Schema, form: OtherForm) -> None:
-        self._sink = DetachableSink(sink)
+        super().__init__(sink)
         self._schema = schema
         self._name = form.name
         self._stream: pa.NativeFile = pa.PythonFile(self._sink, mode="w")
@@ -110,13 +105,6 @@ class OtherEncoder:
             self._stream = pa.CompressedOutputStream(self._stream, "gzip")
         self._writer = _writer(self._stream, schema, form)
         self._counts = ColumnCounts(schema)
-        self.rows = 0
-        self.statistics: dict[str, ColumnStatistics] | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Bytes written so far."""
-        return self._sink.bytes
 
     def write(self, table: pa.Table) -> None:
         """Write rows.

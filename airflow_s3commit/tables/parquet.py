@@ -19,12 +19,11 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from airflow_s3commit.tables.columns import ColumnCounts
-from airflow_s3commit.tables.formats import FORMATS, DetachableSink, SparkFooter
+from airflow_s3commit.tables.formats import FORMATS, Encoder, SparkFooter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.tables.formats import Sink
 
 #: Number of rows in the sample that decides whether a column has a dictionary.
@@ -84,7 +83,7 @@ class ParquetForm:
         return ParquetEncoder(sink, schema, self)
 
 
-class ParquetEncoder:
+class ParquetEncoder(Encoder):
     """Writes one Parquet file, a row group for each call of `write`.
 
     Args:
@@ -92,26 +91,15 @@ class ParquetEncoder:
         schema: Schema of the rows.
         form: The encoding.
 
-    Attributes:
-        rows: Rows written so far.
-        statistics: Column statistics, by column; None until the encoder is closed.
-
     """
 
     def __init__(self, sink: Sink, schema: pa.Schema, form: ParquetForm) -> None:
-        self._sink = DetachableSink(sink)
+        super().__init__(sink)
         self._schema = pa.schema([optional(field) for field in schema], schema.metadata)
         self._form = form
         self._writer: pq.ParquetWriter | None = None
         self._counts = ColumnCounts(schema)
         self._footers: list[pq.FileMetaData] = []
-        self.rows = 0
-        self.statistics: dict[str, ColumnStatistics] | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Bytes written so far."""
-        return self._sink.bytes
 
     def write(self, table: pa.Table) -> None:
         """Write rows as one row group; does nothing without rows."""

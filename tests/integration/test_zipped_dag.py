@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_s3commit import Destination, latest_manifest
+from dev.demo.servers import connections
 
 if TYPE_CHECKING:
     from airflow_s3commit import S3Store
@@ -67,15 +67,10 @@ def test_a_zipped_dag_with_xcoms_in_an_object_storage_commits(
     """Each task finds the job and the stages by XComs, wherever those are kept; no key is printed."""
     with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as packed:
         packed.writestr("zipped.py", DAG)
-    connection = {
-        "conn_type": "aws",
-        "login": seaweed.access_key,
-        "password": seaweed.secret_key,
-        "extra": {"endpoint_url": seaweed.endpoint_url, "region_name": "us-east-1"},
-    }
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "AWS"))}
     environment = {
         **clean,
+        **connections(seaweed.config),
         "PYTHONPATH": str(ROOT),
         "AIRFLOW_HOME": str(tmp_path / "home"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -83,7 +78,6 @@ def test_a_zipped_dag_with_xcoms_in_an_object_storage_commits(
         "AIRFLOW__CORE__XCOM_BACKEND": "airflow.providers.common.io.xcom.backend.XComObjectStorageBackend",
         "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_PATH": f"file://{tmp_path}/xcoms",
         "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD": "0",
-        "AIRFLOW_CONN_AWS_DEFAULT": json.dumps(connection),
     }
     said = ""
     for command in (["db", "migrate"], ["dags", "test", "zipped", "2013-01-01"]):
