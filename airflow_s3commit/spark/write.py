@@ -87,7 +87,7 @@ def write_pending(
     stage: str | None = None,
     stage_attempt: str | None = None,
     cluster: bool = True,
-    salt: bool | None = None,
+    spread: bool = False,
     format: str | None = None,  # noqa: A002 - as Spark calls it
     options: Mapping[str, str] | None = None,
     engine: Engine = "python",
@@ -115,9 +115,10 @@ def write_pending(
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
             not one from each task with rows of it. If the frame is sorted by columns, so are the rows of each
             partition (not with Spark Connect, whose client does not know).
-        salt: Count a sample of the rows first, and spread a partition with far more rows than the others over
-            several tasks. By default only for a cached frame, because any other frame is computed a second
-            time for the sample.
+        spread: Let Spark's adaptive execution divide the rows of a partition among several tasks, each of
+            which writes a file, if a shuffle of them has more bytes than
+            ``spark.sql.adaptive.advisoryPartitionSizeInBytes`` (64 MiB). Otherwise a partition with most of
+            the rows is one slow task.
         format: ``parquet``; with the engine ``spark`` any format that Spark can write.
         options: Further options of the data source ``s3commit``, by the same names. With the engine ``spark``
             those of Spark's own writer.
@@ -149,7 +150,7 @@ def write_pending(
         reference = job.reference if isinstance(job, Job) else job
         given_job = JobInConf(reference, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
     if engine == "spark":
-        arranged, arrangement = arrange(frame, partition_by, cluster=cluster, salt=salt)
+        arranged, arrangement = arrange(frame, partition_by, cluster=cluster, spread=spread)
         where = Place(destination, tuple(partition_by), mode, format or "parquet", dict(options or {}))
         return replace(write_by_spark(arranged, where, given_job, stage_attempt), arrangement=arrangement)
     columns = json.dumps(list(partition_by))
@@ -161,7 +162,7 @@ def write_pending(
     target = target_of(parsed, write_id, conf.get, given_job)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
-    settings = FrameSettings(_in_mode(parsed, target, mode), target, write_id, cluster, salt)
+    settings = FrameSettings(_in_mode(parsed, target, mode), target, write_id, cluster, spread)
     if target.own and mode == "ignore" and _has_data(target):
         return PendingWrite(target.reference.destination, ignored=True)
     try:
@@ -193,7 +194,7 @@ class FrameSettings:
         target: The job that the write is for.
         write_id: A UUID for this write.
         cluster: Whether to cluster rows by partition first.
-        salt: Whether to spread skewed partitions; None for cached frames only.
+        spread: Whether Spark divides large partitions among several tasks.
         layout_known: Whether the table is known to have the write's layout.
 
     """
@@ -202,7 +203,7 @@ class FrameSettings:
     target: Target
     write_id: str
     cluster: bool
-    salt: bool | None = None
+    spread: bool = False
     layout_known: bool = False
 
 
@@ -265,7 +266,7 @@ def _planned(frame: DataFrame, settings: FrameSettings) -> tuple[TablePlan, Data
     """Return the plan of the tasks, the frame that they write, and its arrangement."""
     names = settings.options.table.partition_by
     given = frame.schema
-    frame, arrangement = arrange(frame, names, cluster=settings.cluster, salt=settings.salt)
+    frame, arrangement = arrange(frame, names, cluster=settings.cluster, spread=settings.spread)
     # In this schema partition columns are text.
     plan = plan_table(frame.schema, settings.options)
     return replace(plan, partition_types=partition_types(given, plan.partition_by)), frame, arrangement

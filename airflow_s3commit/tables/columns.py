@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -276,18 +276,18 @@ class ColumnCounts:
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
+        self._columns = _ordered_leaves(schema)
         self._rows = 0
         self._nulls = [0] * len(schema)
-        self._unordered = {number for number, field in enumerate(schema) if not _has_order(field.type)}
+        self._with_nan: set[int] = set()
 
     def add(self, rows: pa.Table) -> None:
         """Count the values of further rows."""
         self._rows += rows.num_rows
-        for number, column in enumerate(rows.columns):
+        for number, column in enumerate(rows.columns[:MAX_COLUMNS]):
             self._nulls[number] += column.null_count
-            if number not in self._unordered and pt.is_floating(column.type) and _has_nan(column):
-                self._unordered.add(number)
+            if number not in self._with_nan and pt.is_floating(column.type) and _has_nan(column):
+                self._with_nan.add(number)
 
     def statistics(self, footer: pq.FileMetaData | None = None) -> dict[str, ColumnStatistics]:
         """Return the statistics of the first `MAX_COLUMNS` top-level columns, by column.
@@ -296,30 +296,36 @@ class ColumnCounts:
             footer: The footer of the Parquet file; without it the statistics have no bounds.
 
         """
-        leaf, known = 0, {}
-        for number, field in islice(enumerate(self._schema), MAX_COLUMNS):
+        known = {}
+        for number, (name, leaf, is_decimal) in enumerate(self._columns):
             least, greatest = (None, None)
-            if footer is not None and number not in self._unordered:
+            if footer is not None and leaf is not None and number not in self._with_nan:
                 least, greatest = _bounds(footer, leaf)
-            known[field.name] = ColumnStatistics(
+            known[name] = ColumnStatistics(
                 values=self._rows - self._nulls[number],
                 nulls=self._nulls[number],
                 least=_value(least),
                 greatest=_value(greatest),
-                decimal=pt.is_decimal(field.type),
+                decimal=is_decimal,
             )
-            leaf += _leaves(field.type)
         return known
 
 
-def _has_order(kind: pa.DataType) -> bool:
-    return any(
-        is_kind(kind)
-        for is_kind in (
-            pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_string, pt.is_large_string,
-            pt.is_date32, pt.is_timestamp, pt.is_decimal,
-        )
-    )  # fmt: skip
+@lru_cache(maxsize=4)
+def _ordered_leaves(schema: pa.Schema) -> list[tuple[str, int | None, bool]]:
+    """Return each column's name, the number of its leaf if it has an order, and whether it is decimal."""
+    found, leaf = [], 0
+    for field in schema:
+        ordered = any(is_kind(field.type) for is_kind in _ORDERED)
+        found.append((field.name, leaf if ordered else None, bool(pt.is_decimal(field.type))))
+        leaf += _leaves(field.type)
+    return found[:MAX_COLUMNS]
+
+
+_ORDERED = (
+    pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_string, pt.is_large_string,
+    pt.is_date32, pt.is_timestamp, pt.is_decimal,
+)  # fmt: skip
 
 
 def _has_nan(column: pa.ChunkedArray) -> bool:

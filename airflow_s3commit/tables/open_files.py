@@ -1,19 +1,14 @@
-"""The open files of a task and the rows buffered for them, both bounded.
-
-Rows are buffered by directory, outside of any file, until they fill a row group or the buffer is full. So a
-directory with few rows has an open file only briefly, at the end.
-"""
+"""The open files of a task, and what their encoders hold, both bounded."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from airflow_s3commit._causes import noting, run_all
@@ -24,105 +19,6 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.tables.formats import Encoder, FileForm, FileOpener, TableFile
     from airflow_s3commit.tables.options import TableOptions
-
-#: Bytes that a small batch takes besides its values, as measured: objects, and padding of each column.
-_BATCH_OVERHEAD = 512
-
-_COLUMN_OVERHEAD = 384
-
-#: This number of small batches of one directory are combined.
-_MAX_SMALL_BATCHES = 16
-
-#: A full buffer is written out until one part in this number of its limit is left.
-_KEPT_SHARE = 4
-
-
-@dataclass(slots=True)
-class _Waiting:
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    bytes: int = 0
-
-
-class RowBuffers:
-    """Buffers rows by directory, and writes out the largest directories when the buffer is full.
-
-    Buffered rows may be slices of a batch with rows of several directories. A batch stays in memory as long
-    as any of its slices does. So the limit counts every row added since the last clean-up, and a clean-up
-    copies the remaining rows out of their batches.
-
-    Args:
-        schema: Schema of the rows.
-        options: The options of the write, with the limits.
-        write: Writes rows to a directory.
-
-    """
-
-    def __init__(
-        self, schema: pa.Schema, options: TableOptions, write: Callable[[str, pa.Table], None]
-    ) -> None:
-        self._schema = schema
-        self._options = options
-        self._write = write
-        self._waiting: dict[str, _Waiting] = {}
-        self._overhead = _BATCH_OVERHEAD + _COLUMN_OVERHEAD * len(schema)
-        self._bytes = 0
-        # Bytes that the batches of buffered rows may keep in memory, rows written out included.
-        self._held = 0
-
-    def add(self, directory: str, rows: pa.RecordBatch) -> None:
-        """Buffer rows; write rows out if a row group or the buffer is full."""
-        waiting = self._waiting.setdefault(directory, _Waiting())
-        waiting.batches.append(rows)
-        self._count(waiting, rows.nbytes + self._overhead)
-        if (
-            len(waiting.batches) >= _MAX_SMALL_BATCHES
-            and waiting.bytes < self._overhead * _MAX_SMALL_BATCHES * 2
-        ):
-            waiting.batches = pa.Table.from_batches(waiting.batches).combine_chunks().to_batches()
-            self._count(waiting, -self._overhead * (_MAX_SMALL_BATCHES - 1))
-        if waiting.bytes >= self._options.group_bytes:
-            self._write_out(directory)
-        if self._held > self._options.row_bytes:
-            self._make_room()
-
-    def flush(self, then: Callable[[str], None] = lambda _: None) -> None:
-        """Write all rows out, and call ``then`` with each directory after its rows."""
-        for directory in list(self._waiting):
-            self._write_out(directory)
-            then(directory)
-
-    def _count(self, waiting: _Waiting, size: int) -> None:
-        waiting.bytes += size
-        self._bytes += size
-        self._held += size
-
-    def _make_room(self) -> None:
-        give_memory_back()
-        # Many directories at a time: sort them once, and leave few rows to copy.
-        for directory in sorted(self._waiting, key=lambda name: self._waiting[name].bytes, reverse=True):
-            if self._bytes * _KEPT_SHARE <= self._options.row_bytes:
-                break
-            self._write_out(directory)
-        for waiting in self._waiting.values():
-            batches = len(waiting.batches)
-            waiting.batches = [_copied(waiting.batches)]
-            self._count(waiting, -self._overhead * (batches - 1))
-        self._held = self._bytes
-
-    def _write_out(self, directory: str) -> None:
-        waiting = self._waiting.pop(directory)
-        self._bytes -= waiting.bytes
-        if not self._waiting:
-            self._held = 0
-        self._write(directory, pa.Table.from_batches(waiting.batches, schema=self._schema))
-
-
-def _copied(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the rows as one batch that shares no memory with the given ones."""
-    if len(batches) > 1:
-        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    (batch,) = batches
-    return batch.take(pa.array(np.arange(batch.num_rows, dtype=np.int32)))
 
 
 @dataclass(slots=True)
@@ -181,11 +77,12 @@ class OpenFiles:
         self._open.clear()
 
     def write(self, directory: str, rows: pa.Table) -> None:
-        """Write rows to the directory's file as one row group, or to several files if one is full."""
+        """Write rows to the directory's file in row groups, and to further files if one is full."""
         limit = self._options.max_records_per_file
+        group = max(rows.num_rows * self._options.group_bytes // max(rows.nbytes, 1), 1)
         while rows.num_rows:
             entry = self._entry(directory)
-            head = rows.slice(0, limit - entry.encoder.rows) if limit else rows
+            head = rows.slice(0, min(group, limit - entry.encoder.rows) if limit else group)
             entry.encoder.write(head)
             if self._is_full(entry.encoder):
                 self._close(directory)

@@ -344,8 +344,14 @@ class TableOptions:
         default=48 * _MIB,
     )  # fmt: skip
     row_bytes: int = set_by(
-        Option("rowBytes", parse_bytes, "Size in memory of the rows that a task buffers.", "bytes"),
-        default=48 * _MIB,
+        Option(
+            "rowBytes",
+            parse_bytes,
+            "Size in memory of the rows that a task buffers; of partitioned rows half, which leaves room to"
+            " sort them.",
+            "bytes",
+        ),
+        default=64 * _MIB,
     )
     open_files: int = set_by(
         Option("openFiles", at_least(1), "Files that a task has open at a time.", "files"), default=64

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -36,6 +37,9 @@ _LEAST_SAMPLE = 1_000
 _FILES_PER_SAMPLE = 16
 
 
+_BUFFER_BYTES = 64 * 1024
+
+
 class DictionaryChoice:
     """The choice of columns with a dictionary, by a sample of every sixteenth file that is large enough."""
 
@@ -44,15 +48,15 @@ class DictionaryChoice:
         self._columns: list[str] = []
         self._files_left = 0
 
-    def columns(self, first: pa.Table) -> list[str]:
-        """Return the leaf columns, by their paths in the file, that get a dictionary.
+    def columns(self, first: pa.Table) -> list[str] | bool:
+        """Return the leaf columns, by their paths in the file, that get a dictionary; True for all.
 
         Args:
             first: The first rows of the file.
 
         """
         if first.num_rows < _LEAST_SAMPLE:
-            return dictionary_columns(first)
+            return True
         if self._files_left == 0 or first.schema != self._schema:
             self._schema, self._columns = first.schema, dictionary_columns(first)
             self._files_left = _FILES_PER_SAMPLE
@@ -95,8 +99,10 @@ class ParquetEncoder(Encoder):
 
     def __init__(self, sink: Sink, schema: pa.Schema, form: ParquetForm) -> None:
         super().__init__(sink)
-        self._schema = pa.schema([optional(field) for field in schema], schema.metadata)
+        self._schema = _stored(schema)
         self._form = form
+        # Arrow writes in very small pieces, and each is a call of Python.
+        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _BUFFER_BYTES)
         self._writer: pq.ParquetWriter | None = None
         self._counts = ColumnCounts(schema)
         self._footers: list[pq.FileMetaData] = []
@@ -107,6 +113,7 @@ class ParquetEncoder(Encoder):
             return
         writer = self._writer or self._start(table)
         writer.write_table(table.cast(self._schema), row_group_size=table.num_rows)
+        self._stream.flush()
         self._counts.add(table)
         self.rows += table.num_rows
 
@@ -116,6 +123,7 @@ class ParquetEncoder(Encoder):
         if self._form.spark is not None:
             writer.add_key_value_metadata(self._form.spark.entries)
         writer.close()
+        self._stream.close()
         self.statistics = self._counts.statistics(self._footers[0])
 
     def abandon(self) -> None:
@@ -125,11 +133,12 @@ class ParquetEncoder(Encoder):
             # After a failed write, pyarrow cannot end the file, and its error would hide the cause.
             with suppress(pa.lib.ArrowException, RuntimeError, OSError):
                 self._writer.close()
+                self._stream.close()
 
     def _start(self, first: pa.Table) -> pq.ParquetWriter:
         codec = FORMATS[self._form.name].codecs[self._form.compression]
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._sink, mode="w"),
+            self._stream,
             self._schema,
             version="2.6",
             compression=codec.engine,
@@ -159,7 +168,7 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     if pt.is_boolean(column.type) or pt.is_null(column.type):
         return False
     sample = column.slice(0, _SAMPLE_ROWS)
-    return len(sample) < _LEAST_SAMPLE or pc.count_distinct(sample).as_py() * 2 <= len(sample)
+    return bool(pc.count_distinct(sample).as_py() * 2 <= len(sample))
 
 
 def _leaves(field: pa.Field, path: str) -> Iterator[str]:
@@ -175,6 +184,12 @@ def _leaves(field: pa.Field, path: str) -> Iterator[str]:
         yield from _leaves(kind.value_field, f"{path}.list.element")
     else:
         yield path
+
+
+@lru_cache(maxsize=4)
+def _stored(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of files; a task writes many files of one schema."""
+    return pa.schema([optional(field) for field in schema], schema.metadata)
 
 
 def optional(field: pa.Field) -> pa.Field:

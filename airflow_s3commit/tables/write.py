@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow.types as pt
 
 from airflow_s3commit.tables.columns import to_text
 from airflow_s3commit.tables.formats import UnsupportedColumn
-from airflow_s3commit.tables.open_files import OpenFiles, RowBuffers
+from airflow_s3commit.tables.open_files import OpenFiles, give_memory_back
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.other_files import OtherForm
 from airflow_s3commit.tables.parquet import ParquetForm
@@ -204,12 +205,19 @@ def write_table(
     return write_batches(opener, rows, plan, stem, empty_file=True, numbers=numbers)
 
 
-#: Batches that are not arranged by partition are combined before they are split, which makes fewer and larger
-#: pieces: up to one part in this number of the bytes that a task may buffer.
-_GATHERED_SHARE = 8
+#: Rows are written out when they have this part of the bytes of a task: the others are for a sorted copy.
+_BUFFERED_SHARE = 2
 
-#: A batch larger than one part in this number of the same bytes is cut.
+#: Then the largest partitions are written until one part in this number is left.
+_KEPT_SHARE = 4
+
+#: A batch larger than one part in this number of a full buffer is cut.
 _CUT_SHARE = 8
+
+#: Bytes that a small batch takes besides its values, as measured: objects, and padding of each column.
+_BATCH_OVERHEAD = 512
+
+_COLUMN_OVERHEAD = 384
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
@@ -294,24 +302,65 @@ def write_batches(
 
     """
     options = plan.options
-    remaining = _cut(batches, min(options.group_bytes, options.row_bytes // _CUT_SHARE))
+    most = min(options.group_bytes, options.row_bytes)
+    kept = 0
+    if plan.partition_by:
+        most = options.row_bytes // _BUFFERED_SHARE
+        kept = most // _KEPT_SHARE
+    remaining = _cut(batches, most // _CUT_SHARE)
     first = next(remaining, None)
-    schema = plan.schema if first is None else first.schema
+    schema = plan.schema if first is None else first[0].schema
     # Named as in the options, as in Spark; not as the schema spells them.
     names = options.partition_by or plan.partition_by
     splitter = PartitionSplitter(schema, plan.partition_by, names)
-    rows = 0
+    rows = size = 0
+    waiting: list[pa.RecordBatch] = []
     with OpenFiles(opener, splitter.file_schema, plan.form, options, stem=stem, numbers=numbers) as files:
-        buffers = RowBuffers(splitter.file_schema, options, files.write)
-        for batch in _gathered(first, remaining, splitter, options.row_bytes // _GATHERED_SHARE):
+        for batch, held in remaining if first is None else chain([first], remaining):
+            if size >= most:
+                waiting, size = _write_largest(waiting, schema, splitter, files, kept)
+            waiting.append(batch)
+            size += held
             rows += batch.num_rows
-            for directory, piece in splitter.split(batch):
-                buffers.add(directory, piece)
-        buffers.flush(files.end)
+        for directory, piece in splitter.split(pa.Table.from_batches(waiting, schema)):
+            files.write(directory, piece.select(splitter.file_schema.names))
+            files.end(directory)
         if rows == 0 and empty_file and not plan.partition_by:
             files.write_empty("")
         files.close()
     return WrittenTable(files.files, rows, _columns(plan, schema, names, splitter.file_schema))
+
+
+def _write_largest(
+    batches: list[pa.RecordBatch], schema: pa.Schema, splitter: PartitionSplitter, files: OpenFiles, kept: int
+) -> tuple[list[pa.RecordBatch], int]:
+    """Write the partitions with most rows, and return a copy of the other rows, and their bytes.
+
+    Partitions with few rows wait for more of them, so that fewer files and row groups are small.
+
+    Args:
+        batches: The rows.
+        schema: Their schema.
+        splitter: Splits them.
+        files: The files to write to.
+        kept: Bytes of rows that may be left.
+
+    """
+    if kept:
+        # A sorted copy needs room.
+        give_memory_back()
+    pieces = list(splitter.split(pa.Table.from_batches(batches, schema)))
+    batches.clear()
+    sizes = sorted((piece.nbytes, number) for number, (_, piece) in enumerate(pieces)) if kept else []
+    totals = accumulate(size for size, _ in sizes)
+    small = {number for (_, number), total in zip(sizes, totals, strict=True) if total <= kept}
+    # In their order: the file of a partition whose rows go on is the last to be closed.
+    for number, (directory, piece) in enumerate(pieces):
+        if number not in small:
+            files.write(directory, piece.select(splitter.file_schema.names))
+    rest = pa.concat_tables([schema.empty_table(), *(pieces[number][1] for number in sorted(small))])
+    copied: list[pa.RecordBatch] = rest.combine_chunks().to_batches()
+    return copied, sum(batch.nbytes for batch in copied)
 
 
 def _columns(plan: TablePlan, schema: pa.Schema, names: Sequence[str], file_schema: pa.Schema) -> str | None:
@@ -328,46 +377,12 @@ def _plain(name: str) -> str:
     return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_DIGITS]}"
 
 
-def _cut(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches, and large ones in pieces, because limits in bytes are checked after whole batches."""
+def _cut(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield batches, large ones in pieces, and the bytes that each takes."""
     for batch in batches:
-        pieces = -(-batch.nbytes // max(most_bytes, 1))
-        if pieces <= 1 or batch.num_rows <= 1:
-            yield batch
-            continue
-        size = max(-(-batch.num_rows // pieces), 1)
-        for start in range(0, batch.num_rows, size):
-            yield batch.slice(start, size)
-
-
-def _gathered(
-    first: pa.RecordBatch | None,
-    remaining: Iterator[pa.RecordBatch],
-    splitter: PartitionSplitter,
-    most_bytes: int,
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches arranged by partition as they are, and combine the batches between them."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    batch = first
-    while batch is not None:
-        if splitter.arranged(batch):
-            yield from _combined(waiting)
-            size = 0
-            yield batch
-        else:
-            waiting.append(batch)
-            size += batch.nbytes
-            if size >= most_bytes:
-                yield from _combined(waiting)
-                size = 0
-        batch = next(remaining, None)
-    yield from _combined(waiting)
-
-
-def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches as one batch, and clear the list to free the others."""
-    if batches:
-        combined = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        batches.clear()
-        yield from combined
+        size = int(batch.nbytes)
+        rows = max(batch.num_rows * most_bytes // size, 1) if size > most_bytes else batch.num_rows
+        overhead = _BATCH_OVERHEAD + _COLUMN_OVERHEAD * batch.num_columns
+        for start in range(0, batch.num_rows, max(rows, 1)):
+            piece = batch.slice(start, rows)
+            yield piece, size * piece.num_rows // batch.num_rows + overhead

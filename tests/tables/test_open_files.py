@@ -2,87 +2,122 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied
-from airflow_s3commit.tables.open_files import OpenFiles, RowBuffers
+from airflow_s3commit.tables.open_files import OpenFiles
 from airflow_s3commit.tables.options import TableOptions
 from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm
+from airflow_s3commit.tables.write import TablePlan, write_batches
 from tests.protocol.building import Lake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MIB = 1024 * 1024
 
 
+class Files:
+    """Opens files that only count the rows of each directory."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+        self.files: Counter[str] = Counter()
+
+    def open(self, relative_path: str, **_: object) -> File:
+        """Open a file."""
+        directory = relative_path.rpartition("/")[0]
+        self.files[directory] += 1
+        return File(self, directory)
+
+
+class File:
+    """Drops its bytes."""
+
+    buffered = 0
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files, self._directory = files, directory
+
+    def write(self, data: bytes) -> int:
+        """Drop bytes."""
+        return len(data)
+
+    def close(self, rows: int | None = None, **_: object) -> None:
+        """Count the rows."""
+        self._files.rows[self._directory] += rows or 0
+
+
+class Measured:
+    """Passes batches on, and measures the most memory that Arrow has meanwhile."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._before = pa.total_allocated_bytes()
+        self.most = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.most = max(self.most, pa.total_allocated_bytes() - self._before)
+            yield batch
+
+
+def write(batches: Measured, schema: pa.Schema, options: TableOptions) -> Files:
+    """Write batches by their column ``p``, and return what was written."""
+    files = Files()
+    written = write_batches(
+        files, batches, TablePlan(schema, ("p",), ParquetForm(), options), "f", empty_file=True
+    )
+    assert (written.rows, written.files) == (files.rows.total(), files.files.total())
+    return files
+
+
 def test_rows_of_very_many_partitions_stay_within_their_bound() -> None:
     """Lots of a row or two take far more than their values: that is counted, and no row is lost."""
-    schema = pa.schema([(f"c{number}", pa.int64()) for number in range(12)])
-    passed: list[int] = []
-    buffers = RowBuffers(
-        schema, TableOptions(row_bytes=4 * _MIB), lambda _, rows: passed.append(rows.num_rows)
+    schema = pa.schema([("p", pa.int64()), *((f"c{number}", pa.int64()) for number in range(12))])
+    batches = Measured(
+        pa.record_batch([pa.array([number % 1_500]), *(pa.array([n]) for n in range(12))], schema=schema)
+        for number in range(6_000)
     )
-    before = pa.total_allocated_bytes()
-    most = 0
-    for number in range(12_000):
-        row = pa.record_batch([pa.array([number])] * 1 + [pa.array([n]) for n in range(11)], schema=schema)
-        buffers.add(f"p={number % 3_000}", row)
-        most = max(most, pa.total_allocated_bytes() - before)
-    buffers.flush()
-    assert sum(passed) == 12_000
-    assert most < 6 * _MIB
+    found = write(batches, schema, TableOptions(row_bytes=8 * _MIB))
+    assert found.rows == Counter({f"p={number}": 4 for number in range(1_500)})
+    assert batches.most < 6 * _MIB
 
 
-def test_spare_memory_is_given_back_before_more_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What allocators keep unused goes before rows are encoded, and only when there are too many to keep."""
-    events: list[str] = []
-    monkeypatch.setattr(
-        "airflow_s3commit.tables.open_files.give_memory_back", lambda: events.append("given back")
-    )
-    schema = pa.schema([("x", pa.int64())])
-    options = TableOptions(row_bytes=_MIB, row_group_bytes=_MIB)
-    buffers = RowBuffers(schema, options, lambda directory, _: events.append(directory))
-    rows = pa.record_batch([pa.array(np.arange(_MIB // 16))], schema=schema)
-    for directory in ("a", "a", "b", "c", "d"):
-        buffers.add(directory, rows)
-    assert events == ["a", "given back", "b", "c"]
+def test_partitions_with_few_rows_wait_for_more_of_them() -> None:
+    """When rows fill their bound, those of the largest partitions are written; small ones have one file."""
+    schema = pa.schema([("p", pa.string()), ("x", pa.int64())])
+    size = _MIB // 8
+
+    def each() -> Iterator[pa.RecordBatch]:
+        for _ in range(100):
+            keys = pa.array(["small"] * 10 + ["large"] * (size - 10))
+            # As if the numbers came from Arrow's own memory, which numpy's isn't.
+            yield pa.record_batch(
+                [keys, pa.array(np.arange(size)).take(pa.array(np.arange(size)))], schema=schema
+            )
+
+    batches = Measured(each())
+    found = write(batches, schema, TableOptions(row_bytes=8 * _MIB, row_group_bytes=2 * _MIB))
+    assert found.rows == Counter({"p=large": 100 * (size - 10), "p=small": 1_000})
+    assert found.files == Counter({"p=large": 1, "p=small": 1})
+    assert batches.most < 10 * _MIB
 
 
-def test_lots_of_one_partition_are_put_together() -> None:
-    """Rows that come one by one wait as few batches, and are passed on in their order."""
-    schema = pa.schema([("x", pa.int64())])
-    passed: list[pa.Table] = []
-    buffers = RowBuffers(schema, TableOptions(), lambda _, rows: passed.append(rows))
-    for number in range(1_000):
-        buffers.add("p=1", pa.record_batch({"x": [number]}))
-    buffers.flush()
-    (table,) = passed
-    assert table["x"].to_pylist() == list(range(1_000))
-    assert table["x"].num_chunks < 100
-
-
-def test_rows_of_a_small_partition_do_not_keep_those_of_a_large_one_in_memory() -> None:
-    """Slices of batches they share are copied out of them when the others' rows were passed on."""
-    schema = pa.schema([("x", pa.int64())])
-    passed: dict[str, int] = {"large": 0, "small": 0}
-
-    def pass_on(directory: str, rows: pa.Table) -> None:
-        passed[directory] += rows.num_rows
-
-    options = TableOptions(row_bytes=4 * _MIB, row_group_bytes=2 * _MIB)
-    buffers = RowBuffers(schema, options, pass_on)
-    before = pa.total_allocated_bytes()
-    most = 0
-    for _ in range(100):
-        batch = pa.record_batch([pa.array(np.arange(_MIB // 8))], schema=schema)
-        # As if it came from Arrow's own memory, which numpy's isn't.
-        batch = batch.take(pa.array(np.arange(batch.num_rows)))
-        buffers.add("small", batch.slice(0, 10))
-        buffers.add("large", batch.slice(10))
-        most = max(most, pa.total_allocated_bytes() - before)
-    buffers.flush()
-    assert passed == {"large": 100 * (_MIB // 8 - 10), "small": 1_000}
-    assert most < 7 * _MIB
+def test_clustered_rows_have_one_file_for_each_partition() -> None:
+    """Whatever the bounds, a partition whose rows follow one another is one file."""
+    schema = pa.schema([("p", pa.int64()), ("x", pa.int64())])
+    keys = np.repeat(np.arange(300), 5_000)
+    table = pa.table([pa.array(keys), pa.array(np.arange(len(keys)))], schema=schema)
+    batches = Measured(iter(table.to_batches(max_chunksize=2_000)))
+    found = write(batches, schema, TableOptions(row_bytes=2 * _MIB, open_files=4))
+    assert found.rows == Counter({f"p={number}": 5_000 for number in range(300)})
+    assert set(found.files.values()) == {1}
 
 
 def test_a_file_that_cannot_be_let_go_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
