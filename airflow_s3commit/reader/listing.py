@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.steps.file_list import FileSummary
@@ -16,7 +17,7 @@ from airflow_s3commit.protocol.steps.manifests import manifest_files, manifest_o
 from airflow_s3commit.reader.table_files import JobFiles, PackedFiles, TableFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.table import Table as LogTable
@@ -58,10 +59,22 @@ _MOST_FOOTERS = 32
 
 
 class JobSchema(NamedTuple):
-    """A schema that a job recorded, as text."""
+    """A schema that a job recorded, as text, and whether that has Arrow's encoding."""
 
     job_id: str
     text: str
+    has_arrow: bool
+
+    @classmethod
+    def of(cls, job_id: str, text: str, destination: str) -> JobSchema:
+        """Read the text of a job's schema.
+
+        Raises:
+            InvalidRecord: It is damaged.
+
+        """
+        columns = WrittenColumns.of(text, f"the manifest of job {job_id} on {destination}")
+        return cls(job_id, text, columns.arrow is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,7 @@ class Table:
         sample: If there are no files, some of the table at this generation, for its columns.
         schemas: The different schemas that the jobs of the table recorded.
         unknown: A file of each commit whose job recorded no schema, or of a few of them.
+        without_arrow: The same of commits whose schemas are not all in Arrow's encoding.
 
     """
 
@@ -86,6 +100,7 @@ class Table:
     sample: Sequence[TableFile] = ()
     schemas: Sequence[JobSchema] = ()
     unknown: Sequence[TableFile] = ()
+    without_arrow: Sequence[TableFile] = ()
 
     @property
     def examples(self) -> Sequence[TableFile]:
@@ -122,7 +137,7 @@ def find_table(
         [JobFiles(_table_file(place, manifest.job_id, entry, directories) for entry in entries)]
     )
     known = set(directories.values())
-    schemas = [JobSchema(manifest.job_id, text) for text in manifest.schemas]
+    schemas = [JobSchema.of(manifest.job_id, text, place.uri) for text in manifest.schemas]
     return Table(
         place.uri,
         None,
@@ -131,6 +146,7 @@ def find_table(
         files[:1],
         schemas,
         () if schemas else files[:1],
+        () if all(schema.has_arrow for schema in schemas) else files[:1],
     )
 
 
@@ -160,9 +176,12 @@ def _table_at(
     if not files and (every := table.commits()):
         oldest = min(every)
         sample = PackedFiles(_lists_of(store, place, table, {oldest: every[oldest]}, kind).values())
-    schemas = _schemas_of(table)
-    lists = (by_commit.get(number, ()) for number in table.without_schemas())
-    unknown = [files[0] for files in lists if files] or ([] if schemas else [*sample[:1]])
+    schemas = _schemas_of(table, place.uri)
+    bare = {schema.text for schema in schemas if not schema.has_arrow}
+    unknown = _first_files(by_commit.get(number) for number in table.without_schemas())
+    without_arrow = _first_files(
+        by_commit.get(number) for number in commits if bare.intersection(table.sources[number].schemas)
+    )
     return Table(
         place.uri,
         table.generation,
@@ -170,18 +189,25 @@ def _table_at(
         directories,
         sample,
         schemas,
-        [*unknown[:1], *unknown[1:][-_MOST_FOOTERS:]],
+        unknown or ([] if schemas else sample[:1]),
+        without_arrow or (sample[:1] if bare else []),
     )
 
 
-def _schemas_of(table: LogTable) -> list[JobSchema]:
+def _first_files(lists: Iterable[JobFiles | None]) -> list[TableFile]:
+    """Return the first file of some commits: of the oldest, and of the newest ones."""
+    found = [files[0] for files in lists if files]
+    return [*found[:1], *found[1:][-_MOST_FOOTERS:]]
+
+
+def _schemas_of(table: LogTable, destination: str) -> list[JobSchema]:
     """Return the different schemas of the table, oldest first, each with the first job that had it."""
     jobs: dict[str, str] = {}
     for number in table.commits():
         source = table.sources[number]
         for text in source.schemas:
             jobs.setdefault(text, source.job_id or OLDER_DATA)
-    return [JobSchema(jobs.get(text, ""), text) for text in table.schemas()]
+    return [JobSchema.of(jobs.get(text, ""), text, destination) for text in table.schemas()]
 
 
 def _lists_of(

@@ -275,8 +275,9 @@ def dataset(
 def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> list[tuple[str, WrittenSchema]]:
     """Return the different schemas of a table's files, each with a job that wrote it; none without a file.
 
-    They are those that the jobs recorded. For commits without a record, a file is opened of the oldest one
-    and of each of the 32 newest. Text has no stored schema: it is inferred from the first file with rows.
+    They are those that the jobs recorded. For commits without a record, or with one of Spark's own writers, a
+    file is opened of the oldest one and of each of the 32 newest. Text has no stored schema: it is inferred
+    from the first file with rows.
 
     Args:
         table: The files.
@@ -289,8 +290,9 @@ def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> li
         InvalidRecord: A recorded schema is damaged.
 
     """
-    recorded = [] if reading.is_text else [_recorded(table, *known, reading) for known in table.schemas]
-    files = table.examples[:1] if reading.is_text else table.unknown
+    known = [] if reading.is_text else [schema for schema in table.schemas if schema.has_arrow]
+    recorded = [_recorded(table, schema.job_id, schema.text, reading) for schema in known]
+    files = table.examples[:1] if reading.is_text else [*table.unknown, *table.without_arrow]
     if reading.is_text:
         # A text file without rows has nothing to parse but a header.
         with_rows = (file for file in table.examples if file.rows != 0)

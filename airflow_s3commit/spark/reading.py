@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from msgspec import structs
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
@@ -125,8 +126,10 @@ def read_table(
         table = find_table(store_of_process(address), place, choice)
     name = format_of((file.path for file in table.examples), format)
     has_record = name in FORMATS and not FORMATS[name].text
+    recorded = _recorded(table) if schema is None else None
     # With a schema no file is opened for its columns.
-    asked = table if schema is None else replace(table, unknown=())
+    is_known = schema is not None or recorded is not None
+    asked = replace(table, unknown=(), without_arrow=()) if is_known else table
     schemas: list[tuple[str, WrittenSchema]] = []
     if has_record:
         schemas = schemas_of(asked, s3_filesystem(S3Config(**asdict(address))), FileReading(name))
@@ -135,6 +138,8 @@ def read_table(
     if schema is not None:
         whole = schema if isinstance(schema, StructType) else spark.createDataFrame([], schema).schema
         partitions |= {column.name: column for column in whole if column.name in partitions}
+    elif recorded is not None:
+        whole = recorded
     elif has_record:
         whole = _columns(table, schemas)
     else:
@@ -147,6 +152,18 @@ def read_table(
 def _address(spark: SparkSession, bucket: str) -> StoreAddress:
     own = store_from_conf(getter_of(spark))
     return own.or_else(s3a_address(spark, bucket)) if is_classic(spark) else own
+
+
+def _recorded(table: Table) -> StructType | None:
+    """Return the columns that every commit recorded, if Spark's own writers did; None if commits differ."""
+    where = f"the log of {table.destination}"
+    found = [WrittenColumns.of(schema.text, where).spark for schema in table.schemas]
+    if table.unknown or not table.without_arrow or any(one != found[0] for one in found):
+        return None
+    with suppress(ValueError):  # one has a type that Spark lacks
+        fields = [structs.asdict(one) for one in found[0].fields]
+        return StructType.fromJson({"type": "struct", "fields": fields})
+    return None
 
 
 def _columns(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> StructType:
@@ -184,8 +201,8 @@ def _partitions(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> d
         )
     where = f"the log of {table.destination}"
     types = [
-        {column.name: column.type for column in WrittenColumns.of(text, where).spark.fields}
-        for _, text in table.schemas
+        {column.name: column.type for column in WrittenColumns.of(schema.text, where).spark.fields}
+        for schema in table.schemas
     ]
     found = {}
     for column in partition_columns(table, None, schemas).schema:

@@ -1,8 +1,8 @@
 """The columns of written files as records keep them: their schema as text, and their statistics.
 
 The text has the columns as a file's footer has them, then the partition columns, in Arrow's encoding and as
-Spark's JSON. So a reader learns the columns without opening a file, even those of an empty table. The schemas
-of several commits are merged into one.
+Spark's JSON; that of Spark's own writers has the JSON alone. So a reader learns the columns without opening a
+file, even those of an empty table. The schemas of several commits are merged into one.
 
 Null counts come from the rows, least and greatest values from a Parquet footer. There are no bounds where
 readers may order values differently (binary and nested values, intervals, floats with a NaN among them), and
@@ -158,18 +158,22 @@ _SPARK_NAMES = {
 
 
 def from_text(text: str, where: str) -> WrittenSchema:
-    """Read the text of a schema.
+    """Read the text of a schema in Arrow's encoding.
 
     Args:
         text: The text.
         where: Where it was found, for the message.
 
     Raises:
-        InvalidRecord: It is damaged.
+        InvalidRecord: It is damaged, or lacks Arrow's encoding.
 
     """
     columns = WrittenColumns.of(text, where)
     names = columns.partitions
+    if columns.arrow is None:
+        raise InvalidRecord(
+            f"{where} has columns without Arrow's encoding, as Spark's own writers record them"
+        )
     try:
         whole = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(columns.arrow, validate=True)))
         partitions = pa.schema([whole.field(name) for name in names])

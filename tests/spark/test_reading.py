@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from airflow_s3commit import write_table
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.reader import UnreadableFiles, UnreadablePartitions
+from airflow_s3commit.protocol.model.columns import WrittenColumns
+from airflow_s3commit.reader import UnreadableFiles, UnreadablePartitions, dataset
 from airflow_s3commit.spark import read_table
 from tests.spark.conftest import Lake, fill
 
@@ -84,6 +86,25 @@ def test_a_partition_column_has_the_recorded_or_the_given_type(spark: SparkSessi
     other = Lake(lake.store, lake.server, f"{lake.uri}other/")
     put(other, {"id": [1], "zip": ["007"]}, partition_by=["zip"], format="csv", options={"header": "true"})
     assert read_table(spark, other.uri, options={"header": "true"}).collect() == [("1", 7)]
+
+
+def test_columns_that_spark_s_own_writers_recorded_need_no_file(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record without Arrow's encoding gives the columns while all commits agree; else footers do."""
+    with monkeypatch.context() as patch:
+        in_full = WrittenColumns.text
+        patch.setattr(WrittenColumns, "text", lambda self: in_full(structs.replace(self, arrow=None)))
+        for number in range(2):
+            put(lake, {"id": [number], "zip": ["007"]}, partition_by=["zip"], conflict_mode="append")
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_s3commit.reader.formats.FileReading.inspect", None)
+        found = read_table(spark, lake.uri)
+        assert found.schema.simpleString() == "struct<id:bigint,zip:string>"
+        assert rows_of(found) == [(0, "007"), (1, "007")]
+    assert dataset(lake.server.config, lake.uri).to_table().num_rows == 2
+    put(lake, {"id": [2], "more": ["x"], "zip": ["007"]}, partition_by=["zip"], conflict_mode="append")
+    assert rows_of(read_table(spark, lake.uri)) == [(0, None, "007"), (1, None, "007"), (2, "x", "007")]
 
 
 @pytest.mark.parametrize("parent", ["", "year=2013/"])

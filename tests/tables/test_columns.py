@@ -75,6 +75,13 @@ def test_a_damaged_schema_is_refused(arrow: str) -> None:
         from_text(text[:-1], "the manifest of j1")
 
 
+def test_a_schema_of_spark_s_own_writers_has_no_types_of_arrow() -> None:
+    """Readers take them from files, and an error says why if one asks the record."""
+    text = WrittenColumns(format="parquet", spark=SparkSchema(fields=[]), partitions=[]).text()
+    with pytest.raises(InvalidRecord, match="the manifest of j1 has columns without Arrow's encoding"):
+        from_text(text, "the manifest of j1")
+
+
 def test_a_schema_is_also_sparks_json() -> None:
     """Every type that Spark has is in the text by Spark's name, any other one by Arrow's."""
     files = pa.schema(

@@ -40,14 +40,14 @@ class WrittenColumns(Struct, frozen=True, kw_only=True, omit_defaults=True):
         format: The files' format, such as ``parquet``.
         spark: The columns of the files, then the partition columns.
         partitions: Names of the partition columns, outermost first.
-        arrow: The same columns as base64 of Arrow's encoding.
+        arrow: The same columns as base64 of Arrow's encoding; None if Spark's own writers wrote the files.
 
     """
 
     format: Line
     spark: SparkSchema
     partitions: list[Line]
-    arrow: Schema
+    arrow: Schema | None = None
 
     @classmethod
     def of(cls, text: str, where: str) -> WrittenColumns:

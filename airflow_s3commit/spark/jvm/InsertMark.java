@@ -12,13 +12,12 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.execution.datasources.FileFormat;
 import org.apache.spark.sql.execution.datasources.InsertIntoHadoopFsRelationCommand;
 import scala.Option;
-import scala.collection.Iterator;
-import scala.collection.Seq;
 import scala.collection.immutable.Map;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * What a command of Spark's means to overwrite: its save mode and its static partitions.
+ * What a command of Spark's means to overwrite, and the columns that it writes: its save mode, its static partitions
+ * and the types of its columns.
  *
  * <p>Spark asks the commit protocol to delete what a write overwrites only if that exists, which the files of an
  * earlier pending write do not. The command knows it, but Spark does not say which command a protocol belongs to:
@@ -27,6 +26,8 @@ import scala.runtime.AbstractPartialFunction;
  */
 final class InsertMark {
   private static final String KEY = "spark.s3commit.pending.insert";
+
+  private static final String COLUMNS = "spark.s3commit.pending.columns";
 
   /** Positions in the constructor of the command: of its options, and of what stands around them. */
   private static final int FORMAT = 5;
@@ -39,23 +40,25 @@ final class InsertMark {
   /** The directory of the static partitions, relative to the write's path, behind a slash; "" without any. */
   final String directory;
 
-  private InsertMark(SaveMode mode, String directory) {
+  /** The columns that are written below the write's path, as {@link WrittenColumns} has them; null if unknown. */
+  final String columns;
+
+  private InsertMark(SaveMode mode, String directory, String columns) {
     this.mode = mode;
     this.directory = directory;
+    this.columns = columns;
   }
 
   /** Returns the mark of the command whose write has this configuration; empty if its session has no guard. */
   static Optional<InsertMark> of(Configuration conf) {
-    // Raw: a partition's value may look like a variable.
+    // Raw: a partition's value, or a column's name, may look like a variable.
     String mark = conf.getRaw(KEY);
     if (mark == null) {
       return Optional.empty();
     }
     int end = mark.indexOf('/');
-    return Optional.of(
-        end < 0
-            ? new InsertMark(SaveMode.valueOf(mark), "")
-            : new InsertMark(SaveMode.valueOf(mark.substring(0, end)), mark.substring(end)));
+    SaveMode mode = SaveMode.valueOf(end < 0 ? mark : mark.substring(0, end));
+    return Optional.of(new InsertMark(mode, end < 0 ? "" : mark.substring(end), conf.getRaw(COLUMNS)));
   }
 
   /** Marks each command of a plan that writes files. */
@@ -102,6 +105,10 @@ final class InsertMark {
       }
       Method updated = Map.class.getMethod("updated", Object.class, Object.class);
       parts[OPTIONS] = updated.invoke(parts[OPTIONS], KEY, mark);
+      String columns = WrittenColumns.of(command);
+      if (columns != null) {
+        parts[OPTIONS] = updated.invoke(parts[OPTIONS], COLUMNS, columns);
+      }
       InsertIntoHadoopFsRelationCommand marked =
           (InsertIntoHadoopFsRelationCommand) constructor.newInstance(parts);
       marked.copyTagsFrom(command);
@@ -114,11 +121,8 @@ final class InsertMark {
   private static String staticDirectory(InsertIntoHadoopFsRelationCommand command)
       throws ReflectiveOperationException {
     StringBuilder directory = new StringBuilder();
-    @SuppressWarnings("unchecked")
-    Seq<Attribute> columns =
-        (Seq<Attribute>) command.getClass().getMethod("partitionColumns").invoke(command);
-    for (Iterator<Attribute> each = columns.iterator(); each.hasNext(); ) {
-      String name = each.next().name();
+    for (Attribute column : WrittenColumns.attributes(command, "partitionColumns")) {
+      String name = column.name();
       Option<String> value = command.staticPartitions().get(name);
       if (value.isDefined()) {
         directory.append('/').append(ExternalCatalogUtils.getPartitionPathString(name, value.get()));

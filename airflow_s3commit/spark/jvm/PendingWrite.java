@@ -74,6 +74,9 @@ final class PendingWrite implements Serializable {
   /** Directories below the destination that Spark would have deleted before the write; "" for all of it. */
   private final TreeSet<String> replaced = new TreeSet<>();
 
+  /** The columns of the files and their partitions, as records keep them; null if unknown. */
+  private String columns;
+
   /** Keys of the files that Spark named for the task attempt. */
   private transient Set<String> files;
 
@@ -104,6 +107,7 @@ final class PendingWrite implements Serializable {
     }
     check(conf);
     checkRecord(conf);
+    columns = insert.columns == null ? null : WrittenColumns.below(insert.columns, job.relative(path).get());
     Path home = driverHome(conf);
     SaveMode mode = insert.mode;
     if (mode == SaveMode.Overwrite && !dynamic) {
@@ -350,13 +354,17 @@ final class PendingWrite implements Serializable {
       throw refusal("S3A has no upload of " + missing.size() + " of the " + files.size() + " files of a task");
     }
     String attempt = Long.toString(task.taskAttemptId());
-    pendingset
-        .putObject("s3commit")
-        .put("stage", job.stage)
-        .put("stage_attempt", job.stageAttempt)
-        .put("task", taskName(task))
-        .put("attempt", attempt)
-        .put("nonce", UUID.randomUUID().toString());
+    ObjectNode extra =
+        pendingset
+            .putObject("s3commit")
+            .put("stage", job.stage)
+            .put("stage_attempt", job.stageAttempt)
+            .put("task", taskName(task))
+            .put("attempt", attempt)
+            .put("nonce", UUID.randomUUID().toString());
+    if (columns != null) {
+      extra.putArray("schemas").add(columns);
+    }
     byte[] body = JSON.writeValueAsBytes(pendingset);
     write(fs, taskFile(".pendingset"), body);
     return JSON.createObjectNode()

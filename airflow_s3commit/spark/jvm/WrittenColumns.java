@@ -1,0 +1,116 @@
+package s3commit.spark;
+
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.execution.datasources.InsertIntoHadoopFsRelationCommand;
+import org.apache.spark.sql.sources.DataSourceRegister;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import scala.collection.Iterator;
+import scala.collection.Seq;
+
+/**
+ * The columns that a command of Spark's writes, as the text that records keep: in Spark's JSON, those of the files
+ * before those of the partitions.
+ *
+ * <p>Each may have nulls, even if this write has none: Spark reads every file so, and another write may have some.
+ */
+final class WrittenColumns {
+  /** The most characters that a record takes, and a name in it. */
+  private static final int LONGEST = 128 * 1024;
+
+  private static final int LONGEST_NAME = 8 * 1024;
+
+  private static final ObjectMapper JSON = new ObjectMapper();
+
+  private WrittenColumns() {}
+
+  /** Returns the columns that a command writes below its path; null if its plan or its format does not tell them. */
+  static String of(InsertIntoHadoopFsRelationCommand command) throws ReflectiveOperationException {
+    if (!command.query().resolved() || !(command.fileFormat() instanceof DataSourceRegister)) {
+      return null;
+    }
+    List<Attribute> partitions = attributes(command, "partitionColumns");
+    Set<Object> outside = partitions.stream().map(Attribute::exprId).collect(Collectors.toSet());
+    List<Attribute> columns = attributes(command, "outputColumns");
+    columns.removeIf(column -> outside.contains(column.exprId()));
+    columns.addAll(partitions);
+    StructType types =
+        new StructType(
+            columns.stream()
+                .map(one -> new StructField(one.name(), one.dataType(), one.nullable(), one.metadata()))
+                .toArray(StructField[]::new));
+    try {
+      ObjectNode text = JSON.createObjectNode();
+      text.put("format", ((DataSourceRegister) command.fileFormat()).shortName());
+      text.set("spark", JSON.readTree(types.asNullable().json()));
+      ArrayNode names = text.putArray("partitions");
+      partitions.forEach(column -> names.add(column.name()));
+      return JSON.writeValueAsString(text);
+    } catch (JsonProcessingException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
+  /** Returns some columns of a command. */
+  static List<Attribute> attributes(InsertIntoHadoopFsRelationCommand command, String name)
+      throws ReflectiveOperationException {
+    // By name, because the type is Scala's: of 2.12 or of 2.13.
+    @SuppressWarnings("unchecked")
+    Seq<Attribute> found = (Seq<Attribute>) command.getClass().getMethod(name).invoke(command);
+    List<Attribute> all = new ArrayList<>();
+    for (Iterator<Attribute> each = found.iterator(); each.hasNext(); ) {
+      all.add(each.next());
+    }
+    return all;
+  }
+
+  /**
+   * Returns the columns of a write to a directory of its table: the partition columns of the directory have no type.
+   *
+   * @param columns The columns that are written below the directory.
+   * @param directory The directory, relative to the table; "" for the table itself.
+   * @return The columns; null if one occurs twice, or a name or the whole text is too long for a record.
+   */
+  static String below(String columns, String directory) throws JsonProcessingException {
+    ObjectNode text = (ObjectNode) JSON.readTree(columns);
+    ArrayNode fields = (ArrayNode) text.get("spark").get("fields");
+    ArrayNode partitions = (ArrayNode) text.get("partitions");
+    int inFiles = fields.size() - partitions.size();
+    int outer = 0;
+    for (String element : directory.split("/")) {
+      int end = element.indexOf('=');
+      if (end > 0) {
+        String name = ExternalCatalogUtils.unescapePathName(element.substring(0, end));
+        fields.insertObject(inFiles + outer).put("name", name).put("type", "void");
+        partitions.insert(outer, name);
+        outer++;
+      }
+    }
+    Set<String> names = new HashSet<>();
+    for (JsonNode field : fields) {
+      String name = field.get("name").asText();
+      if (!names.add(name) || name.length() > LONGEST_NAME) {
+        return null;
+      }
+      if (field.path("nullable").asBoolean()) {
+        ((ObjectNode) field).remove("nullable");
+      }
+      if (field.path("metadata").isEmpty()) {
+        ((ObjectNode) field).remove("metadata");
+      }
+    }
+    String whole = JSON.writeValueAsString(text);
+    return whole.length() > LONGEST ? null : whole;
+  }
+}
