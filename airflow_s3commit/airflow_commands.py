@@ -1,7 +1,7 @@
 """``airflow s3commit …``: the commands of ``s3commit``, with the store of an Airflow connection.
 
-Airflow imports this module whenever ``airflow`` runs. So the module imports nothing but Airflow's own types,
-and a command imports the program when it runs.
+Airflow imports this module whenever ``airflow`` runs. So the module imports nothing but Airflow's own types
+and the names of the commands, and a command imports the program when it runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from airflow.cli.cli_config import ActionCommand, Arg
+
+from airflow_s3commit.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,16 +29,18 @@ __all__ = ["get_cli_commands"]
 def get_cli_commands() -> list[CLICommand]:
     """Return the command for Airflow's command line."""
     connection = "The aws connection of the store. Default: aws_conn_id of the section s3commit"
+    commands = "\n".join(f"  {title + ':':<19} {', '.join(names)}" for title, names in COMMANDS.items())
     return [
         ActionCommand(
             name="s3commit",
             help="Inspect zero-rename S3 commits, finish them, and clean up after them",
-            epilog="The words are those of the program s3commit: airflow s3commit jobs s3://lake/flights/"
-            " --json. Without words it lists its commands; airflow s3commit COMMAND --help explains one.",
+            epilog=f"Commands:\n{commands}\n\n"
+            "airflow s3commit, without words, says what each is for. airflow s3commit COMMAND --help explains"
+            " one. Example: airflow s3commit jobs s3://lake/flights/ --json",
             func=run,
             args=(
                 _arg("--aws-conn-id", help=connection),
-                _arg("words", help="Command, options", nargs="..."),
+                _arg("words", help="A command, its arguments and options", nargs="..."),
             ),
         )
     ]

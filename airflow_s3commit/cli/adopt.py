@@ -49,7 +49,6 @@ from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
 @option(
     "--pendingsets",
     type=as_uri,
-    metavar="URI",
     help="Directory of a staging committer's pendingsets, or of a copy.",
 )
 @option(
@@ -58,12 +57,13 @@ from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
     default="append",
     help="Treatment of existing data.",
 )
-@option("--expect-tasks", type=int, help="Expected number of tasks; refuse the job if it differs.")
+@option(
+    "--expect-tasks", type=int, metavar="N", help="Expected number of tasks; refuse the job if it differs."
+)
 @flag("--accept-partial", "Commit even if task numbers are missing: publish the tasks that exist.")
 @option(
     "--older-than",
     type=as_duration,
-    metavar="DURATION",
     default="0s",
     help="Refuse a job with activity within this time. The default assumes that the job is dead.",
 )

@@ -13,6 +13,7 @@ import click
 from airflow_s3commit import __version__
 from airflow_s3commit.cli.adopt import adopt
 from airflow_s3commit.cli.checks import doctor, verify
+from airflow_s3commit.cli.commands import COMMANDS
 from airflow_s3commit.cli.history import repair, rollback
 from airflow_s3commit.cli.jobs import jobs, pending, show
 from airflow_s3commit.cli.lifecycle import abort, commit, recover
@@ -26,9 +27,11 @@ from airflow_s3commit.present import NextStep
 class Program(click.Group):
     """The group of all commands."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the commands in the order of the help."""
-        return list(self.commands)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the commands, by what they are for."""
+        for title, names in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<8}", self.commands[name].short_help or "") for name in names])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes, then the examples."""
@@ -73,12 +76,14 @@ def _ended(run: Callable[[], Any], output: Output) -> int:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="""\b
 Examples:
-  s3commit jobs s3://lake/flights/                  list the jobs in progress
-  s3commit show s3://lake/flights/ JOB              show one job in detail, with next steps
-  s3commit recover s3://lake/flights/ JOB           finish an interrupted commit or abort
-  s3commit sweep s3://lake/flights/ --older-than 7d preview a cleanup; --apply performs it
-  s3commit doctor s3://lake/flights/                check that the bucket supports jobs
+  s3commit jobs s3://lake/flights/                    which jobs are in progress?
+  s3commit show s3://lake/flights/ JOB                what is the state of one, and what to do next?
+  s3commit recover s3://lake/flights/ JOB             finish a commit or an abort that was interrupted
+  s3commit verify s3://lake/flights/                  is the table as it was committed?
+  s3commit sweep s3://lake/flights/ --older-than 7d   preview a clean-up; --apply performs it
+  s3commit doctor s3://lake/flights/                  does the bucket support jobs?
 
+s3commit COMMAND --help explains a command, with examples.
 Credentials are found as boto3 finds them: in the environment, a profile, or the machine's role.
 """,
 )

@@ -46,6 +46,7 @@ _JOBS = 3
     "--days",
     type=click.IntRange(min=1),
     default=DEFAULT_DAYS,
+    metavar="N",
     help="With --lifecycle: the age in days at which to abort an upload; longer than any job takes.",
 )
 @option("--kms-key", metavar="ARN", help="With --policy: the key that encrypts the bucket.")

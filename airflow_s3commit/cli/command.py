@@ -6,35 +6,28 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import click
 
 from airflow_s3commit._format import seconds_of
 from airflow_s3commit.cli import store_options
-from airflow_s3commit.cli.output import Declined, ExitCode, Output, exit_code, logged_to
-from airflow_s3commit.cli.store_options import Connection, SectionedOption, StoreProvider
+from airflow_s3commit.cli.output import ExitCode, Output, exit_code, logged_to
+from airflow_s3commit.cli.store_options import Connection, StoreProvider
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import CommandLines, after_error
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
-from airflow_s3commit.protocol.model.destination import (
-    Destination,
-    RegisteredDestination,
-    is_pattern,
-    matches,
-    split_uri,
-)
+from airflow_s3commit.protocol.model.destination import Destination, is_pattern, matches, split_uri
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
 from airflow_s3commit.protocol.steps.setup import recorded
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
-T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: The environment variables of a destination and a job.
@@ -43,16 +36,23 @@ _VARIABLES = ("S3COMMIT_DESTINATION", "S3COMMIT_JOB")
 _SCHEME = re.compile("s3[an]?://")
 
 
-def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a click type that parses with a function, and turns its errors into usage errors."""
+def _type(name: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a type for click that parses with a function, whose errors are usage errors.
 
-    def checked(text: str) -> T:
+    Args:
+        name: What the help calls a value.
+        parse: Returns the value of a text, or raises `S3CommitError` or `ValueError`.
+
+    """
+
+    def parsed(text: str) -> Any:
         try:
             return parse(text)
-        except (S3CommitError, ValueError) as error:
-            raise click.BadParameter(str(error)) from error
+        except S3CommitError as error:
+            raise ValueError(str(error)) from error
 
-    return checked
+    parsed.__name__ = name
+    return parsed
 
 
 def _uri(text: str) -> str:
@@ -65,16 +65,16 @@ def _stage(text: str) -> tuple[str, str]:
     try:
         return check_id(stage, "stage"), check_attempt_id(attempt, "stage attempt")
     except S3CommitError as error:
-        raise click.BadParameter(f"{error}; write it as stage:attempt") from error
+        raise ValueError(f"{error}; write it as stage:attempt") from error
 
 
 #: Types of arguments and options.
-as_destination = _checked(Destination.parse)
-as_destinations = _checked(lambda text: text if is_pattern(text) else Destination.parse(text))
-as_duration = _checked(seconds_of)
-as_job_id = _checked(check_id)
-as_stage = _checked(_stage)
-as_uri = _checked(_uri)
+as_destination = _type("uri", Destination.parse)
+as_destinations = _type("uri", lambda text: text if is_pattern(text) else Destination.parse(text))
+as_duration = _type("duration", seconds_of)
+as_job_id = _type("uuid", check_id)
+as_stage = _type("stage:attempt", _stage)
+as_uri = _type("uri", _uri)
 
 
 #: An option whose default the help shows.
@@ -92,7 +92,6 @@ def registry_option(description: str) -> Callable[[Command], Command]:
     return click.option(
         "--registry",
         type=as_destination,
-        metavar="URI",
         envvar="S3COMMIT_REGISTRY",
         show_envvar=True,
         help=description,
@@ -105,9 +104,7 @@ def apply_option(does: str) -> Callable[[Command], Command]:
 
 
 class DescribedArgument(click.Argument):
-    """A positional argument with a description in the help."""
-
-    section = "Arguments"
+    """A positional argument with a description in the help, which click has only from 8.5 on."""
 
     def __init__(self, *args: Any, description: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -118,6 +115,11 @@ class DescribedArgument(click.Argument):
         return self.metavar or self.human_readable_name, self.description
 
 
+def argument(name: str, metavar: str, description: str, **settings: Any) -> Callable[[Command], Command]:
+    """Add a positional argument."""
+    return click.argument(name, cls=DescribedArgument, metavar=metavar, description=description, **settings)
+
+
 @dataclass
 class Session:
     """One run of a command, on one destination.
@@ -125,7 +127,6 @@ class Session:
     Attributes:
         connection: The connection to the store.
         provider: Who opens the store.
-        opened: Returns the store, and opens it at the first call; sessions on several destinations share it.
         output: Writes results and messages.
         destination: The destination.
         job_id: The job; None if the command takes none.
@@ -138,7 +139,6 @@ class Session:
 
     connection: Connection
     provider: StoreProvider
-    opened: Callable[[], ObjectStore]
     output: Output
     destination: Destination
     job_id: str | None = None
@@ -151,10 +151,11 @@ class Session:
         if self.staging_root == self.destination:
             self.staging_root = None
 
-    @property
+    @cached_property
     def store(self) -> ObjectStore:
         """The store, opened when it is first needed."""
-        return self.opened()
+        store = self.provider.open(self.connection)
+        return with_headers(store, self.connection.object_options.of_records)
 
     @property
     def job(self) -> Job:
@@ -194,10 +195,6 @@ class Session:
             else:
                 self.output.note(f"left out: {record.destination} uses the connection {record.aws_conn_id}")
 
-    def at(self, record: RegisteredDestination) -> Session:
-        """Return a session on a destination of the registry, with the same store."""
-        return replace(self, destination=record.place, staging_root=record.staging_root, registry=None)
-
 
 Body = Callable[..., ExitCode]
 
@@ -221,15 +218,23 @@ class StoreCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write arguments and options, each group under its heading."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        records: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
-                title = "Output" if param.name == "help" else getattr(param, "section", "Options")
-                sections.setdefault(title, []).append(record)
-        for title, records in sections.items():
-            if records:
+                records.setdefault(section_of(param), []).append(record)
+        for title in ("Arguments", "Options", "Store", "Output"):
+            if title in records:
                 with formatter.section(title):
-                    formatter.write_dl(records)
+                    formatter.write_dl(records[title])
+
+
+def section_of(param: click.Parameter) -> str:
+    """Return the heading in the help under which a parameter of a command is."""
+    if isinstance(param, click.Argument):
+        return "Arguments"
+    if param.name in store_options.NAMES:
+        return "Store"
+    return "Output" if param.name in ("as_json", "debug", "help") else "Options"
 
 
 def store_command(
@@ -268,7 +273,7 @@ def store_command(
                 *own,
                 *([_STAGING] if staging else []),
                 *([_YES] if confirms else []),
-                *store_options.options(),
+                *store_options.OPTIONS,
                 *_OUTPUTS,
             ],
             callback=_runner(function, registry=registry),
@@ -290,10 +295,6 @@ def run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
     except BrokenPipeError:
         session.output.discard()
         return ExitCode.BROKEN_PIPE
-    except Declined:
-        failure = {"type": "Declined", "outcome": "did_not_happen"}
-        failure["message"] = "you answered no: nothing was deleted or discarded"
-        return session.output.failure(failure, ExitCode.FINDINGS)
     except S3CommitError as error:
         code = exit_code(error)
         described = {
@@ -318,14 +319,9 @@ def _runner(function: Body, *, registry: bool) -> Callable[..., ExitCode]:
         if place is None:
             raise click.UsageError("give DEST, or the prefix of a registry with --registry")
 
-        @cache
-        def opened() -> ObjectStore:
-            return with_headers(provider.open(connection), connection.object_options.of_records)
-
         session = Session(
             connection,
             provider,
-            opened,
             Output(as_json=values.pop("as_json"), debug=values.pop("debug")),
             place,
             values.pop("job_id", None),
@@ -360,15 +356,15 @@ def _job(*, is_required: bool) -> DescribedArgument:
         type=as_job_id,
         metavar="JOB" if is_required else "[JOB]",
         required=is_required,
-        description="The id of a job, as listed by s3commit jobs.",
+        description="The id of a job, as s3commit jobs and s3commit log list it.",
     )
 
 
 _STAGING = click.Option(
     ["--staging", "staging_root"],
     type=as_destination,
-    metavar="URI",
-    help="The root of the jobs' staging, if not DEST: the value of the job option staging.",
+    help="Where jobs keep their records until they end, if their option staging names another place than"
+    " DEST.",
 )
 _YES = click.Option(
     ["--yes", "-y", "yes"],
@@ -376,8 +372,6 @@ _YES = click.Option(
     help="Don't ask for confirmation. (Without a terminal, the command never asks.)",
 )
 _OUTPUTS = (
-    SectionedOption(
-        ["--json", "as_json"], is_flag=True, section="Output", help="Write one JSON object, for scripts."
-    ),
-    SectionedOption(["--debug"], is_flag=True, section="Output", help="Show tracebacks and debug logs."),
+    click.Option(["--json", "as_json"], is_flag=True, help="Write one JSON object, for scripts."),
+    click.Option(["--debug"], is_flag=True, help="Show tracebacks and debug logs."),
 )

@@ -20,7 +20,13 @@ from airflow_s3commit.protocol.table_rollback import rollback as roll_back
     """,
     confirms=True,
 )
-@option("--to", type=click.IntRange(min=1), required=True, help="The generation, as s3commit log lists it.")
+@option(
+    "--to",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="The generation, as s3commit log lists it.",
+)
 @option(
     "--retain",
     default="0s",

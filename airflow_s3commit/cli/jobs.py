@@ -33,7 +33,7 @@ _SHOWN = 40
     registry=True,
     staging=True,
 )
-@registry_option("Read all destinations in the registry at this prefix, instead of one.")
+@registry_option("List the jobs of all destinations that the registry at this prefix names.")
 @flag("--committed", "Also list jobs that are committed and cleaned up.")
 def jobs(session: Session, *, committed: bool) -> ExitCode:
     """List the jobs in progress at a destination.
@@ -44,15 +44,12 @@ def jobs(session: Session, *, committed: bool) -> ExitCode:
     """
     if session.registry is not None:
         return _jobs_of_registry(session, committed=committed)
-    found = session.output.reading("reading records", _jobs(session, committed=committed))
+    listed = list_jobs(session.store, session.destination, session.staging_root, committed=committed)
+    found = session.output.reading("reading records", listed)
     value = {"destination": session.destination.uri, "jobs": [summary.to_dict() for summary in found]}
     if not found:
         return session.output.result(value, line(f"no job is in progress at {session.destination.uri}"))
     return session.output.result(value, *_job_views(found))
-
-
-def _jobs(session: Session, *, committed: bool) -> Iterator[JobSummary]:
-    return list_jobs(session.store, session.destination, session.staging_root, committed=committed)
 
 
 def _job_views(found: list[JobSummary]) -> Iterator[RenderableType]:
@@ -65,11 +62,11 @@ def _jobs_of_registry(session: Session, *, committed: bool) -> ExitCode:
     failures: dict[str, str] = {}
     with session.output.working("reading destinations") as step:
         for done, entry in enumerate(session.registered(), start=1):
-            one = session.at(entry.record)
+            place, root = entry.record.place, entry.record.staging_root
             try:
-                found[one.destination.uri] = list(_jobs(one, committed=committed))
+                found[place.uri] = list(list_jobs(session.store, place, root, committed=committed))
             except S3CommitError as error:
-                failures[one.destination.uri] = str(error)
+                failures[place.uri] = str(error)
             step(done)
     pending = [job for listed in found.values() for job in listed if job.staging is not None]
     stored = sum(job.output.bytes for job in pending)

@@ -30,7 +30,6 @@ from airflow_s3commit.protocol.model.manifest import Manifest
     "stages",
     multiple=True,
     type=as_stage,
-    metavar="STAGE:ATTEMPT",
     help="Seal the job first, with this stage attempt instead of all; repeatable.",
 )
 @option(
@@ -78,9 +77,9 @@ def abort(session: Session, *, reason: str) -> ExitCode:
     """Abort a job and discard its uploads.
 
     None of its output is or becomes visible, and none of its uploads stays pending. Deletes objects that an
-    interrupted commit has published. Does not touch other jobs' uploads. Refuses a committed job. Damaged
-    records do not prevent it. The id cannot be used again, even if no job had it. May be repeated at any
-    time.
+    interrupted commit has published. Does not touch other jobs' uploads. Damaged records do not prevent it.
+    The id cannot be used again, even if no job had it. May be repeated at any time. A committed job is
+    refused: s3commit rollback returns the table to an older generation.
     """
     session.output.confirm(f"Abort job {session.job_id} on {session.destination.uri}?", yes=session.yes)
     with session.output.working("aborting"):

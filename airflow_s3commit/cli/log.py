@@ -54,8 +54,8 @@ def _since(text: str) -> int | datetime:
     s3commit log s3://lake/flights/ --json | jq '.commits[0].generation'
     """,
 )
-@option("--limit", type=click.IntRange(min=1), default=20, help="How many commits to list.")
-@option("--job", "only_job", type=as_job_id, metavar="ID", help="List the commit of this job only.")
+@option("--limit", type=click.IntRange(min=1), default=20, metavar="N", help="How many commits to list.")
+@option("--job", "only_job", type=as_job_id, help="List the commit of this job only.")
 @option(
     "--partition",
     "partitions",
@@ -78,7 +78,6 @@ def _since(text: str) -> int | datetime:
     "--interval",
     type=as_duration,
     default="5s",
-    metavar="DURATION",
     help="With --follow: time between two searches for new commits, plus or minus a fifth.",
 )
 def log(

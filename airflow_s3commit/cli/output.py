@@ -79,19 +79,12 @@ log = logging.getLogger(__name__)
 
 _PACKAGE = "airflow_s3commit"
 
-#: Seconds between two updates of a progress bar.
-_REDRAW_SECONDS = 0.1
-
 #: A streamed list is kept in memory up to this length, then on disk.
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 _PIECE_CHARACTERS = 64 * 1024
 
 #: Columns of tables that go into a file or a pipe.
 _WIDTH_WITHOUT_TERMINAL = 160
-
-
-class Declined(Exception):
-    """The user answered no; nothing was changed."""
 
 
 class Output:
@@ -211,11 +204,17 @@ class Output:
         """Ask for confirmation, unless ``yes`` is set or stdin is no terminal.
 
         Raises:
-            Declined: The answer is no.
+            click.exceptions.Exit: The answer is no, which is reported.
 
         """
         if not yes and self.is_interactive and not click.confirm(plain(question), err=True):
-            raise Declined
+            failure = {"type": "Declined", "outcome": "did_not_happen"}
+            failure["message"] = "you answered no: nothing was deleted or discarded"
+            raise click.exceptions.Exit(self.failure(failure, ExitCode.FINDINGS))
+
+    @property
+    def _shows_progress(self) -> bool:
+        return self.err.is_terminal and not self.as_json
 
     @contextmanager
     def working(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
@@ -226,9 +225,6 @@ class Output:
             total: Number of steps; None if unknown.
 
         """
-        if self.as_json or not self.err.is_terminal:
-            yield lambda _: None
-            return
         with self._bar(what, total) as update:
             yield lambda steps: update(completed=steps)
 
@@ -244,26 +240,21 @@ class Output:
     @contextmanager
     def completing(self, what: str) -> Iterator[Callable[[Pace], None]]:
         """Show the progress of completing uploads: a bar on a terminal, otherwise log lines."""
-        if self.as_json or not self.err.is_terminal:
+        if not self._shows_progress:
             yield ProgressLog(log)
             return
-        shown = -_REDRAW_SECONDS
         with self._bar(what, 0) as update:
-
-            def show(pace: Pace) -> None:
-                nonlocal shown
-                if pace.seconds - shown >= _REDRAW_SECONDS or pace.files_done == pace.files_total:
-                    shown = pace.seconds
-                    update(completed=pace.files_done, total=pace.files_total, pace=pace.pace)
-
-            yield show
+            yield lambda pace: update(completed=pace.files_done, total=pace.files_total, pace=pace.pace)
 
     @contextmanager
     def _bar(self, what: str, total: int | None) -> Iterator[Callable[..., None]]:
         """Show a bar, or a spinner where no total is known; yields a function that updates it."""
         how_far = (SpinnerColumn(),) if total is None else (BarColumn(), MofNCompleteColumn())
         words = TextColumn("{task.description}"), *how_far, TextColumn("{task.fields[pace]}")
-        with Progress(*words, TimeElapsedColumn(), console=self.err, transient=True) as progress:
+        hidden = not self._shows_progress
+        with Progress(
+            *words, TimeElapsedColumn(), console=self.err, transient=True, disable=hidden
+        ) as progress:
             task = progress.add_task(what, total=total, pace="")
             yield lambda **values: progress.update(task, **values)
 

@@ -13,7 +13,15 @@ from uuid import uuid4
 import click
 
 from airflow_s3commit._format import several, size
-from airflow_s3commit.cli.command import Session, as_job_id, flag, option, registry_option, store_command
+from airflow_s3commit.cli.command import (
+    Session,
+    argument,
+    as_job_id,
+    flag,
+    option,
+    registry_option,
+    store_command,
+)
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import line
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
@@ -73,9 +81,10 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     "--track-pending",
     type=click.Choice(["task", "s3"]),
     default="task",
-    help="s3 for stores that do not list pending uploads by prefix.",
+    help="Where a task records its uploads: in its memory or, for stores that do not list uploads by prefix,"
+    " file by file on s3.",
 )
-@option("--retain", default="0s", help="How long replaced files stay, such as 7d.")
+@option("--retain", default="0s", metavar="DURATION", help="How long replaced files stay, such as 7d.")
 @registry_option("Register the destination in the registry at this prefix; a failure is only logged.")
 def setup(
     session: Session, *, new_id: str | None, name: str | None, registry: Destination | None, **options: Any
@@ -115,8 +124,13 @@ def setup(
     job="required",
     environment=True,
 )
-@click.argument("source", metavar="SOURCE")
-@click.argument("target", metavar="[TARGET]", default="")
+@argument("source", "SOURCE", "A file, a directory with all files below it, or - for standard input.")
+@argument(
+    "target",
+    "[TARGET]",
+    "A path below DEST. It is a directory if it ends with a slash or SOURCE is a directory. Default: DEST.",
+    default="",
+)
 @option("--content-type", default="application/octet-stream", help="The media type.")
 @_of_stage
 def put(
@@ -124,9 +138,8 @@ def put(
 ) -> ExitCode:
     """Upload a file, a directory or standard input to a job.
 
-    The files stay pending, and so invisible, until the job's commit. SOURCE is a file, a directory with all
-    files below it, or - for standard input. TARGET is a path below the destination; it is a directory if it
-    ends with a slash or SOURCE is a directory. The job's id is added to each file's name.
+    The files stay pending, and so invisible, until the job's commit. The job's id is added to each file's
+    name.
 
     Files are streamed in parts, so memory is bounded. If the command fails, it leaves nothing pending. It may
     be repeated: a put to the same TARGET in the same attempt replaces the earlier one. Several may run at

@@ -25,14 +25,6 @@ from airflow_s3commit.tables.options import FLAGS
 DEFAULT_PATIENCE = 30.0
 
 
-class SectionedOption(click.Option):
-    """An option with its own heading in the help."""
-
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.section = section
-
-
 @dataclass(frozen=True, slots=True)
 class Connection:
     """A connection to a store, from the options of a command.
@@ -101,50 +93,49 @@ def open_store(connection: Connection) -> ObjectStore:
     return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
 
 
-#: Names, help and settings of the options.
-_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    (
-        "--endpoint-url",
-        "The store's address. Default: AWS_ENDPOINT_URL_S3, the profile, or AWS.",
-        {"metavar": "URL"},
+#: The options that `Connection.taken_from` reads.
+OPTIONS = (
+    click.Option(
+        ["--endpoint-url"],
+        metavar="URL",
+        help="The store's address. Default: AWS_ENDPOINT_URL_S3, the profile, or AWS.",
     ),
-    ("--region", "The bucket's region. Default: AWS_DEFAULT_REGION or the profile.", {}),
-    ("--profile", "A profile of the AWS configuration files. Default: AWS_PROFILE.", {}),
-    (
-        "--path-style/--virtual-hosted",
-        "Address keys as endpoint/bucket/key or bucket.endpoint/key. Default: the latter on AWS.",
-        {"default": None},
+    click.Option(["--region"], help="The bucket's region. Default: AWS_DEFAULT_REGION or the profile."),
+    click.Option(["--profile"], help="A profile of the AWS configuration files. Default: AWS_PROFILE."),
+    click.Option(
+        ["--path-style/--virtual-hosted"],
+        default=None,
+        help="Address keys as endpoint/bucket/key or bucket.endpoint/key. Default: the latter on AWS.",
     ),
-    (
-        "--verify-ssl/--no-verify-ssl",
-        "Whether to verify the store's certificate. Default: yes.",
-        {"default": True},
+    click.Option(
+        ["--verify-ssl/--no-verify-ssl"],
+        default=True,
+        help="Whether to verify the store's certificate. Default: yes.",
     ),
-    (
-        "--ca-bundle",
-        "A file with the certificate authorities to trust.",
-        {"type": click.Path(exists=True, dir_okay=False)},
+    click.Option(
+        ["--ca-bundle"],
+        type=click.Path(exists=True, dir_okay=False),
+        help="A file with the certificate authorities to trust.",
     ),
-    (
-        "--patience",
-        "How long to retry a failed request.",
-        {"type": float, "default": DEFAULT_PATIENCE, "show_default": True, "metavar": "SECONDS"},
+    click.Option(
+        ["--patience"],
+        type=float,
+        default=DEFAULT_PATIENCE,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to retry a failed request.",
     ),
-    (
-        "--object-option object_options",
-        "Option of the objects that this command writes, unless the job has options: sse=aws:kms, "
+    click.Option(
+        ["--object-option", "object_options"],
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Option of the objects that this command writes, unless the job has options: sse=aws:kms, "
         "sse_kms_key_id=…, acl=…; for doctor also storage_class=…, tags.NAME=…, headers.NAME=….",
-        {"multiple": True, "metavar": "NAME=VALUE"},
     ),
 )
 
-
-def options() -> list[click.Option]:
-    """Return the options that `Connection.taken_from` reads."""
-    return [
-        SectionedOption(names.split(), section="Store", help=says, **settings)
-        for names, says, settings in _OPTIONS
-    ]
+#: The parameters of these options.
+NAMES = frozenset(option.name for option in OPTIONS)
 
 
 def as_object_options(texts: Iterable[str]) -> ObjectOptions:
@@ -166,9 +157,7 @@ def as_object_options(texts: Iterable[str]) -> ObjectOptions:
 
 def given_options(context: click.Context) -> Iterator[str]:
     """Yield the words with which a command line connects to its store, for another one."""
-    for param in context.command.params:
-        if not isinstance(param, SectionedOption) or param.section != "Store":
-            continue
+    for param in OPTIONS:
         if context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
             value = context.params[param.name or ""]
             if param.is_flag:

@@ -43,13 +43,13 @@ _SHOWN = 40
     registry=True,
     staging=True,
 )
-@registry_option("Sweep all destinations in the registry at this prefix, instead of one.")
+@registry_option("Sweep all destinations that the registry at this prefix names.")
 @option(
     "--older-than",
     type=as_duration,
-    metavar="DURATION",
     required=True,
-    help="Treat a job as dead after this time without activity: 7d, 36h. Longer than any job takes.",
+    help="Treat a job as dead after this time without activity: 7d, 36h. It must be longer than any job"
+    " takes.",
 )
 @apply_option("Remove the leftovers")
 def sweep(session: Session, *, older_than: float, apply: bool) -> ExitCode:

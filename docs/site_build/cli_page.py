@@ -9,6 +9,7 @@ import click
 from tables import cell, code, table
 
 from airflow_s3commit.cli.app import program
+from airflow_s3commit.cli.command import section_of
 from airflow_s3commit.cli.output import EXIT_CODES_HELP
 
 #: Headings of the options that every command has.
@@ -39,7 +40,7 @@ def _command(name: str, command: click.Command) -> str:
     parent = click.Context(program, info_name="s3commit")
     context = click.Context(command, parent=parent, info_name=name)
     usage = " ".join(command.collect_usage_pieces(context))
-    own = [p for p in command.get_params(context) if _section(p) not in SHARED and p.name != "help"]
+    own = [p for p in command.get_params(context) if section_of(p) not in SHARED and p.name != "help"]
     arguments = [param for param in own if isinstance(param, click.Argument)]
     options = [param for param in own if isinstance(param, click.Option)]
     parts = [f"## s3commit {name} {{#{name}}}\n", f"```text\ns3commit {name} {usage}\n```\n"]
@@ -54,11 +55,7 @@ def _command(name: str, command: click.Command) -> str:
 
 def _of(context: click.Context, titles: Iterable[str]) -> list[click.Parameter]:
     wanted = set(titles)
-    return [param for param in context.command.get_params(context) if _section(param) in wanted]
-
-
-def _section(param: click.Parameter) -> str:
-    return str(getattr(param, "section", "Options"))
+    return [param for param in context.command.get_params(context) if section_of(param) in wanted]
 
 
 def _rows(context: click.Context, params: Iterable[click.Parameter]) -> Iterable[tuple[str, str]]:

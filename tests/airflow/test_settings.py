@@ -16,6 +16,8 @@ import pytest
 import airflow_s3commit
 from airflow_s3commit import Job, S3Config, airflow_commands
 from airflow_s3commit.airflow_commands import get_cli_commands
+from airflow_s3commit.cli.app import program
+from airflow_s3commit.cli.commands import COMMANDS
 from airflow_s3commit.cli.store_options import Connection
 from airflow_s3commit.exceptions import StoreRejected
 from airflow_s3commit.hooks import S3CommitHook
@@ -25,7 +27,7 @@ from tests.airflow.runs import FLIGHTS, set_up
 
 def test_every_option_is_read() -> None:
     """Operators, sensors and the sweep use what the configuration sets."""
-    program = (
+    code = (
         "from airflow_s3commit.hooks.s3_commit import S3CommitHook\n"
         "from airflow_s3commit.operators.commit import S3CommitJobOperator\n"
         "from airflow_s3commit.operators.sweep import S3CommitSweepOperator\n"
@@ -45,7 +47,7 @@ def test_every_option_is_read() -> None:
     }
     environment = {**os.environ, **{f"AIRFLOW__S3COMMIT__{name}": value for name, value in options.items()}}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
     assert done.stdout.split() == ["lake", "lake", "7.5", "14", "s3://ops/all/", "ops"]
     known = get_provider_info()["config"]["s3commit"]["options"]
@@ -83,7 +85,16 @@ def test_airflow_defines_the_commands_without_loading_them() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
-    assert set(done.stdout.split()) <= {"airflow_s3commit", "airflow_s3commit.airflow_commands"}
+    names = ("", "._names", ".airflow_commands", ".cli", ".cli.commands")
+    assert set(done.stdout.split()) <= {f"airflow_s3commit{name}" for name in names}
+
+
+def test_airflows_help_lists_the_commands() -> None:
+    """``airflow s3commit --help`` names every command of the program, as the program's own help does."""
+    (command,) = get_cli_commands()
+    listed = [name for names in COMMANDS.values() for name in names]
+    assert sorted(listed) == sorted(program.commands)
+    assert re.findall(r"(\w+)(?:,|$)", command.epilog, re.MULTILINE)[: len(listed)] == listed
 
 
 class Asked:
