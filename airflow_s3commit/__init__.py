@@ -14,6 +14,7 @@ __version__ = "0.1.0.dev0"
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
+    from airflow_s3commit.compaction import Compaction, compact
     from airflow_s3commit.exceptions import (
         AccessDenied,
         AlreadyCommitted,
@@ -88,6 +89,7 @@ __all__ = [
     "AuditReport",
     "AuditRules",
     "CommittedTask",
+    "Compaction",
     "Counts",
     "Destination",
     "DestinationChanged",
@@ -145,6 +147,7 @@ __all__ = [
     "VerifyReport",
     "__version__",
     "audit",
+    "compact",
     "dataset",
     "history",
     "latest_manifest",
@@ -166,6 +169,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "airflow_s3commit.compaction": ("Compaction", "compact"),
             "airflow_s3commit.exceptions": (
                 "AccessDenied", "AlreadyCommitted", "AuditFailed", "DestinationChanged",
                 "DestinationNotEmpty", "DidNotHappen", "DuplicateOutput", "ForeignRecord", "HistoryRewound",

@@ -26,19 +26,20 @@ PACKAGE = ROOT / "airflow_s3commit"
 #: The names of each face beside the exceptions, which `airflow_s3commit` exports all.
 FACES = {
     "airflow_s3commit": """
-        AbortReport AuditReport AuditRules CommittedTask Counts Destination FileDifferences
+        AbortReport AuditReport AuditRules CommittedTask Compaction Counts Destination FileDifferences
         FileEntry GlueTable Job JobOptions JobReference JobState JobWriter Manifest
         MemoryStore ObjectOptions ObjectStore OutputFile PendingReport Preview Progress
         RegistrationReport RepairReport RetryPolicy RollbackReport S3Config S3Store SealReference
         SweepReport TableReport TaskAttempt VerifyReport __version__ audit
-        dataset history latest_manifest manifest_files read_manifest
+        compact dataset history latest_manifest manifest_files read_manifest
         register_destination register_partitions repair rollback search_manifest sweep verify
         verify_job write_job write_table
     """,
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress",
     "airflow_s3commit.notifications": "AbortUploadsNotifier",
     "airflow_s3commit.operators": """
-        S3CommitAbortOperator S3CommitAuditOperator S3CommitCollectOperator S3CommitJobOperator
+        S3CommitAbortOperator S3CommitAuditOperator S3CommitCollectOperator S3CommitCompactOperator
+        S3CommitJobOperator
         S3CommitPartOperator S3CommitRegisterPartitionsOperator S3CommitResolveConflictsOperator
         S3CommitSetupOperator S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator
         commit_in_parts

@@ -14,6 +14,7 @@ from airflow_s3commit import __version__
 from airflow_s3commit.cli.adopt import adopt
 from airflow_s3commit.cli.checks import doctor, verify
 from airflow_s3commit.cli.commands import COMMANDS
+from airflow_s3commit.cli.compact import compact
 from airflow_s3commit.cli.history import repair, rollback
 from airflow_s3commit.cli.jobs import jobs, pending, show
 from airflow_s3commit.cli.lifecycle import abort, commit, recover
@@ -106,7 +107,7 @@ for _command in (
     *(jobs, show, pending),
     *(setup, put, seal),
     *(commit, abort, recover),
-    *(sweep, rollback, repair),
+    *(sweep, compact, rollback, repair),
     *(verify, adopt, log, manifest, doctor),
 ):
     program.add_command(_command)

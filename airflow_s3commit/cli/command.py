@@ -27,6 +27,7 @@ from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, che
 from airflow_s3commit.protocol.steps.setup import recorded
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.tables.options import parse_bytes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -73,6 +74,7 @@ as_destination = _type("uri", Destination.parse)
 as_destinations = _type("uri", lambda text: text if is_pattern(text) else Destination.parse(text))
 as_duration = _type("duration", seconds_of)
 as_job_id = _type("uuid", check_id)
+as_size = _type("size", parse_bytes)
 as_stage = _type("stage:attempt", _stage)
 as_uri = _type("uri", _uri)
 

@@ -9,5 +9,5 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "Write a job": ("setup", "put", "seal"),
     "End a job": ("commit", "abort", "recover"),
     "Check": ("verify", "doctor"),
-    "Clean up and mend": ("sweep", "rollback", "repair", "adopt"),
+    "Clean up and mend": ("sweep", "compact", "rollback", "repair", "adopt"),
 }

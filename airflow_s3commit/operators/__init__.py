@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         S3CommitPartOperator,
         commit_in_parts,
     )
+    from airflow_s3commit.operators.compact import S3CommitCompactOperator
     from airflow_s3commit.operators.register import S3CommitRegisterPartitionsOperator
     from airflow_s3commit.operators.seal import (
         S3CommitCollectOperator,
@@ -27,6 +28,7 @@ __all__ = [
     "S3CommitAbortOperator",
     "S3CommitAuditOperator",
     "S3CommitCollectOperator",
+    "S3CommitCompactOperator",
     "S3CommitJobOperator",
     "S3CommitPartOperator",
     "S3CommitRegisterPartitionsOperator",
@@ -49,6 +51,7 @@ if not TYPE_CHECKING:
                 "S3CommitPartOperator",
                 "commit_in_parts",
             ),
+            "airflow_s3commit.operators.compact": ("S3CommitCompactOperator",),
             "airflow_s3commit.operators.register": ("S3CommitRegisterPartitionsOperator",),
             "airflow_s3commit.operators.seal": (
                 "S3CommitCollectOperator",

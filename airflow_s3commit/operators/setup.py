@@ -93,7 +93,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.destination = as_uri(destination)
         if isinstance(given.get("staging"), Destination):
             given["staging"] = given["staging"].uri
-        job_options({name: value for name, value in given.items() if not _is_template(value)})
+        job_options({name: value for name, value in given.items() if not is_template(value)})
         self.options = given
         self.kill_window = kill_window
 
@@ -352,6 +352,7 @@ def job_options(values: Mapping[str, Any]) -> JobOptions:
     return JobOptions(**{**values, "object_options": objects})
 
 
-def _is_template(value: object) -> bool:
+def is_template(value: object) -> bool:
+    """Return whether a value, or one within it, is rendered when the task runs."""
     text = str(value)
     return "{{" in text or "{%" in text

@@ -87,6 +87,10 @@ class JobWriter:
         """
         return self._attempt.write_table(data, partition_by=partition_by, format=format, options=options)
 
+    def describe(self, files: int, schema: str | None) -> None:
+        """Record the schema of files that were written with `open`; see `TaskAttempt.describe`."""
+        self._attempt.describe(files, schema)
+
 
 @contextmanager
 def write_job(
@@ -97,6 +101,7 @@ def write_job(
     job_options: JobOptions | None = None,
     name: str | None = None,
     context: Mapping[str, str] | None = None,
+    generation: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     clock: Clock | None = None,
 ) -> Iterator[JobWriter]:
@@ -116,6 +121,8 @@ def write_job(
         job_options: Further options of the job.
         name: A display name for the job.
         context: Facts to keep with the job.
+        generation: The generation that the output was made from; the commit is refused, and the job aborted,
+            if a later one touched the same partitions.
         progress: Called after each completed upload.
         clock: Source of time.
 
@@ -148,7 +155,7 @@ def write_job(
             yield writer
             written = attempt.commit()
         job.seal_stage(_STAGE, _STAGE_ATTEMPT, [written])
-    writer.manifest = _commit(job, progress)
+    writer.manifest = _commit(job, generation, progress)
 
 
 def write_table(
@@ -214,7 +221,7 @@ def _reached(store: ObjectStore | S3Config | None) -> ObjectStore:
     return S3Store.connect(store or S3Config())
 
 
-def _commit(job: Job, progress: Callable[[Progress], None] | None) -> Manifest:
+def _commit(job: Job, generation: int | None, progress: Callable[[Progress], None] | None) -> Manifest:
     """Commit the job. After an error it is aborted, unless its commit may have begun."""
     try:
         sealed = job.seal([(_STAGE, _STAGE_ATTEMPT)])
@@ -223,7 +230,7 @@ def _commit(job: Job, progress: Callable[[Progress], None] | None) -> Manifest:
             job.abort(reason="the commit did not begin")
         raise
     try:
-        return job.commit(seal_sha256=sealed.sha256, progress=progress)
+        return job.commit(seal_sha256=sealed.sha256, generation=generation, progress=progress)
     except (JobFailed, Refused) as error:
         # Before the first upload is completed a refusal leaves the job as it is; later ones abort it.
         with noting(error, *_of_abort(job)), suppress(AlreadyCommitted):

@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit import Destination, Job, JobReference, MemoryStore
 from airflow_s3commit.operators import (
+    S3CommitCompactOperator,
     S3CommitRegisterPartitionsOperator,
     S3CommitSetupOperator,
     S3CommitSparkSubmitOperator,
@@ -108,6 +109,7 @@ def test_every_parameter_has_a_type(cls: type) -> None:
 WITH_DESTINATION = {
     S3CommitSetupOperator: {"task_id": "setup"},
     S3CommitSweepOperator: {"task_id": "sweep", "staging": None},
+    S3CommitCompactOperator: {"task_id": "compact"},
     S3SuccessManifestSensor: {"task_id": "wait", "run_id": "r"},
     S3SuccessManifestTrigger: {"wanted": {}},
     S3SuccessManifestEventTrigger: {},

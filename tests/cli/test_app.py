@@ -40,6 +40,7 @@ def test_all_commands_are_there(run: RunProgram) -> None:
                 "put",
                 "seal",
                 "commit",
+                "compact",
                 "abort",
                 "recover",
                 "sweep",

@@ -1,0 +1,338 @@
+"""Compaction: write the files of a table's partitions anew as fewer, larger ones, by one commit.
+
+No row changes. Streams and hourly appends leave many small files, each of which costs every reader a request
+or two. Rows are read with pyarrow on this machine, file by file in a bounded memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from itertools import chain
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from airflow_s3commit._columns import Column
+from airflow_s3commit._format import number, size
+from airflow_s3commit.exceptions import DestinationChanged, DestinationNotEmpty, InvalidOption
+from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
+from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, owner_of, partition_of
+from airflow_s3commit.protocol.steps.files import files_in, unowned_objects
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.write_job import write_job
+from airflow_s3commit.store.execute import in_threads
+from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge
+from airflow_s3commit.tables.formats import ROW_METADATA, SparkFooter
+from airflow_s3commit.tables.open_files import OpenFiles, RowBuffers
+from airflow_s3commit.tables.options import parse_table_options
+from airflow_s3commit.tables.parquet import ParquetForm
+
+if TYPE_CHECKING:
+    from airflow_s3commit.protocol.model.manifest import FileEntry
+    from airflow_s3commit.protocol.model.table import Pieces, Table
+    from airflow_s3commit.protocol.write_job import JobWriter
+    from airflow_s3commit.store.base import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+#: Bytes of a file after which the next one begins, unless the caller says otherwise.
+TARGET_BYTES = 128 * 1024 * 1024
+
+#: Rows that are read, and cast, at once.
+_ROWS = 65_536
+
+#: Files that are read at once; as many more are read ahead.
+_AHEAD = 8
+
+#: Bytes that are read at once; a larger file is kept on disk while it is read.
+_PIECE = 4 * 1024 * 1024
+
+#: Where Spark keeps its version in a footer.
+_SPARK_VERSION = b"org.apache.spark.version"
+
+
+class Compacted(Plain, Struct, frozen=True, kw_only=True):
+    """A partition that is compacted, or was.
+
+    Attributes:
+        partition: Its directory below the destination; empty for a table without partitions.
+        files: How many files it has.
+        bytes: Their size.
+        after: How many files are expected after the compaction.
+
+    """
+
+    columns = (
+        Column("partition", "partition", lambda name: name or ".", folds=True),
+        Column("files", "files", number),
+        Column("size", "bytes", size),
+        Column("files after", "after", number),
+    )
+
+    partition: str
+    files: int
+    bytes: int
+    after: int
+
+
+class Compaction(Plain, Struct, frozen=True, kw_only=True):
+    """What a compaction does, or has done.
+
+    Attributes:
+        destination: URI of the table.
+        seen: The generation whose files are read; the commit is refused if a partition changed since.
+        partitions: The partitions that are written anew.
+        left: How many of the chosen partitions have too few small files to gain anything.
+        generation: The generation that the compaction made; None for a dry run, and without a partition.
+        files: How many files it wrote.
+        rows: How many rows are in them, as many as before.
+
+    """
+
+    destination: str
+    seen: int
+    partitions: list[Compacted]
+    left: int
+    generation: int | None = None
+    files: int = 0
+    rows: int = 0
+
+
+def compact(
+    store: ObjectStore,
+    destination: str | Destination,
+    *,
+    partitions: Collection[str] = (),
+    target_bytes: int = TARGET_BYTES,
+    options: Mapping[str, str] | None = None,
+    job_options: JobOptions | None = None,
+    context: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+) -> Compaction:
+    """Write partitions with many small files anew, by one ``replace`` commit that changes no row.
+
+    A partition is compacted if that at least halves its files. Its rows keep their order, file after file.
+    Until the commit readers see the old files, after it the new ones. The old ones are deleted, or retained
+    as the job's option ``retain`` says. Repeatable: a table that is compact is left alone.
+
+    Args:
+        store: The store of the table.
+        destination: URI of the table's directory, or a `Destination`.
+        partitions: Directories below it, such as ``dt=2013-01-01``; by default every partition.
+        target_bytes: Size after which a file is ended.
+        options: Options of the files, by Spark's names, such as ``compression``.
+        job_options: Further options of the job; its conflict mode is ``replace`` in any case.
+        context: Facts to keep with the job.
+        dry_run: Check, and report what would be compacted.
+
+    Raises:
+        InvalidOption: A partition is not in the table, or its files cannot be written by pyarrow without a
+            change: they are no Parquet, their columns are not recorded, or no job has written all of them.
+        DestinationNotEmpty: Another job has uploads in a partition, or another program put objects there.
+        DestinationChanged: Another job changed a partition, or a file, meanwhile. Nothing was changed.
+        S3CommitError: As `write_job` raises it.
+
+    """
+    home = Destination.of(destination)
+    table = read_table(store, home)
+    plan = _plan(table, home, partitions, target_bytes)
+    chosen = [one.partition for one in plan.partitions]
+    pieces = table.left_by("partitions", chosen)
+    columns = _columns(table, home, pieces) if chosen else None
+    if columns is not None:
+        _refuse_company(store, home, table, chosen)
+    if dry_run or columns is None:
+        return plan
+    whole = {**asdict(job_options or JobOptions()), "conflict_mode": "replace"}
+    with write_job(
+        home,
+        store=store,
+        job_options=JobOptions(**whole),
+        context=context,
+        name="compaction",
+        generation=plan.seen,
+    ) as writer:
+        asked = {**(options or {}), "targetFileBytes": str(target_bytes)}
+        files, rows = _rewrite(writer, store, columns, files_in(store, home, table.sources, pieces), asked)
+    assert writer.manifest is not None
+    return Compaction(
+        **{**asdict(plan), "generation": writer.manifest.generation, "files": files, "rows": rows}
+    )
+
+
+def _plan(table: Table, home: Destination, partitions: Collection[str], target: int) -> Compaction:
+    """Return which partitions gain from a compaction."""
+    if target < 1:
+        raise InvalidOption(f"target_bytes is {target}; give a number of bytes above 0")
+    if unknown := sorted({*partitions} - table.live.keys()):
+        raise InvalidOption(
+            f"{home.uri} has no files in the partition {unknown[0]!r}; name a directory below the"
+            " destination, such as dt=2013-01-01"
+        )
+    found = []
+    for name in sorted({*partitions} or table.live):
+        counts = table.counts_of({name: table.live[name]})
+        after = max(1, -(-counts.bytes // target))
+        if counts.files >= 2 * after and counts.rows != 0:
+            found.append(Compacted(partition=name, files=counts.files, bytes=counts.bytes, after=after))
+    left = len({*partitions} or table.live) - len(found)
+    return Compaction(destination=home.uri, seen=table.head.number, partitions=found, left=left)
+
+
+class _Columns(Struct, frozen=True):
+    """The columns of the new files.
+
+    Attributes:
+        schema: The columns, each of which may be null.
+        spark: What Spark adds to a footer; None if the files were written without it.
+        text: The text by which a record keeps them.
+
+    """
+
+    schema: pa.Schema
+    spark: SparkFooter | None
+    text: str
+
+
+def _columns(table: Table, home: Destination, pieces: Pieces) -> _Columns:
+    """Return the columns of all files of some pieces: those of a job that wrote all of them.
+
+    Raises:
+        InvalidOption: There is no such job, or one has recorded no columns that pyarrow wrote.
+
+    """
+    texts: dict[str, str] = {}
+    for one in sorted(set(chain.from_iterable(pieces.values()))):
+        source = table.sources[one]
+        owner = source.job_id or OLDER_DATA
+        if not source.schemas:
+            raise _not_by_pyarrow(home, f"job {owner} recorded no columns of its files")
+        texts |= dict.fromkeys(source.schemas, owner)
+    known = {text: from_text(text, f"the columns of job {owner}").files for text, owner in texts.items()}
+    try:
+        whole = merge(list(known.values()))
+    except DifferentTypes as error:
+        raise _not_by_pyarrow(home, f"jobs have written different types: {error}") from error
+    text = next((text for text, files in known.items() if files.equals(whole)), None)
+    if text is None:
+        raise _not_by_pyarrow(home, "no job has written all columns of these partitions")
+    metadata = dict(whole.metadata or {})
+    version, row = metadata.pop(_SPARK_VERSION, None), metadata.pop(ROW_METADATA.encode(), None)
+    spark = SparkFooter(version.decode(), row.decode()) if version and row else None
+    return _Columns(whole.with_metadata(metadata or None), spark, text)
+
+
+def _not_by_pyarrow(home: Destination, why: str) -> InvalidOption:
+    return InvalidOption(
+        f"{home.uri} cannot be compacted by pyarrow: {why}. Have Spark read the partitions with read_table,"
+        " and write them with conflict mode replace"
+    )
+
+
+def _refuse_company(store: ObjectStore, home: Destination, table: Table, chosen: Collection[str]) -> None:
+    """Refuse partitions in which another job has uploads, or another program has put objects.
+
+    Raises:
+        DestinationNotEmpty: There are some.
+
+    """
+    for upload in store.list_uploads(home.bucket, home.prefix):
+        partition = partition_of(home.relative(upload.key) or "")
+        if partition in chosen:
+            owner = owner_of(upload.key)
+            raise DestinationNotEmpty(
+                f"{home.uri}: {f'job {owner}' if owner else 'another program'} has an upload pending in"
+                f" {partition!r}: compact it after that, or look at: s3commit pending {home.uri}"
+            )
+    context = JobContext(store, Layout.of(home, new_uuid()))
+    if unowned := unowned_objects(context, table, chosen):
+        raise DestinationNotEmpty(
+            f"{join_uri(home.bucket, unowned[0].key)} is no file of the table, and a compaction would delete"
+            f" it ({len(unowned)} such objects): move it, or see: s3commit verify {home.uri}"
+        )
+
+
+def _rewrite(
+    writer: JobWriter,
+    store: ObjectStore,
+    columns: _Columns,
+    files: Iterator[FileEntry],
+    options: Mapping[str, str],
+) -> tuple[int, int]:
+    """Write the rows of files anew, partition by partition; return how many files and rows were written."""
+    home, job_id = Destination.parse(writer.job.reference.destination), writer.job.reference.job_id
+    parsed = parse_table_options(options, format="parquet", partition_by=())
+    form = ParquetForm(parsed.codec, columns.spark)
+    by_partition: dict[str, list[FileEntry]] = {}
+    for file in files:
+        by_partition.setdefault(file.partition, []).append(file)
+    rows = 0
+    with OpenFiles(writer, columns.schema, form, parsed, stem=f"part-00000-{job_id}") as opened:
+        for partition in sorted(by_partition):
+            buffers, found = RowBuffers(columns.schema, parsed, opened.write), by_partition[partition]
+            sources = in_threads(lambda file: _copied(store, home.bucket, file), found, _AHEAD)
+            for file, source in zip(found, sources, strict=True):
+                for batch in _batches(join_uri(home.bucket, file.key), file, source, columns.schema):
+                    rows += batch.num_rows
+                    buffers.add(partition, batch)
+            buffers.flush(opened.end)
+            logger.info("%s: %d files of %r are written anew", home.uri, len(found), partition or ".")
+        opened.close()
+    writer.describe(opened.files, columns.text)
+    return opened.files, rows
+
+
+def _batches(where: str, file: FileEntry, source: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in the columns of a schema; a column that it lacks is null.
+
+    Raises:
+        InvalidOption: A column has times that pyarrow would write in another way than the file has them.
+        DestinationChanged: The file has another number of rows than was committed.
+
+    """
+    read = 0
+    with closing(source), pq.ParquetFile(source) as parquet:
+        for number in range(len(parquet.schema)):
+            if parquet.schema.column(number).physical_type == "INT96":
+                name = parquet.schema.column(number).path
+                raise InvalidOption(f"{where} cannot be compacted by pyarrow: column {name!r} is INT96")
+        for batch in parquet.iter_batches(batch_size=_ROWS):
+            rows, read = pa.Table.from_batches([batch]), read + batch.num_rows
+            arrays = [
+                rows[field.name].cast(field.type)
+                if field.name in rows.column_names
+                else pa.chunked_array([pa.nulls(len(rows), field.type)])
+                for field in schema
+            ]
+            yield from pa.table(arrays, schema=schema).combine_chunks().to_batches()
+    if file.rows not in (None, read):
+        raise DestinationChanged(f"{where} has {read} rows; {file.rows} were committed")
+
+
+def _copied(store: ObjectStore, bucket: str, file: FileEntry) -> IO[bytes]:
+    """Return a copy of a committed file, in memory if it is small and otherwise on the local disk.
+
+    Raises:
+        DestinationChanged: The object is not what was committed.
+
+    """
+    found = store.head(bucket, file.key)
+    # The name of a job's own file has its id; another program can only have written over an older one.
+    if found.size != file.size or (owner_of(file.key) is None and found.etag != file.etag):
+        raise DestinationChanged(
+            f"{join_uri(bucket, file.key)} is not what was committed; see: s3commit verify"
+        )
+    copy = SpooledTemporaryFile(max_size=_PIECE)  # noqa: SIM115 - its reader closes it
+    for first in range(0, file.size, _PIECE):
+        copy.write(store.get_range(bucket, file.key, first, _PIECE, etag=found.etag))
+    copy.seek(0)
+    return copy

@@ -1,0 +1,279 @@
+"""Compaction: fewer, larger files, the same rows, and never somebody else's."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_s3commit import (
+    DestinationChanged,
+    DestinationNotEmpty,
+    InvalidOption,
+    Job,
+    JobOptions,
+    MemoryStore,
+    compact,
+    compaction,
+    history,
+    latest_manifest,
+    manifest_files,
+    rollback,
+    sweep,
+    verify,
+    write_job,
+    write_table,
+)
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.layout import partition_of
+from tests.protocol.building import Crash, WatchedStore
+
+HOME = Destination.parse("s3://lake/t/")
+DIRECTORIES = ("2013-01-01", "a/b", "50% off", None)
+
+
+@pytest.fixture
+def store() -> WatchedStore:
+    """A store in memory with a bucket."""
+    return WatchedStore(["lake"])
+
+
+def append(store: MemoryStore, first: int, **columns: pa.Array) -> None:
+    """Commit one file of two rows for each partition."""
+    names = [name for name in DIRECTORIES for _ in range(2)]
+    ids = pa.array(range(first, first + len(names)), pa.int32())
+    data = pa.table({"id": ids, "dt": pa.array(names, pa.string()), **columns})
+    write_table(data, HOME, store=store, conflict_mode="append", partition_by=["dt"])
+
+
+def appended(store: MemoryStore, times: int = 4) -> None:
+    """Make a table of so many files a partition."""
+    for number in range(times):
+        append(store, 100 * number)
+
+
+def rows(store: MemoryStore) -> list[dict[str, Any]]:
+    """Return all rows of the table as its files have them, with their partition, in the order of ``id``."""
+    found = []
+    for entry in history(store, HOME):
+        for file in manifest_files(store, entry):
+            if not any(info.key == file.key for info in store.list_objects("lake", file.key)):
+                continue
+            table = pq.ParquetFile(io.BytesIO(store.get("lake", file.key).body)).read()
+            found += [{**row, "dt": partition_of(HOME.relative(file.key) or "")} for row in table.to_pylist()]
+    return sorted(found, key=lambda row: row["id"])
+
+
+def files(store: MemoryStore) -> list[str]:
+    """Return the keys of the table's objects."""
+    return [info.key for info in store.list_objects("lake", "t/dt=")]
+
+
+def test_rows_are_the_same_in_fewer_files(store: WatchedStore) -> None:
+    """Each partition has one file with the rows of all; its records have rows and columns as before."""
+    appended(store)
+    before, schemas = rows(store), latest_manifest(store, HOME).schemas
+    done = compact(store, HOME)
+    assert (len(files(store)), rows(store)) == (len(DIRECTORIES), before)
+    assert (done.files, done.rows, done.left) == (len(DIRECTORIES), len(before), 0)
+    manifest = latest_manifest(store, HOME)
+    assert (manifest.generation, manifest.schemas) == (done.generation, schemas)
+    assert (manifest.counts.rows, manifest.replaced.files) == (len(before), 16)
+    assert manifest.counts.columns["id"].least == 0
+    assert verify(store, HOME).sound
+    assert list(store.list_uploads("lake", "")) == []
+
+
+def test_a_compact_table_is_left_alone(store: WatchedStore) -> None:
+    """A second compaction commits nothing, and one that at least halves no partition neither."""
+    appended(store)
+    compact(store, HOME)
+    assert compact(store, HOME).generation is None
+    append(store, 1_000)
+    assert compact(store, HOME, target_bytes=100).generation is None
+
+
+def test_a_dry_run_changes_nothing(store: WatchedStore) -> None:
+    """It names partitions, files and bytes, and no object differs."""
+    appended(store)
+    before = {info.key: info.etag for info in store.list_objects("lake", "")}
+    planned = compact(store, HOME, partitions=["dt=2013-01-01"], dry_run=True)
+    assert [(one.partition, one.files, one.after) for one in planned.partitions] == [("dt=2013-01-01", 4, 1)]
+    assert {info.key: info.etag for info in store.list_objects("lake", "")} == before
+
+
+def test_files_end_at_the_target_size(store: WatchedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large files are read in pieces, from disk, and the new ones are of the size that was asked for."""
+    monkeypatch.setattr(compaction, "_PIECE", 1_000)
+    for number in range(8):
+        ids = pa.array(range(number * 5_000, number * 5_000 + 5_000))
+        write_table(
+            pa.table({"id": ids, "text": pc.cast(ids, pa.string())}),
+            HOME,
+            store=store,
+            conflict_mode="append",
+        )
+    before = rows(store)
+    sizes = [info.size for info in store.list_objects("lake", "t/part-")]
+    done = compact(store, HOME, target_bytes=sum(sizes) // 3)
+    after = [info.size for info in store.list_objects("lake", "t/part-")]
+    assert 2 <= len(after) == done.files <= 4
+    assert rows(store) == before
+
+
+def test_a_column_that_came_later_is_null_before(store: WatchedStore) -> None:
+    """Files of older columns are written with those of all jobs, in the widest types."""
+    append(store, 0)
+    names = [name for name in DIRECTORIES for _ in range(2)]
+    wider = pa.table({"id": pa.array(range(100, 108), pa.int64()), "dt": names, "new": ["x"] * 8})
+    write_table(wider, HOME, store=store, conflict_mode="append", partition_by=["dt"])
+    compact(store, HOME)
+    found = rows(store)
+    assert [row["new"] for row in found] == [None] * 8 + ["x"] * 8
+    (text,) = latest_manifest(store, HOME).schemas
+    assert '"long"' in text
+
+
+def test_retained_files_can_be_rolled_back_to(store: WatchedStore) -> None:
+    """With the job's option ``retain`` the old files stay, and a rollback returns to them."""
+    appended(store)
+    before, old = rows(store), files(store)
+    seen = latest_manifest(store, HOME).generation
+    compact(store, HOME, job_options=JobOptions(retain="7d"))
+    assert {*old} < {*files(store)}
+    rollback(store, HOME, to=seen)
+    assert sorted(files(store)) == sorted(old)
+    assert rows(store) == before
+
+
+def test_another_job_with_uploads_is_not_overtaken(store: WatchedStore) -> None:
+    """A partition in which a job has uploads pending is refused, by the job's name; others are compacted."""
+    appended(store)
+    job = Job.setup(store, HOME, options=JobOptions(conflict_mode="append"))
+    with job.task_attempt("s", "1", "0", "0", threads=0) as attempt:
+        attempt.open("dt=2013-01-01/x.parquet").close()
+        attempt.commit()
+    with pytest.raises(
+        DestinationNotEmpty, match=f"job {job.reference.job_id} has an upload pending in 'dt=2013"
+    ):
+        compact(store, HOME)
+    assert compact(store, HOME, partitions=["dt=a%2Fb"]).files == 1
+
+
+def test_an_object_of_another_program_stays(store: WatchedStore) -> None:
+    """A replace would delete it; it is named, and nothing is changed."""
+    appended(store)
+    store.put("lake", "t/dt=2013-01-01/foreign.parquet", b"rows")
+    before = files(store)
+    with pytest.raises(DestinationNotEmpty, match=r"foreign\.parquet is no file of the table"):
+        compact(store, HOME)
+    assert files(store) == before
+
+
+def test_a_commit_meanwhile_wins(store: WatchedStore) -> None:
+    """Rows that another job adds while files are read are not lost: the compaction is refused and aborted."""
+    appended(store)
+    store.before = lambda call: _once_at(store, call, lambda: append(store, 900))
+    with pytest.raises(DestinationChanged):
+        compact(store, HOME)
+    store.rest()
+    assert len(files(store)) == 5 * len(DIRECTORIES)
+    assert {900, 907} < {row["id"] for row in rows(store)}
+    assert list(store.list_uploads("lake", "")) == []
+    assert verify(store, HOME).sound
+
+
+def _once_at(store: WatchedStore, call: Any, act: Callable[[], object]) -> None:
+    """Act at the first upload of a part by the compaction."""
+    if call.verb == "create_upload":
+        store.rest()
+        act()
+
+
+def test_a_file_that_was_written_over_is_refused(store: WatchedStore) -> None:
+    """What is no longer as committed is not rewritten."""
+    appended(store)
+    key = files(store)[0]
+    store.put("lake", key, b"shorter")
+    with pytest.raises(DestinationChanged, match="is not what was committed"):
+        compact(store, HOME)
+    assert list(store.list_uploads("lake", "")) == []
+
+
+def _unknown(store: WatchedStore) -> None:
+    with (
+        write_job(HOME, store=store, conflict_mode="append") as writer,
+        writer.open("dt=x/a.parquet") as file,
+    ):
+        file.write(b"no columns are recorded of these bytes")
+
+
+def _other_type(store: WatchedStore) -> None:
+    data = pa.table({"id": ["text"], "dt": ["2013-01-01"]})
+    write_table(data, HOME, store=store, conflict_mode="append", partition_by=["dt"])
+
+
+def _other_columns(store: WatchedStore) -> None:
+    data = pa.table({"other": [1], "dt": ["2013-01-01"]})
+    write_table(data, HOME, store=store, conflict_mode="append", partition_by=["dt"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_unknown, "recorded no columns"),
+        (_other_type, "different types"),
+        (_other_columns, "no job has written all columns"),
+    ],
+)
+def test_what_pyarrow_would_change_is_refused(
+    store: WatchedStore, spoil: Callable[[WatchedStore], None], words: str
+) -> None:
+    """Columns that are unknown, or that no job has written all of, are refused before any upload."""
+    appended(store)
+    spoil(store)
+    spoil(store)
+    before = files(store)
+    with pytest.raises(InvalidOption, match=words):
+        compact(store, HOME)
+    assert files(store) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [({"partitions": ["dt=no"]}, "'dt=no'"), ({"target_bytes": 0}, "above 0")]
+)
+def test_bad_input_is_named(store: WatchedStore, arguments: dict[str, Any], words: str) -> None:
+    """An unknown partition and an impossible size are refused."""
+    appended(store)
+    with pytest.raises(InvalidOption, match=words):
+        compact(store, HOME, **arguments)
+
+
+def test_a_kill_at_any_call_changes_no_row(store: WatchedStore) -> None:
+    """Wherever the process dies, a sweep leaves the rows as they were, and nothing pending or foreign."""
+    calls = 0
+    while True:
+        place = WatchedStore(["lake"])
+        for first in (0, 100):
+            data = pa.table({"id": [first], "dt": ["x"]})
+            write_table(data, HOME, store=place, conflict_mode="append", partition_by=["dt"])
+        before, left = rows(place), count(-calls)
+        place.before = lambda _, place=place, left=left: place.crash() if next(left) == 0 else None
+        try:
+            compact(place, HOME)
+        except Crash:
+            place.rest()
+            sweep(place, HOME, older_than=0, dry_run=False)
+            assert rows(place) == before
+            assert list(place.list_uploads("lake", "")) == []
+            assert verify(place, HOME).sound
+        else:
+            break
+        calls += 1
+    assert calls > 20
