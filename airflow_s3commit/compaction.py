@@ -23,6 +23,7 @@ from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import DestinationChanged, DestinationNotEmpty, InvalidOption
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, owner_of, partition_of
@@ -32,7 +33,7 @@ from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge
 from airflow_s3commit.tables.formats import ROW_METADATA, SparkFooter
-from airflow_s3commit.tables.open_files import OpenFiles, RowBuffers
+from airflow_s3commit.tables.open_files import OpenFiles
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.parquet import ParquetForm
 
@@ -217,6 +218,8 @@ def _columns(table: Table, home: Destination, pieces: Pieces) -> _Columns:
         if not source.schemas:
             raise _not_by_pyarrow(home, f"job {owner} recorded no columns of its files")
         texts |= dict.fromkeys(source.schemas, owner)
+        if any(WrittenColumns.of(text, owner).arrow is None for text in source.schemas):
+            raise _not_by_pyarrow(home, f"Spark's own writers wrote the files of job {owner}")
     known = {text: from_text(text, f"the columns of job {owner}").files for text, owner in texts.items()}
     try:
         whole = merge(list(known.values()))
@@ -278,13 +281,17 @@ def _rewrite(
     rows = 0
     with OpenFiles(writer, columns.schema, form, parsed, stem=f"part-00000-{job_id}") as opened:
         for partition in sorted(by_partition):
-            buffers, found = RowBuffers(columns.schema, parsed, opened.write), by_partition[partition]
+            waiting, found = list[pa.RecordBatch](), by_partition[partition]
             sources = in_threads(lambda file: _copied(store, home.bucket, file), found, _AHEAD)
             for file, source in zip(found, sources, strict=True):
                 for batch in _batches(join_uri(home.bucket, file.key), file, source, columns.schema):
                     rows += batch.num_rows
-                    buffers.add(partition, batch)
-            buffers.flush(opened.end)
+                    waiting.append(batch)
+                    if sum(one.nbytes for one in waiting) >= parsed.group_bytes:
+                        opened.write(partition, pa.Table.from_batches(waiting))
+                        waiting.clear()
+            opened.write(partition, pa.Table.from_batches(waiting, columns.schema))
+            opened.end(partition)
             logger.info("%s: %d files of %r are written anew", home.uri, len(found), partition or ".")
         opened.close()
     writer.describe(opened.files, columns.text)

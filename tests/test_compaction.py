@@ -30,6 +30,7 @@ from airflow_s3commit import (
     write_job,
     write_table,
 )
+from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import partition_of
 from tests.protocol.building import Crash, WatchedStore
@@ -214,6 +215,18 @@ def _unknown(store: WatchedStore) -> None:
         file.write(b"no columns are recorded of these bytes")
 
 
+def _by_spark(store: WatchedStore) -> None:
+    columns = WrittenColumns(
+        format="parquet",
+        spark=SparkSchema(fields=[SparkField(name="id", type="integer")]),
+        partitions=["dt"],
+    )
+    with write_job(HOME, store=store, conflict_mode="append") as writer:
+        with writer.open("dt=x/a.parquet") as file:
+            file.write(b"Spark's rows")
+        writer.describe(1, columns.text())
+
+
 def _other_type(store: WatchedStore) -> None:
     data = pa.table({"id": ["text"], "dt": ["2013-01-01"]})
     write_table(data, HOME, store=store, conflict_mode="append", partition_by=["dt"])
@@ -228,6 +241,7 @@ def _other_columns(store: WatchedStore) -> None:
     ("spoil", "words"),
     [
         (_unknown, "recorded no columns"),
+        (_by_spark, "Spark's own writers"),
         (_other_type, "different types"),
         (_other_columns, "no job has written all columns"),
     ],

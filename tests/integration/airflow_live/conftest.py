@@ -23,7 +23,14 @@ from tests.hadoop.real_hadoop import Hadoop
 from tests.integration.airflow_live.airflow import LiveAirflow
 from tests.integration.airflow_live.asset_rows import ASSET_STORIES
 from tests.integration.airflow_live.cluster_rows import CLUSTER_STORIES
-from tests.integration.airflow_live.control import CONTROL, COUNTED, S3A_JARS, SPARK_CLUSTER
+from tests.integration.airflow_live.control import (
+    CONTROL,
+    COUNTED,
+    PASSWORD,
+    S3A_JARS,
+    SPARK_CLUSTER,
+    WAREHOUSE,
+)
 from tests.integration.airflow_live.matrix import STORIES
 from tests.integration.airflow_live.scenario import Played, Run, Stage, play
 from tests.integration.airflow_live.sensor_rows import SENSOR_STORIES
@@ -87,6 +94,7 @@ def stage(
             f"AIRFLOW_CONN_{COUNTED.upper()}": _with_endpoint(
                 known["AIRFLOW_CONN_AWS_DEFAULT"], counting.endpoint_url
             ),
+            f"AIRFLOW_CONN_{WAREHOUSE.upper()}": json.dumps({"conn_type": "generic", "password": PASSWORD}),
             **spark_environment(home / "spark", java_home(home / "java")),
             CONTROL: str(home / "control"),
             "PYTHONPATH": str(ROOT),

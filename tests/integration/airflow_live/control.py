@@ -27,6 +27,9 @@ SPARK_CLUSTER = "spark_cluster"
 #: The connection by which sensors reach the store through the relay that counts their requests.
 COUNTED = "counted"
 
+#: The connection whose password a DAG has in its templates, and the password.
+WAREHOUSE, PASSWORD = "warehouse", "hunter2-of-the-warehouse"
+
 #: Sensors of one run that wait concurrently, how many of them wait at the first destination, and at how
 #: many others the rest.
 SENSORS, AT_THE_FIRST, OTHERS = 50, 40, 10

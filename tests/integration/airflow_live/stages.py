@@ -110,6 +110,12 @@ def fail() -> None:
 
 
 @task
+def cannot_sign_in(password: str) -> None:
+    """Fail as a library does that repeats what it was given."""
+    raise RuntimeError(f"cannot sign in with {password}")
+
+
+@task
 def parts() -> list[int]:
     """Return the parts that the run is to write, by the note for its DAG."""
     return list(range(Place.here(get_current_context()["dag_run"].dag_id, "plan").read("parts")))

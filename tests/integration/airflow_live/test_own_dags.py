@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 
-from tests.integration.airflow_live.control import Place
+from tests.integration.airflow_live.control import PASSWORD, Place
 from tests.integration.airflow_live.scenario import Left, Run, Stage, Story, play
 from tests.integration.airflow_live.test_backfill import backfill
 
@@ -110,6 +111,13 @@ def beside(run: Run) -> Story:
     note(run, "after")
 
 
+def secret_in_template(run: Run) -> Story:
+    """A task of the group fails, and what it raises has the password of a connection."""
+    run.start()
+    yield run.over()
+    note(run, "after")
+
+
 def note(run: Run, name: str, place: Place | None = None) -> None:
     """Note how a run has ended, and what readers see at its destination."""
     left: Left = run.left()
@@ -128,7 +136,15 @@ def note(run: Run, name: str, place: Place | None = None) -> None:
 
 STORIES: dict[str, Callable[[Run], Story]] = {
     story.__name__: story
-    for story in (mapping_shrinks, one_instance_cleared, code_changed, triggering, past, beside)
+    for story in (
+        mapping_shrinks,
+        one_instance_cleared,
+        code_changed,
+        triggering,
+        past,
+        beside,
+        secret_in_template,
+    )
 }
 
 
@@ -203,3 +219,29 @@ def test_a_backfill_beside_its_nightly_leaves_one_of_them(ended: Ended) -> None:
     assert (filling["state"], nightly["state"]) == ("success", "success")
     one, other = nightly["visible"]
     assert one == other
+
+
+def test_a_secret_of_a_template_is_masked(ended: Ended) -> None:
+    """Neither logs, rendered fields and XComs nor what is on S3 has it, though a task raised it."""
+    run, airflow, store = (
+        Run(ended.stage, "secret_in_template", "row"),
+        ended.stage.airflow,
+        ended.stage.store,
+    )
+    assert ended.of("secret_in_template")["state"] == "failed"
+    tasks = {task["task_id"].rpartition(".")[2]: task for task in airflow.api.tasks(run.dag_id, run.run_id)}
+    assert tasks["cannot_sign_in"]["rendered_fields"]["op_args"] == ["***"]
+    tried = {name: task["task_id"] for name, task in tasks.items() if task["try_number"]}
+    logs = {name: airflow.api.log(run.dag_id, run.run_id, task_id, 1) for name, task_id in tried.items()}
+    assert "cannot sign in with ***" in logs["cannot_sign_in"]
+    engine = sa.create_engine(ended.stage.database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        kept = {
+            table: str(connection.execute(sa.text(f"SELECT * FROM {table}")).all())
+            for table in ("rendered_task_instance_fields", "xcom", "task_instance_note", "log")
+        }
+    keys = [info.key for info in store.list_objects("lake", run.destination.prefix)]
+    records = {key: store.get("lake", key).body.decode(errors="replace") for key in keys}
+    assert any("log/" in key for key in records)
+    everything = {**logs, **kept, **records, "tasks": str(tasks)}
+    assert [place for place, text in everything.items() if PASSWORD in text] == []

@@ -8,8 +8,9 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, CronPartitionTimetable
 
 from airflow_s3commit.params import conflict_mode_param
+from tests.integration.airflow_live.control import WAREHOUSE
 from tests.integration.airflow_live.row_dag import group, row
-from tests.integration.airflow_live.stages import parts, write, write_part
+from tests.integration.airflow_live.stages import cannot_sign_in, parts, write, write_part
 
 for name in ("mapping_shrinks", "one_instance_cleared"):
     with row(name) as dag:
@@ -28,6 +29,10 @@ with DAG("triggering", schedule=None):
 
 with row("triggered") as dag, group(dag) as commit:
     commit.stage(write(commit.job, hold=False))
+
+with row("secret_in_template") as dag, group(dag) as commit:
+    commit.stage(write(commit.job, hold=False))
+    commit.stage(cannot_sign_in(f"{{{{ conn.{WAREHOUSE}.password }}}}"))
 
 with (
     row("past", start_date=datetime(2013, 1, 1, tzinfo=UTC), default_args={"depends_on_past": True}) as dag,
