@@ -101,6 +101,7 @@ def amount(counts: Counts) -> str:
 #: Columns of the commits to a table, and what is said of one of them.
 LOG_COLUMNS = (
     Column("generation", "generation", number),
+    Column("version", "delta_version", room=140),
     Column("committed", "committed", moment),
     Column("mode", "mode"),
     Column("files", "counts.files", number),
@@ -115,6 +116,7 @@ MANIFEST_COLUMNS = (
     Column("job", "job_id"),
     Column("destination", "destination"),
     Column("generation", "generation"),
+    Column("version of Delta", "delta_version"),
     Column("committed", "committed", moment),
     Column("mode", "mode"),
     Column("output", "counts", amount),

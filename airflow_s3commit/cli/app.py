@@ -20,6 +20,7 @@ from airflow_s3commit.cli.jobs import jobs, pending, show
 from airflow_s3commit.cli.lifecycle import abort, commit, recover
 from airflow_s3commit.cli.log import log, manifest
 from airflow_s3commit.cli.output import EXIT_CODES_HELP, ExitCode, Output
+from airflow_s3commit.cli.publish import publish
 from airflow_s3commit.cli.stage import put, seal, setup
 from airflow_s3commit.cli.sweep import sweep
 from airflow_s3commit.present import NextStep
@@ -107,7 +108,7 @@ for _command in (
     *(jobs, show, pending),
     *(setup, put, seal),
     *(commit, abort, recover),
-    *(sweep, compact, rollback, repair),
+    *(sweep, compact, rollback, repair, publish),
     *(verify, adopt, log, manifest, doctor),
 ):
     program.add_command(_command)

@@ -8,6 +8,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "See what is there": ("jobs", "show", "pending", "log", "manifest"),
     "Write a job": ("setup", "put", "seal"),
     "End a job": ("commit", "abort", "recover"),
+    "Let other engines read": ("publish",),
     "Check": ("verify", "doctor"),
     "Clean up and mend": ("sweep", "compact", "rollback", "repair", "adopt"),
 }

@@ -94,7 +94,8 @@ def log(
 
     Each has the job, what it added and replaced, and when. The generation is the number by which readers can
     read the table as it was after the commit. Generation 1 is the data that was there before the first job.
-    Missing numbers are of aborted jobs and releases. The log is read backwards from its newest entry until
+    Missing numbers are of aborted jobs and releases. The version is that of the Delta table, if the table is
+    published. The log is read backwards from its newest entry until
     the limit is reached or, with --since, until a commit is older.
 
     With --follow --since GENERATION, all commits after it are listed, whatever the limit.
@@ -166,9 +167,9 @@ def _touches(record: Manifest, wanted: set[str]) -> bool:
 def _value(record: Manifest) -> dict[str, Any]:
     """Return a commit for scripts; files and bytes of each partition, without statistics of columns."""
     known = _plain(record)
-    names = ("generation", "job_id", "committed", "conflict_mode", "replaced", "rolled_back_to", "context")
+    names = ("generation", "delta_version", "job_id", "committed", "conflict_mode", "replaced")
     return {
-        **{name: known[name] for name in names},
+        **{name: known[name] for name in (*names, "rolled_back_to", "context")},
         "counts": {name: known["counts"][name] for name in _TOTALS},
         "partitions": {
             partition: {name: counts[name] for name in _TOTALS}
@@ -179,7 +180,7 @@ def _value(record: Manifest) -> dict[str, Any]:
 
 def _line(record: Manifest) -> str:
     """Return a commit as a single line, with columns of typical width."""
-    generation, when, mode, files, bytes_, _, partitions, _, job_id, context = (
+    generation, _, when, mode, files, bytes_, _, partitions, _, job_id, context = (
         column.text(record) for column in LOG_COLUMNS
     )
     counts = f"{files:>9} files {bytes_:>9} in {partitions:>5} partitions"

@@ -85,6 +85,7 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     " file by file on s3.",
 )
 @option("--retain", default="0s", metavar="DURATION", help="How long replaced files stay, such as 7d.")
+@option("--publish", type=click.Choice(["delta"]), help="Let other engines read each commit as a version.")
 @registry_option("Register the destination in the registry at this prefix; a failure is only logged.")
 def setup(
     session: Session, *, new_id: str | None, name: str | None, registry: Destination | None, **options: Any

@@ -27,6 +27,7 @@ from airflow_s3commit.protocol.steps.finish import finish, first_keys
 from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
 from airflow_s3commit.protocol.steps.marker import derive_markers, write_marker
+from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -70,10 +71,10 @@ def repair(
 ) -> RepairReport:
     """Derive again what follows from the log of a destination, and report what is wrong besides.
 
-    That is receipts, checkpoints and ``_SUCCESS``, those of partitions too; and all that comes after the
-    entry of a job: a commit that died is finished, an abort too. An entry of the log and a list of files
-    follow from nothing: restore them from a backup or a version of the object. As long as an entry is wrong,
-    nothing is derived from the log. Repeatable, also beside jobs at work.
+    That is receipts, checkpoints, ``_SUCCESS``, those of partitions too, and the versions that other engines
+    read; and all that comes after the entry of a job: a commit that died is finished, an abort too. An entry
+    of the log and a list of files follow from nothing: restore them from a backup or a version of the object.
+    As long as an entry is wrong, nothing is derived from the log. Repeatable, also beside jobs at work.
 
     Args:
         store: The store of the destination.
@@ -162,6 +163,8 @@ def _derive(context: JobContext, key: str, cure: Cure, number: int) -> None:
         case "partition marker":
             partition = partition_of(context.layout.destination.relative(key) or "")
             derive_markers(context, _entry(context, number), [partition], over_others=True)
+        case "version":
+            publish(context, _entry(context, number))
 
 
 def _finish(context: JobContext, check: LogCheck, job_id: str) -> None:

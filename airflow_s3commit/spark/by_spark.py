@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Options that only this package's own writer has, in lower case.
 _ONLY_OURS = frozenset(
-    {"targetfilebytes", "rowbytes", "openfiles", "committer", "partbytes", "uploadbytes"}
+    {"targetfilebytes", "rowbytes", "openfiles", "committer", "publish", "partbytes", "uploadbytes"}
     | {"storageclass", "sse", "ssekmskeyid", "ssebucketkey", "acl", "objecttags", "objectheaders"}
     | {"endpointurl", "region", "pathstyle"}
 )

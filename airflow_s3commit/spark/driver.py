@@ -202,6 +202,7 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
         job = job or target.job()
         if not target.own:
             _check_modes(job, options)
+            _check_publish(job, options)
             check_job_overwrite(job, options, session_static=target.session_static)
             _check_object_options(job, options, target.session)
             return job
@@ -217,6 +218,7 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
                 committer=options.own_committer,
                 conflict_mode=options.own_conflict_mode,
                 object_options=target.object_options,
+                publish=options.publish,
             ),
             job_id=target.reference.job_id,
             context={"engine": "spark"},
@@ -354,6 +356,14 @@ def _check_modes(job: Job, options: WriteOptions) -> None:
             f"save mode {setting} contradicts conflict mode {mode} of job {job.reference.job_id} on"
             f' {job.reference.destination}; let the job decide: use .mode("append"), or no mode in'
             " write_pending"
+        )
+
+
+def _check_publish(job: Job, options: WriteOptions) -> None:
+    if options.publish is not None and not job.record().publishes:
+        raise JobMismatch(
+            f"publish={options.publish} contradicts job {job.reference.job_id} on"
+            f" {job.reference.destination}, which was set up without it: set the job up with it"
         )
 
 

@@ -174,6 +174,14 @@ class WriteOptions:
         ),
         default=None,
     )  # fmt: skip
+    publish: Literal["delta"] | None = set_by(
+        Option(
+            "publish", one_of("delta"),
+            "delta makes each commit a version of a Delta table, from this write on.",
+            default="none, unless the table is published",
+        ),
+        default=None,
+    )  # fmt: skip
     # Half of the default of `Job.task_attempt`: an executor has a Python worker for each core, and all of
     # them share the memory that Spark leaves beside the JVM.
     part_bytes: int = set_by(

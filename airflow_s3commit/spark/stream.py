@@ -157,6 +157,7 @@ class BatchWriter:
             committer=parsed.own_committer,
             conflict_mode=parsed.own_conflict_mode,
             object_options=object_options,
+            publish=parsed.publish,
         )
         with renewing_store(settings):
             store = with_headers(store_of_process(settings), object_options.of_records)

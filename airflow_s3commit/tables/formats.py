@@ -152,6 +152,19 @@ class FileOpener(Protocol):
         ...
 
 
+class TableOpener(FileOpener, Protocol):
+    """Opens the files of a table whose columns are known before."""
+
+    def expect(self, schema: str | None) -> None:
+        """Refuse files with a schema, as records keep it, if their table could not have it.
+
+        Raises:
+            InvalidOption: It could not.
+
+        """
+        ...
+
+
 class Encoder(ABC):
     """Writes the rows of one file.
 

@@ -28,7 +28,7 @@ from airflow_s3commit.tables.partitions import PartitionSplitter, resolve_column
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_s3commit.tables.formats import FileForm, FileOpener
+    from airflow_s3commit.tables.formats import FileForm, TableOpener
     from airflow_s3commit.tables.options import TableOptions
 
 _DECIMAL_DIGITS = 38
@@ -164,7 +164,7 @@ _STORED = (
 
 
 def write_table(
-    opener: FileOpener,
+    opener: TableOpener,
     data: Any,
     *,
     stem: str,
@@ -276,7 +276,7 @@ def file_stem(task: str, stage: str | None, job_id: str) -> str:
 
 
 def write_batches(
-    opener: FileOpener,
+    opener: TableOpener,
     batches: Iterable[pa.RecordBatch],
     plan: TablePlan,
     stem: str,
@@ -298,6 +298,7 @@ def write_batches(
     Raises:
         UnsupportedPartition: A value cannot be part of a path.
         UnsupportedColumn: The format cannot hold a value.
+        InvalidOption: The job's table is published, and could not have the columns.
         S3CommitError: A file could not be written.
 
     """
@@ -315,6 +316,8 @@ def write_batches(
     splitter = PartitionSplitter(schema, plan.partition_by, names)
     rows = size = 0
     waiting: list[pa.RecordBatch] = []
+    columns = _columns(plan, schema, names, splitter.file_schema)
+    opener.expect(columns)
     with OpenFiles(opener, splitter.file_schema, plan.form, options, stem=stem, numbers=numbers) as files:
         for batch, held in remaining if first is None else chain([first], remaining):
             if size >= most:
@@ -328,7 +331,7 @@ def write_batches(
         if rows == 0 and empty_file and not plan.partition_by:
             files.write_empty("")
         files.close()
-    return WrittenTable(files.files, rows, _columns(plan, schema, names, splitter.file_schema))
+    return WrittenTable(files.files, rows, columns)
 
 
 def _write_largest(

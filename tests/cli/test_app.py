@@ -38,6 +38,7 @@ def test_all_commands_are_there(run: RunProgram) -> None:
                 "pending",
                 "setup",
                 "put",
+                "publish",
                 "seal",
                 "commit",
                 "compact",

@@ -23,7 +23,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.testing import Crash, Fault, FaultyStore
 from tests.crash.interleave import Actor, Outcome, Schedule, play
-from tests.crash.world import DESTINATION, TASKS, Case, World
+from tests.crash.world import COLUMNS, DESTINATION, TASKS, Case, World
 from tests.history import partition
 from tests.protocol.building import BUCKET, OURS, ROOT
 
@@ -50,18 +50,24 @@ class Jobs(World):
             There is older data unless the first one needs none.
         retain: How long they, and the second generation, keep what they replace.
         marks: Whether the first generation asked for a marker in each partition.
+        publishes: Whether it asked for versions of a Delta table.
 
     """
 
-    def __init__(self, modes: Sequence[str], *, retain: str = "0s", marks: bool = False) -> None:
-        super().__init__(Case(mode="fail" if marks or "fail" in modes[0] else "append"))
-        self.modes, self.retain, self.marks = modes, retain, marks
-        self.reach(f"jobs {modes} {retain} {marks}", lambda: self._fill(marks))
+    def __init__(
+        self, modes: Sequence[str], *, retain: str = "0s", marks: bool = False, publishes: bool = False
+    ) -> None:
+        is_empty = marks or publishes or "fail" in modes[0]
+        super().__init__(Case(mode="fail" if is_empty else "append"))
+        self.modes, self.retain, self.marks, self.publishes = modes, retain, marks, publishes
+        self.reach(f"jobs {modes} {retain} {marks} {publishes}", lambda: self._fill(marks))
         self.clock.advance(10)
 
     def _fill(self, marks: bool) -> None:
         files = {"dt=3/first.parquet": b"the first"} if "fail" in self.modes[0] else BEFORE
-        self.write(FIRST, JobOptions(conflict_mode="append", partition_success=marks), files)
+        publish: Any = "delta" if self.publishes else None
+        options = JobOptions(conflict_mode="append", partition_success=marks, publish=publish)
+        self.write(FIRST, options, files)
         self.job(self.store, FIRST).commit()
         if self.retain != "0s":
             options = JobOptions(conflict_mode="replace", retain=self.retain)
@@ -90,6 +96,7 @@ class Jobs(World):
             for path, body in files.items():
                 with writer.open(path) as file:
                     file.write(body)
+            writer.describe(len(files) if self.publishes else 0, COLUMNS)
             return writer.commit()
 
     def actor(self, step: str) -> Actor:
@@ -257,6 +264,7 @@ class Cast:
         modes: The modes of the jobs that are sealed before.
         retain: As `Jobs` takes it.
         marks: As `Jobs` takes it.
+        publishes: As `Jobs` takes it.
 
     """
 
@@ -264,10 +272,11 @@ class Cast:
     modes: tuple[str, ...] = ("replace", "append", "replace")
     retain: str = "0s"
     marks: bool = False
+    publishes: bool = False
 
     def world(self) -> Jobs:
         """Return a new world, in which nobody has begun."""
-        return Jobs(self.modes, retain=self.retain, marks=self.marks)
+        return Jobs(self.modes, retain=self.retain, marks=self.marks, publishes=self.publishes)
 
     def calls(self) -> list[int]:
         """Return how many calls each process makes when it is alone."""
@@ -329,7 +338,9 @@ class Cast:
 
     def __str__(self) -> str:
         facts = [*self.steps, "-".join(self.modes), f"retain {self.retain}" * (self.retain != "0s")]
-        return ", ".join([fact for fact in [*facts, "marks" * self.marks] if fact])
+        return ", ".join(
+            [fact for fact in [*facts, "marks" * self.marks, "publishes" * self.publishes] if fact]
+        )
 
 
 #: Steps that may end a job by an abort.

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
+from urllib.parse import unquote
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.store.base import Call, DeleteFailure, ObjectToDelete, Outcome
@@ -50,6 +51,11 @@ class Observed(ForwardingStore):
         self.history.fold(key for key in self._home.objects if key.startswith(self._log))
         #: Whether a task attempt may withdraw what it wrote because a request of its own failed.
         self.attempts_fail = False
+        #: The keys in the table at each version of the Delta table.
+        self.versions: list[set[str]] = []
+        self._versions = f"{root}_delta_log/"
+        for key in sorted(key for key in self._home.objects if key.startswith(self._versions)):
+            self._take_version(key)
         self._read: tuple[object, int | None] = (None, None)
         self._highest = self._marked() or 0
 
@@ -71,6 +77,8 @@ class Observed(ForwardingStore):
             after = self._home.objects.get(key)
             if verb == "put":
                 self._take(key)
+                if key.startswith(self._versions) and before is None:
+                    self._take_version(key)
             if before is not None and after is not before:
                 self._check_change(key, gone=after is None)
             self._check_data()
@@ -92,6 +100,9 @@ class Observed(ForwardingStore):
         assert self.data().items() >= history.data.items(), "objects_are_not_the_table"
         assert (self._marked() or 0) == max(self._generations(), default=0), "marker_not_newest"
         found = {key for key in objects if key.startswith(self._lists)}
+        assert not self.published or len(self.versions) == history.head - self.published + 1, (
+            "version_missing"
+        )
         assert history.lists <= found, "list_missing"
         assert not lists or found == history.lists, "list_left"
         for job, number in history.ends.items():
@@ -99,6 +110,12 @@ class Observed(ForwardingStore):
             mine = [key for key in objects if job in key and not key.startswith(self._receipts)]
             assert not [key for key in mine if "/__magic_job-" in key or key.startswith(self._open)], mine
             assert not [one for one in self._home.uploads.values() if job in one.key], "upload_left"
+
+    @property
+    def published(self) -> int:
+        """The number of the first entry that is published, by the newest; 0 without one."""
+        body = self.history.bodies.get(self.history.head, b"{}")
+        return int(json.loads(body).get("published", 0))
 
     def data(self) -> Files:
         """Return the destination's data as a listing shows it."""
@@ -111,6 +128,8 @@ class Observed(ForwardingStore):
     def _take(self, key: str) -> None:
         """Look at a new entry of the log, or a new checkpoint."""
         history = self.history
+        if key.startswith(self._log) and self.published:
+            assert len(self.versions) == history.head - self.published + 1, "version_missing"
         if key.startswith(self._checkpoints):
             history.check_checkpoint(gzip.decompress(self._home.objects[key].body), self._root)
         if not key.startswith(self._log):
@@ -122,6 +141,27 @@ class Observed(ForwardingStore):
         # Only the newest entry may lack its receipt.
         for job, number in history.ends.items():
             assert number == history.head or self._receipt(job) == history.bodies[number], "receipt_missing"
+
+    def _take_version(self, key: str) -> None:
+        """Look at a new version: it is of an entry, the next one, and adds up to the table after that."""
+        history, body = self.history, self._home.objects[key].body
+        actions = [json.loads(line) for line in body.splitlines()]
+        origin = actions[0]["commitInfo"]["s3commit"]
+        entry = json.loads(history.bodies.get(origin["generation"], b"{}"))
+        assert entry.get("nonce") == origin["nonce"], "version_without_entry"
+        assert key == f"{self._versions}{len(self.versions):020}.json", "version_skipped"
+        assert entry["number"] - entry["published"] == len(self.versions), "version_of_another_entry"
+        gone = {self._key_of(action["remove"]) for action in actions if "remove" in action}
+        added = {self._key_of(action["add"]) for action in actions if "add" in action}
+        before = self.versions[-1] if self.versions else set()
+        assert gone <= before, "version_does_not_follow"
+        assert not added & before, "version_does_not_follow"
+        self.versions.append(before - gone | added)
+        generation = max(one for one in history.files if one <= entry["number"])
+        assert self.versions[-1] == history.files[generation].keys(), "version_is_not_the_table"
+
+    def _key_of(self, action: dict[str, str]) -> str:
+        return self._root + unquote(action["path"])
 
     def _check_change(self, key: str, *, gone: bool) -> None:
         """Check that an object may be deleted, or written over."""
@@ -171,6 +211,7 @@ class Observed(ForwardingStore):
 
     def _check_data(self) -> None:
         assert self.history.data.keys() <= self._home.objects.keys(), "table_file_missing"
+        assert not self.versions or self.versions[-1] <= self._home.objects.keys(), "published_file_missing"
         assert self.history.retained.keys() <= self._home.objects.keys(), "deleted_unreleased"
 
     def _check_marker(self) -> None:

@@ -29,12 +29,15 @@ CASES = [
     Case("magic", "replace", "gone", marks=True),
     Case("directory", "replace", marks=True, stages=True),
     Case("partitioned", "replace", "gone", apart=True, stages=True),
+    Case("directory", "replace", publishes=True),
+    Case("magic", "fail", apart=True, stages=True, publishes=True),
 ]  # fmt: skip
 
 STREAMED, MARKED, STAGED = CASES[5], CASES[7], CASES[9]
 
 POINTS = held_by(
-    product(STEPS, CASES), [*((step, STREAMED) for step in STEPS), ("commit", MARKED), ("commit", STAGED)]
+    product(STEPS, CASES),
+    [*((step, STREAMED) for step in STEPS), ("commit", MARKED), ("commit", STAGED), ("commit", CASES[10])],
 )
 
 

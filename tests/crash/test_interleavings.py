@@ -32,6 +32,9 @@ HELD = [
     Cast(("rollback", "patient"), TWO, retain="1s"),
     Cast(("rollback", "commit 0"), TWO, retain="1s"),
     Cast(("commit 0", "patient"), TWO, retain="1s"),
+    Cast(("commit 0", "commit 0"), ONE, publishes=True),
+    Cast(("commit 0", "commit 1"), TWO, publishes=True),
+    Cast(("rollback", "patient"), TWO, retain="1s", publishes=True),
 ]
 OTHERS = [
     *(Cast(("commit 0", "commit 0"), (mode,)) for mode in ("append", "replace all")),
@@ -50,6 +53,9 @@ OTHERS = [
     Cast(("commit 0", "rollback"), TWO, retain="1s"),
     Cast(("returning", "patient"), TWO, retain="1s"),
     Cast(("patient", "patient"), TWO, retain="1s"),
+    Cast(("commit 0", "abort 0"), ONE, publishes=True),
+    Cast(("commit 0", "repair"), TWO, publishes=True),
+    Cast(("commit 0", "patient"), TWO, retain="1s", publishes=True),
 ]  # fmt: skip
 
 CASTS = [

@@ -18,6 +18,7 @@ CASTS = [
     Cast(("commit 0", "recover 0"), ("replace", "append")),
     Cast(("commit 0", "commit 1"), ("replace", "replace")),
     Cast(("commit 0", "abort 0"), ("append", "replace")),
+    Cast(("commit 0", "commit 1"), ("replace", "replace"), publishes=True),
     Cast(("abort 0", "commit 0"), ("replace", "append")),
     Cast(("parts 0", "commit 1"), ("append", "replace all")),
     Cast(("attempt 0", "commit 0"), ("replace", "append")),

@@ -34,6 +34,11 @@ CASTS = [
     Cast(("commit 0", "commit 1", "rollback", "patient"), ("replace", "replace"), retain="1s"),
     Cast(("commit 0", "commit 1", "returning", "patient"), ("replace", "replace"), retain="1s"),
     Cast(("commit 0", "commit 1", "commit 2", "abort 1"), ("append", "replace all", "append"), marks=True),
+    Cast(("entering 0", "abandoning 1", "commit 2", "repair"), publishes=True),
+    Cast(("commit 0", "entering 1", "whole 2", "patient"), ("replace", "append"), publishes=True),
+    Cast(
+        ("commit 0", "commit 1", "returning", "patient"), ("replace", "append"), retain="1s", publishes=True
+    ),
 ]
 MORE = [
     *(Cast(CASTS[0].steps, modes) for modes in product(("replace", "append"), repeat=3)),

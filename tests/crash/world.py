@@ -27,6 +27,7 @@ from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.crash.observed import Observed
 from tests.fakes import ManualClock
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, apart
+from tests.protocol.published import columns
 
 DESTINATION = f"s3://{BUCKET}/{ROOT}"
 
@@ -36,6 +37,9 @@ TASKS: dict[str, dict[str, bytes]] = {
     "00001": {"dt=1/part-1.parquet": b"new 1/1"},
     "00002": {},
 }
+
+#: Their columns.
+COLUMNS = columns(("x", "long"), ("dt", "integer"))
 
 #: Those of a second stage, if there is one.
 MORE = ("00001",)
@@ -66,6 +70,7 @@ class Case:
         marks: Whether each partition gets a marker.
         apart: Whether its list of files is an object of its own.
         stages: Whether it has a second stage, and a lost attempt of the first that sealed the same files.
+        publishes: Whether other engines see its commit; then nothing is there that it leaves in place.
 
     """
 
@@ -76,6 +81,7 @@ class Case:
     marks: bool = False
     apart: bool = False
     stages: bool = False
+    publishes: bool = False
 
     @property
     def options(self) -> JobOptions:
@@ -84,10 +90,17 @@ class Case:
             conflict_mode=self.mode,
             track_pending=self.track,
             partition_success=self.marks,
+            publish="delta" if self.publishes else None,
         )
+
+    @property
+    def has_older_data(self) -> bool:
+        """Whether there is data before it."""
+        return self.mode != "fail" and (not self.publishes or self.committer == "directory")
 
     def __str__(self) -> str:
         named = {"on s3": self.track == "s3", "marks": self.marks, "apart": self.apart, "stages": self.stages}
+        named["publishes"] = self.publishes
         names = [name for name, is_so in named.items() if is_so]
         return "-".join([self.committer, self.mode, self.repeat_complete, *names])
 
@@ -125,7 +138,7 @@ class World:
 
     def _put_old(self) -> None:
         """Put what is there before the job."""
-        old = {} if self.case.mode == "fail" else {**OLD, "_SUCCESS": b'{"an":"older marker"}'}
+        old = {**OLD, "_SUCCESS": b'{"an":"older marker"}'} if self.case.has_older_data else {}
         if self.case.marks:
             old["dt=1/_SUCCESS"] = b'{"an":"older marker, of a partition"}'
         for path, body in {**old, **BESIDE}.items():
@@ -154,7 +167,7 @@ class World:
         return {
             key: objects[key].body
             for key in sorted(objects)
-            if "__magic_job-" not in key and "/_s3commit/" not in key
+            if "__magic_job-" not in key and "/_s3commit/" not in key and "/_delta_log/" not in key
         }
 
     def pending(self) -> list[str]:
@@ -199,6 +212,7 @@ class World:
             for path, body in TASKS[task].items():
                 with writer.open(path) as file:
                     file.write(body if counts else b"does not count")
+            writer.describe(len(TASKS[task]) if self.case.publishes else 0, COLUMNS)
             return writer.commit()
 
     def seal(self, store: Any) -> None:
@@ -267,7 +281,7 @@ class World:
         case = self.case
         after = dict(self.before)
         touched = {path.rpartition("/")[0] for files in TASKS.values() for path in files}
-        if case.mode == "replace":
+        if case.mode == "replace" and case.has_older_data:
             for path in OLD:
                 if case.committer == "directory" or path.rpartition("/")[0] in touched:
                     del after[ROOT + path]

@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, Line, decode, largest, sha256
+from airflow_s3commit.protocol.model.delta import START_BYTES, origin_of
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import Position
@@ -30,6 +31,7 @@ from airflow_s3commit.protocol.model.layout import (
     is_id,
     job_key,
     receipt_key,
+    version_key,
 )
 from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.table import Source, Table
@@ -40,6 +42,7 @@ from airflow_s3commit.protocol.steps.fold import Outcome, entries_after, fetch_e
 from airflow_s3commit.protocol.steps.found import Found, find_jobs
 from airflow_s3commit.protocol.steps.log import Read, find_head, read_entry
 from airflow_s3commit.protocol.steps.marker import read_success
+from airflow_s3commit.protocol.steps.publish import missing_versions, read_origin
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 
@@ -71,7 +74,7 @@ class Cure(NamedTuple):
     """What puts a record right: what to do, in words, and what derives it again, if anything does."""
 
     words: str
-    kind: Literal["receipt", "checkpoint", "marker", "partition marker"] | None = None
+    kind: Literal["receipt", "checkpoint", "marker", "partition marker", "version"] | None = None
     harmless: bool = False
 
 
@@ -125,6 +128,8 @@ class LogCheck:
     findings: list[LogFinding] = field(default_factory=list)
     cures: dict[str, tuple[str, Cure, int]] = field(default_factory=dict)
     _digests: dict[int, str] = field(default_factory=dict)
+    #: What entries are versions of a Delta table, by their versions: number and nonce.
+    _versions: dict[int, tuple[int, str]] = field(default_factory=dict)
     #: The commits whose lists of files are objects of their own.
     _lists: dict[int, Source] = field(default_factory=dict)
 
@@ -145,6 +150,7 @@ class LogCheck:
         self._compare_bases()
         self._compare_marker()
         self._compare_partition_markers()
+        self._compare_versions()
         return self
 
     def catch_up(self) -> None:
@@ -256,6 +262,8 @@ class LogCheck:
         entry, commit = read.entry, read.entry.commit
         self.head = entry.number
         self._digests[entry.number] = read.sha256
+        if (version := entry.delta_version) is not None:
+            self._versions[version] = entry.number, entry.nonce
         if entry.job_id is not None:
             self.ended[entry.job_id] = Ending(entry.number, commit is not None)
         if commit is None:
@@ -388,6 +396,34 @@ class LogCheck:
                 wrong[name] = f"{says}; the table has no files there"
         return wrong
 
+    def _compare_versions(self) -> None:
+        """Compare the versions of the Delta table with their entries: only the newest one may be missing."""
+        if not self._versions:
+            return
+        home, newest = self.destination, max(self._versions)
+        missing = {*missing_versions(self.store, home, newest)}
+        calls = [
+            (version, Get(home.bucket, version_key(home, version), START_BYTES))
+            for version in self._versions.keys() - missing
+        ]
+        for version, outcome in outcomes(self.store, calls, NoSuchKey, TooLarge):
+            number, nonce = self._versions[version]
+            key = version_key(home, version)
+            try:
+                if isinstance(outcome, Fetched):
+                    origin = origin_of(outcome.body, join_uri(home.bucket, key))
+                else:
+                    origin = read_origin(self.store, home, version)
+                if (origin.generation, origin.nonce) != (number, nonce):
+                    raise InvalidRecord(f"is of entry {origin.generation} of another log")
+            except NoSuchKey:
+                # A checkpoint of Delta stands for it.
+                continue
+            except InvalidRecord as error:
+                self._add(key, f"{error}; it is to be of entry {number}", _FOREIGN_VERSION)
+        for version in sorted(missing - {newest}):
+            self._add(version_key(home, version), "is missing", _VERSION, self._versions[version][0])
+
     def _add(self, key: str, problem: str, cure: Cure, number: int = 0) -> None:
         where = join_uri(self.destination.bucket, key)
         finding = LogFinding(
@@ -420,4 +456,6 @@ _CHECKPOINT_READ = Cure("run s3commit repair; until then readers believe it", "c
 _RECEIPT = Cure("run s3commit repair: late tasks and setups of the job go by it", "receipt")
 _EITHER = Cure("compare both with a backup: no later entry says which of the two was changed")
 _MARKER = Cure("run s3commit repair, or commit again", "marker")
+_VERSION = Cure("run s3commit repair: until then other engines cannot read the table", "version")
+_FOREIGN_VERSION = Cure("move it away, then run s3commit repair: other engines read it")
 _PARTITION_MARKER = Cure("run s3commit repair, or commit to the partition again", "partition marker")

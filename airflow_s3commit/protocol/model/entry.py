@@ -97,6 +97,8 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
         frees: Of a release, the generations whose removed files may be deleted.
         marks: Whether each partition of the table has a ``_SUCCESS`` of its own. Once an entry has it, every
             later one does.
+        published: Number of the first entry that other engines see, as a version of a Delta table; 0 if the
+            table is not published. Once an entry has it, every later one does.
         nonce: Unique to each write.
 
     Raises:
@@ -116,6 +118,7 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
     why: Prose = ""
     frees: list[Generation] = field(default_factory=list)
     marks: bool = False
+    published: Generation = 0
     nonce: Text
 
     def __post_init__(self) -> None:
@@ -129,3 +132,10 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"an entry of kind {self.kind} with or without generations that it frees")
         if bool(self.prev) != (self.number > 1):
             raise ValueError(f"entry {self.number} with or without the digest of the one before")
+        if self.published > self.number:
+            raise ValueError(f"entry {self.number} is published since entry {self.published}")
+
+    @property
+    def delta_version(self) -> int | None:
+        """Its version in the Delta table; None if the table is not published."""
+        return self.number - self.published if self.published else None

@@ -56,6 +56,9 @@ class JobOptions(Checked, frozen=True, kw_only=True):
             listing sees old and new files.
         partition_success: Write a ``_SUCCESS`` in each partition too, for readers that wait for one. From
             then on every commit to the destination does. Excludes ``retain``: such readers list.
+        publish: ``delta`` makes each commit a version of a Delta table, which other engines read at the
+            destination. From then on every commit to the destination does. For Parquet files that this
+            package wrote; a longer ``retain`` than the longest query keeps files that the query reads.
 
     Raises:
         InvalidOption: A field has a wrong type or value, or contradicts another.
@@ -70,6 +73,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
     retain: Line = "0s"
     partition_success: bool = False
+    publish: Literal["delta"] | None = None
 
     def check(self) -> None:
         """Check the URI of the staging, and the retention."""
@@ -168,6 +172,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         options: How it commits.
         context: Facts of the orchestrator: DAG, run, task, partition.
         adopted: Hadoop wrote its output, under names of its own: its sealed uploads say what is the job's.
+        publishes: The job, or one before it, publishes the table: its files must have columns that Delta has.
         base: The newest entry of the log at setup. The job's own entry comes later.
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
         nonce: Unique to each write.
@@ -177,6 +182,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     options: JobOptions
     context: dict[Line, Prose] = field(default_factory=dict)
     adopted: bool = False
+    publishes: bool = False
     base: Position = Position()
     created: Milliseconds
     nonce: Text

@@ -29,6 +29,9 @@ RECORD = "job.json"
 #: The marker that readers and sensors wait for.
 SUCCESS = "_SUCCESS"
 
+#: The directory of a destination for its versions as a Delta table. Its name is Delta's.
+DELTA_LOG = "_delta_log"
+
 #: The directory of a destination for the log and what belongs to it. A writer of data may be denied all of
 #: it but to read receipts.
 HOME = "_s3commit"
@@ -197,6 +200,23 @@ def entry_key(destination: Destination, number: int) -> str:
 def entry_number(destination: Destination, key: str) -> int | None:
     """Return the number of an entry by its key; None for any other key."""
     return _number_in(key, log_prefix(destination), ".json")
+
+
+def versions_prefix(destination: Destination) -> str:
+    """Return the prefix of a destination's versions as a Delta table."""
+    return f"{destination.prefix}{DELTA_LOG}/"
+
+
+def version_key(destination: Destination, version: int) -> str:
+    """Return the key of a version of a Delta table; keys sort as their versions do."""
+    return f"{versions_prefix(destination)}{version:0{_ENTRY_DIGITS}d}.json"
+
+
+def delta_version(destination: Destination, key: str) -> int | None:
+    """Return the version of a key of a Delta table's log, a checkpoint's too; None for any other key."""
+    digits = key.removeprefix(versions_prefix(destination)).partition(".")[0]
+    is_version = len(digits) == _ENTRY_DIGITS and digits.isascii() and digits.isdigit()
+    return int(digits) if is_version else None
 
 
 def checkpoints_prefix(destination: Destination) -> str:

@@ -73,6 +73,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         generation: Number of the commit's entry in the log.
         tasks: How many task attempts count.
         rolled_back_to: Of a rollback of the table, the generation; 0 for a job.
+        delta_version: Its version as a Delta table; None if the table is not published.
 
     """
 
@@ -91,6 +92,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     generation: int
     tasks: int
     rolled_back_to: int
+    delta_version: int | None = None
 
     @classmethod
     def of(cls, entry: Entry) -> Manifest:
@@ -119,6 +121,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
             generation=entry.number,
             tasks=commit.tasks,
             rolled_back_to=commit.rolled_back_to,
+            delta_version=entry.delta_version,
         )
 
     @property

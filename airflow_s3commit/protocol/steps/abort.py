@@ -31,10 +31,12 @@ from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Source
+from airflow_s3commit.protocol.steps.append import end_job, ending
 from airflow_s3commit.protocol.steps.files import OlderFiles, files_of, written_here
 from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.log import Log, ending, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.log import Log, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.protocol.steps.setup import begin_log, find_end, recorded
 from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete
 
@@ -95,8 +97,11 @@ def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> E
         Unavailable: Other jobs' entries came first a hundred times.
 
     """
-    return log.end_job(
-        lambda head: ending(context, head, job, why=why), otherwise="It is not aborted: abort it again"
+    return end_job(
+        context,
+        log,
+        lambda head: ending(context, head, job, why=why),
+        otherwise="It is not aborted: abort it again",
     )
 
 
@@ -122,6 +127,8 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
 
 
 def _undo(context: JobContext, entry: Entry) -> AbortReport:
+    if entry.published:
+        publish(context, entry)
     # Before uploads are listed: a task attempt that records its output later finds the receipt.
     write_receipt(context.store, context.layout.destination, entry)
     staged = list_staging(context)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw, UnsetType
 
 from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import (
@@ -45,11 +45,12 @@ from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.abort import abandon, undo
+from airflow_s3commit.protocol.steps.append import carried, end_job, ending
 from airflow_s3commit.protocol.steps.conflicts import Taken, decide
 from airflow_s3commit.protocol.steps.file_list import FileList, write_list
 from airflow_s3commit.protocol.steps.finish import Known, finish
 from airflow_s3commit.protocol.steps.fold import table_at_head
-from airflow_s3commit.protocol.steps.log import Log, ending
+from airflow_s3commit.protocol.steps.log import Log
 from airflow_s3commit.protocol.steps.marker import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.progress import Counter, Progress
 from airflow_s3commit.protocol.steps.setup import (
@@ -109,7 +110,8 @@ def _reads_late(context: JobContext) -> bool:
 
     Only for a job that nobody else ends, and that is never refused for what others commit.
     """
-    return bool(context.alone) and context.record is not None and context.record.options.only_adds
+    record = context.record
+    return bool(context.alone) and record is not None and record.options.only_adds and not record.publishes
 
 
 @dataclass
@@ -174,6 +176,27 @@ class _Run:
             self.own = bare_keys(self.context, self.seal)
         return decide(self.context, self.options, self.partitions, self.table_at_head(), self.own)
 
+    def entry(self, head: Position, digest: str = "", within: list[Raw] | UnsetType = UNSET) -> Entry:
+        """Return the entry after a head, with the list of files if it is known."""
+        options, seal, taken = self.options, self.seal, self.taken()
+        refuse_markers_beside_retained(self.context, options, self.log.marks, self.table_at_head)
+        made = Commit(
+            mode=options.conflict_mode,
+            takes=taken.takes,
+            unowned=taken.unowned,
+            partitions=seal.partitions,
+            counts=seal.counts,
+            replaced=taken.replaced,
+            files_sha256=digest,
+            within=within,
+            retain=options.retain_seconds,
+            adopted=self.job.adopted,
+            tasks=sum(stage.tasks for stage in seal.stages),
+            schemas=seal.schemas,
+            metrics={**self.metrics, **self.requests()},
+        )
+        return ending(self.context, head, self.job, commit=made, options=options)
+
 
 def _publish(run: _Run, seal_sha256: str | None) -> Entry:
     """Complete the uploads, and create the job's entry: a commit, or ``abandon`` if that cannot be."""
@@ -184,6 +207,8 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
         _refuse_changes(run)
         if run.options.conflict_mode == "fail" or run.options.whole_destination:
             run.taken()
+        if run.job.publishes:
+            carried(context, log, run.entry(log.head))
     except (InvalidRecord, JobClosed):
         if (end := _ended_meanwhile(log)) is None:
             raise
@@ -304,34 +329,15 @@ def _refuse_changes(run: _Run) -> None:
 
 def _enter(run: _Run) -> Entry:
     """Create the job's entry, and return it, or the entry that another process ended the job with."""
-    context, seal, options = run.context, run.seal, run.options
-    within, digest = run.files.short(), run.files.sha256
+    context, within, digest = run.context, run.files.short(), run.files.sha256
 
     def entry_after(head: Position) -> Entry:
-        taken = run.taken()
-        refuse_markers_beside_retained(context, options, run.log.marks, run.table_at_head)
-        made = Commit(
-            mode=options.conflict_mode,
-            takes=taken.takes,
-            unowned=taken.unowned,
-            partitions=seal.partitions,
-            counts=seal.counts,
-            replaced=taken.replaced,
-            files_sha256=digest,
-            within=UNSET if within is None else within,
-            retain=options.retain_seconds,
-            adopted=run.job.adopted,
-            tasks=sum(stage.tasks for stage in seal.stages),
-            schemas=seal.schemas,
-            metrics={**run.metrics, **run.requests()},
-        )
-        entry = ending(context, head, run.job, commit=made, marks=options.partition_success)
+        entry = run.entry(head, digest, UNSET if within is None else within)
         run.entered = entry.nonce
         return entry
 
-    entry = run.log.end_job(
-        entry_after, otherwise="Its files are there, and not in the table: commit it again, or abort it"
-    )
+    otherwise = "Its files are there, and not in the table: commit it again, or abort it"
+    entry = end_job(context, run.log, entry_after, otherwise=otherwise)
     logger.info("%s: entry %d ends it: %s", context.name, entry.number, entry.kind)
     return entry
 

@@ -32,6 +32,7 @@ from airflow_s3commit.protocol.steps.files import files_in, files_of
 from airflow_s3commit.protocol.steps.fold import what_left, write_checkpoint
 from airflow_s3commit.protocol.steps.log import write_receipt
 from airflow_s3commit.protocol.steps.marker import derive_markers, write_marker
+from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import ObjectToDelete
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,9 @@ class Known:
 def finish(context: JobContext, entry: Entry, known: Known | None = None) -> None:
     """Do all that follows a commit's entry. Repeatable by any process.
 
-    Before: the entry is in the log. After: what it took is deleted, unless it is retained; ``_SUCCESS`` is of
-    this commit or a later one; the receipt exists; nothing of the job is pending or staged.
+    Before: the entry is in the log. After: its version is written, if the table is published; what it took is
+    deleted, unless it is retained; ``_SUCCESS`` is of this commit or a later one; the receipt exists; nothing
+    of the job is pending or staged.
 
     Args:
         context: The job.
@@ -77,6 +79,9 @@ def _finish(context: JobContext, entry: Entry, known: Known | None) -> None:
     commit = entry.commit
     assert commit is not None
     store, home = context.store, context.layout.destination
+    if entry.published:
+        # Before the deletions: other engines see the newest version, whose files must be there.
+        publish(context, entry)
     takes = commit.takes != "nothing" or bool(commit.restores)
     needs_what_left = takes and (entry.marks or not commit.retain)
     left = Left({}, {})

@@ -10,11 +10,9 @@ missing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-
-from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import (
     AccessDenied,
@@ -22,14 +20,13 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     NoSuchKey,
     PreconditionFailed,
-    Unavailable,
 )
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.codec import PROSE, decode, encode, largest, sha256
+from airflow_s3commit.protocol.model.codec import decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Commit, Entry
-from airflow_s3commit.protocol.model.job import JobRecord, Position
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
     checkpoint_key,
     checkpoint_number,
@@ -42,9 +39,6 @@ from airflow_s3commit.protocol.model.layout import (
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
-
-#: Tries to create an entry. Each that fails means that another job's entry came first.
-TRIES = 100
 
 #: Entries on a page of a listing.
 _PAGE = 1_000
@@ -116,7 +110,7 @@ class Log:
         if not self._is_begun:
             number = find_head(self._context.store, self._home)
             if number:
-                self._take(read_entry(self._context.store, self._home, number), follows=False)
+                self.take(read_entry(self._context.store, self._home, number), follows=False)
             self._is_begun = True
 
     def read(self) -> None:
@@ -129,75 +123,35 @@ class Log:
         self.read_listed()
         try:
             while True:
-                self._take(read_entry(self._context.store, self._home, self.head.number + 1))
+                self.take(read_entry(self._context.store, self._home, self.head.number + 1))
         except NoSuchKey:
             return
 
-    def append(self, make: Callable[[Position], Entry]) -> Entry | None:
-        """Try to create the entry after the head. Repeatable.
-
-        Before: the log is read. The newest entry gets its receipt first, so that only the last one of a log
-        may lack it.
-
-        Args:
-            make: Returns the entry that follows a position.
-
-        Returns:
-            The entry; or None if another one has its number: that is read now. Decide anew.
-
-        Raises:
-            OutcomeUnknown: The response was lost, and reading back did not settle it.
-            InvalidRecord: The entry that is there is damaged.
-
-        """
-        context = self._context
-        self.write_receipt()
-        entry = make(self.head)
-        if self.marks and not entry.marks:
-            entry = replace(entry, marks=True)
-        key = entry_key(self._home, entry.number)
-        stored = records.create(context.store, context.bucket, key, entry)
-        self._take(Read(stored.record, stored.sha256))
-        return stored.record if stored.record.nonce == entry.nonce else None
-
-    def end_job(self, make: Callable[[Position], Entry], *, otherwise: str) -> Entry:
-        """Create the entry that ends the job, and return it, or the one that ended the job before.
-
-        Before: the log is read to its end. Repeatable.
-
-        Args:
-            make: Returns the entry that follows a position. It is called anew for each try, because what an
-                entry says may depend on those before it.
-            otherwise: The state of the job and the next action, for the error.
-
-        Raises:
-            OutcomeUnknown: A response was lost, and reading back did not settle it.
-            Unavailable: Other jobs' entries came first a hundred times.
-
-        """
-        for _ in range(TRIES):
-            if self.end is not None:
-                return self.end
-            self.append(make)
-            if self.end is None:
-                self.read()
-        if self.end is not None:
-            return self.end
-        raise Unavailable(
-            f"{self._context.name}: entries of other jobs came first {TRIES} times. {otherwise}"
-        )
-
     def write_receipt(self) -> None:
         """Write the receipt of the newest entry, unless it is there or the entry ended no job. Repeatable."""
+        if (newest := self.read_newest()) is not None:
+            write_receipt(self._context.store, self._home, newest)
+
+    def read_newest(self) -> Entry | None:
+        """Return the entry at the head, which is read unless it was read before; None without a log."""
         if self.newest is None and self.head.number:
             read = read_entry(self._context.store, self._home, self.head.number)
             self._refuse_another(read)
             self.newest = read
             self.reads.append(read)
-        if self.newest is not None:
-            write_receipt(self._context.store, self._home, self.newest.entry)
+        return self.newest.entry if self.newest is not None else None
 
-    def _take(self, read: Read, *, follows: bool = True) -> None:
+    def take(self, read: Read, *, follows: bool = True) -> None:
+        """Go on to an entry that was read, or created.
+
+        Args:
+            read: The entry.
+            follows: Whether it must follow the head; otherwise the log begins with it.
+
+        Raises:
+            InvalidRecord: It is of another destination, or does not follow the head.
+
+        """
         refuse_copy(self._home, read.entry)
         if follows and read.entry.prev != self.head.sha256:
             where = join_uri(self._home.bucket, entry_key(self._home, read.entry.number))
@@ -235,42 +189,6 @@ def refuse_copy(home: Destination, entry: Entry) -> None:
             f"{where} is an entry of the log of {entry.destination}: this dataset is a copy. Remove"
             f" {home.uri}_s3commit/ from the copy; its next job lists the files and begins a log"
         )
-
-
-def ending(
-    context: JobContext,
-    head: Position,
-    job: JobRecord | None,
-    *,
-    commit: Commit | None = None,
-    why: str = "",
-    marks: bool = False,
-) -> Entry:
-    """Return the entry after a position that ends the job: a commit, or without one ``abandon``.
-
-    Args:
-        context: The job.
-        head: The newest entry.
-        job: The job's record; None if there is none, or it is damaged.
-        commit: What the commit does.
-        why: The reason of an abort.
-        marks: Whether each partition has a ``_SUCCESS`` of its own from this entry on.
-
-    """
-    return Entry(
-        destination=context.layout.destination.uri,
-        number=head.number + 1,
-        kind="abandon" if commit is None else "commit",
-        prev=head.sha256,
-        since=context.now_ms(),
-        job_id=context.job_id,
-        staging=context.layout.staging.uri,
-        context=job.context if job is not None else {},
-        commit=commit,
-        why=why[:PROSE],
-        marks=marks,
-        nonce=context.new_id(),
-    )
 
 
 def read_entry(store: ObjectStore, home: Destination, number: int) -> Read:

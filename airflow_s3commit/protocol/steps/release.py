@@ -17,9 +17,11 @@ from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.table import Retained, Table
+from airflow_s3commit.protocol.steps.append import TRIES, append
 from airflow_s3commit.protocol.steps.files import OlderFiles
 from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
-from airflow_s3commit.protocol.steps.log import TRIES, Log
+from airflow_s3commit.protocol.steps.log import Log
+from airflow_s3commit.protocol.steps.publish import publish, publish_if_missing
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
 from airflow_s3commit.store.execute import outcomes
 
@@ -51,6 +53,8 @@ def release(context: JobContext, now: float) -> int:
             log.read()
             if not log.head.number:
                 return 0
+            if (newest := log.read_newest()) is not None and newest.published:
+                publish_if_missing(context, newest)
             # What may go is worked out anew at each try: a rollback may have brought some of it back.
             table = read_table(store, home, log.head.number)
             # A release makes the table forget what the one before freed; so that is deleted first.
@@ -69,8 +73,10 @@ def release(context: JobContext, now: float) -> int:
                     nonce=context.new_id(),
                 )
 
-            if (entry := log.append(freeing)) is not None:
+            if (entry := append(context, log, freeing)) is not None:
                 logger.info("%s: released what generations %s took", home.uri, frees)
+                if entry.published:
+                    publish(context, entry)
                 write_checkpoint(store, home, entry)
                 done = (
                     f"entry {entry.number} of the log of {home.uri} releases files, and not all are deleted"

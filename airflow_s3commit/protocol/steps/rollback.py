@@ -29,10 +29,11 @@ from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Source, Table
 from airflow_s3commit.protocol.steps.abort import abort, aborting_unbegun, undo
+from airflow_s3commit.protocol.steps.append import end_job, ending
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.log import Log, ending
+from airflow_s3commit.protocol.steps.log import Log
 from airflow_s3commit.protocol.steps.marker import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.setup import look_at_record, set_up
 from airflow_s3commit.store.base import Head, ObjectInfo
@@ -177,7 +178,7 @@ def roll_back(
 
         try:
             log.read()
-            end = log.end_job(entry_after, otherwise="Nothing was changed: run it again")
+            end = end_job(context, log, entry_after, otherwise="Nothing was changed: run it again")
         except (DidNotHappen, Refused) as error:
             with noting(error, f"aborting {context.name}", "a sweep ends it"):
                 abort(context, str(error))

@@ -38,12 +38,14 @@ from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job_key
 from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.steps.append import append
 from airflow_s3commit.protocol.steps.conflicts import decide, not_empty
 from airflow_s3commit.protocol.steps.file_list import write_list
 from airflow_s3commit.protocol.steps.files import list_older_data
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
 from airflow_s3commit.protocol.steps.log import Log, find_receipt
 from airflow_s3commit.protocol.steps.marker import refuse_markers_beside_retained
+from airflow_s3commit.protocol.steps.publish import prepare
 from airflow_s3commit.store.headers import with_headers
 
 logger = logging.getLogger(__name__)
@@ -140,11 +142,13 @@ def set_up(
         elif older := log.older_partitions():
             raise not_empty(context, min(older))
     refuse_markers_beside_retained(context, options, log.marks, lambda: read_table(store, home))
+    publishes = prepare(context, options, log, adopted=adopting is not None)
     record = JobRecord(
         **context.layout.place,
         options=options,
         context=dict(facts),
         adopted=adopting is not None,
+        publishes=publishes,
         base=log.head,
         created=context.now_ms(),
         nonce=context.new_id(),
@@ -211,7 +215,7 @@ def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
             nonce=context.new_id(),
         )
 
-    if log.append(first) is not None:
+    if append(context, log, first) is not None:
         return True
     log.read()
     return False

@@ -21,7 +21,8 @@ from airflow_s3commit.protocol.model.destination import check_relative_path
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
-from airflow_s3commit.protocol.model.sealed_job import CommittedTask
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts
+from airflow_s3commit.protocol.steps.publish import refuse_output
 from airflow_s3commit.protocol.steps.setup import find_end, load_job, refusing_ended
 from airflow_s3commit.protocol.steps.task import commit_attempt
 
@@ -145,6 +146,21 @@ class TaskAttempt:
         )
         self.describe(written.files, written.schema)
         return written
+
+    def expect(self, schema: str | None) -> None:
+        """Refuse the schema of files to come if the job publishes, and its table could not have it.
+
+        Args:
+            schema: As for `describe`.
+
+        Raises:
+            InvalidOption: Other engines could not read such files.
+
+        """
+        record = self._context.record
+        if record is not None and record.publishes:
+            schemas = [schema] if schema is not None else []
+            refuse_output(self._context, schemas, {"": Counts(files=1)} if not schemas else {})
 
     def describe(self, files: int, schema: str | None) -> None:
         """Record the schema of files that were written with `open`; `write_table` does it by itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, JobClosed, Unavailable
-from airflow_s3commit.protocol.steps import log
+from airflow_s3commit.protocol.steps import append
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, Lake, an_id, named, once
@@ -66,9 +66,9 @@ def test_a_commit_that_is_always_overtaken_gives_up(mode: str) -> None:
             lake.store.before = overtake
 
     lake.store.before = overtake
-    with pytest.raises(Unavailable, match=f"came first {log.TRIES} times.*commit it again, or abort it"):
+    with pytest.raises(Unavailable, match=f"came first {append.TRIES} times.*commit it again, or abort it"):
         job.commit()
-    assert next(numbers) == log.TRIES
+    assert next(numbers) == append.TRIES
     lake.store.rest()
     assert lake.data().keys() == {*OLD, named("dt=1/a")}
     assert _state(lake) == "sealed"

@@ -1,0 +1,314 @@
+"""Publish the entries of a log to other engines: each is one version of a Delta table at the destination.
+
+A version follows from the log alone, as receipts do, and is written right after its entry: before it the
+files that the entry adds are there, after it those that the entry takes are deleted. So the newest version
+names no file that is missing. Whoever creates an entry writes that of the newest one first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+
+from msgspec.structs import replace
+
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    InvalidOption,
+    InvalidRecord,
+    NoSuchKey,
+    OutcomeUnknown,
+    PreconditionFailed,
+    TooLarge,
+)
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.delta import (
+    START_BYTES,
+    Change,
+    DeltaColumns,
+    Origin,
+    columns_of,
+    origin_of,
+    partition_values,
+    version_lines,
+)
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.layout import delta_version, version_key, versions_prefix
+from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.table import Pieces, Source, Table
+from airflow_s3commit.protocol.steps.files import files_in
+from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
+from airflow_s3commit.protocol.steps.log import Log
+from airflow_s3commit.store.base import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+#: Files that a version adds with statistics of their columns: about 120 MB. With more it has the rows alone.
+MOST_WITH_BOUNDS = 200_000
+
+#: Seconds of retention below which a setup says what happens to queries that run.
+_LONG = 3600
+
+_UNKNOWN = "write Parquet files with write_table, write_pending or df.write, and replace those of others"
+
+
+def publish(context: JobContext, entry: Entry) -> None:
+    """Write the version of an entry, unless it is there. Repeatable by any process.
+
+    Before: the table is published since this entry, or an older one.
+
+    Raises:
+        InvalidRecord: Another program wrote this version.
+        OutcomeUnknown: The response was lost.
+
+    """
+    store, home, version = context.store, context.layout.destination, entry.delta_version
+    assert version is not None
+    # The lines of a million files are in memory once.
+    body = BytesIO()
+    body.writelines(version_lines(home, entry, _change(store, home, entry)))
+    try:
+        store.put(home.bucket, version_key(home, version), body.getvalue(), if_none_match=True)
+    except (PreconditionFailed, OutcomeUnknown, AccessDenied) as error:
+        # A client sends a request again, so it may be this version; and a bucket may demand encryption, of
+        # which nobody knows once the job's record is gone.
+        if not is_published(context, entry):
+            raise error from None
+
+
+def publish_if_missing(context: JobContext, entry: Entry) -> None:
+    """Write the version of an entry if there is none. Raises as `publish`."""
+    if not is_published(context, entry):
+        publish(context, entry)
+
+
+def is_published(context: JobContext, entry: Entry) -> bool:
+    """Return whether the version of an entry is there.
+
+    Raises:
+        InvalidRecord: Another program wrote it.
+
+    """
+    home, version = context.layout.destination, entry.delta_version
+    assert version is not None
+    try:
+        found = read_origin(context.store, home, version)
+    except NoSuchKey:
+        return False
+    if (found.generation, found.nonce) != (entry.number, entry.nonce):
+        where = join_uri(home.bucket, version_key(home, version))
+        raise InvalidRecord(
+            f"{where} is not the version of entry {entry.number}: another program wrote it, or it is of an"
+            f" older log. Nobody commits to {home.uri} until it is moved away; then run: s3commit publish"
+            f" {home.uri}"
+        )
+    return True
+
+
+def missing_versions(store: ObjectStore, home: Destination, newest: int) -> list[int]:
+    """Return the versions up to one that are missing, oldest first, after the newest checkpoint of Delta.
+
+    Args:
+        store: The store of the destination.
+        home: The destination.
+        newest: The newest version.
+
+    """
+    there, checkpoints = set[int](), [-1]
+    for info in store.list_objects(home.bucket, versions_prefix(home), recursive=False):
+        version = delta_version(home, info.key)
+        if version is not None and info.key == version_key(home, version):
+            there.add(version)
+        elif version is not None:
+            checkpoints.append(version)
+    return [version for version in range(max(checkpoints) + 1, newest + 1) if version not in there]
+
+
+def read_origin(store: ObjectStore, home: Destination, version: int) -> Origin:
+    """Return the entry that a version is of.
+
+    Raises:
+        NoSuchKey: There is no such version.
+        InvalidRecord: Another program wrote it.
+
+    """
+    key = version_key(home, version)
+    try:
+        start = store.get(home.bucket, key, limit=START_BYTES).body
+    except TooLarge:
+        etag = store.head(home.bucket, key).etag
+        start = store.get_range(home.bucket, key, 0, START_BYTES, etag=etag)
+    return origin_of(start, join_uri(home.bucket, key))
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a table consists of at a moment: its commits by partition, and the commits by number."""
+
+    live: Mapping[str, frozenset[int]]
+    sources: Mapping[int, Source]
+
+    @classmethod
+    def of(cls, table: Table) -> _State:
+        return cls({name: frozenset(numbers) for name, numbers in table.live.items()}, {**table.sources})
+
+    def without(self, other: _State) -> Pieces:
+        """Return the commits by partition that the other state does not have there."""
+        differing = {name: numbers - other.live.get(name, frozenset()) for name, numbers in self.live.items()}
+        return {name: numbers for name, numbers in differing.items() if numbers}
+
+
+def _change(store: ObjectStore, home: Destination, entry: Entry) -> Change:
+    """Return what an entry changes: the difference of the table before and after it.
+
+    That one rule serves every kind of commit, and the first version, before which there was nothing.
+    """
+    if entry.commit is None:
+        return Change()
+    table = read_table(store, home, entry.number - 1)
+    is_first = entry.delta_version == 0
+    before = None if is_first else delta_columns(table)
+    was = _State({}, {}) if is_first else _State.of(table)
+    table.apply(entry, "")
+    now = _State.of(table)
+    gained, lost = now.without(was), was.without(now)
+    return Change(
+        before,
+        delta_columns(table),
+        files_in(store, home, was.sources, lost),
+        files_in(store, home, now.sources, gained),
+        with_bounds=table.counts_of(gained).files <= MOST_WITH_BOUNDS,
+    )
+
+
+def delta_columns(table: Table) -> DeltaColumns:
+    """Return the columns of a table as Delta has them.
+
+    Raises:
+        InvalidOption: The columns of some files are unknown, or Delta cannot have them.
+
+    """
+    if unknown := table.without_schemas():
+        source = table.sources[unknown[0]]
+        raise InvalidOption(f"the columns of files of {_owner(source)} are unknown: {_UNKNOWN}")
+    written: dict[str, str] = {}
+    for number in table.commits():
+        for text in table.sources[number].schemas:
+            written.setdefault(text, _owner(table.sources[number]))
+    # An empty table has the columns that it had.
+    return columns_of(written or dict.fromkeys(table.newest_schemas, "the table"))
+
+
+def _owner(source: Source) -> str:
+    who = "the data older than the log" if source.job_id is None else f"job {source.job_id}"
+    return f"{who} (generation {source.number})"
+
+
+def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
+    """Return a commit's entry; not published as long as the table has no columns.
+
+    Before: the log is read up to the entry before.
+
+    Args:
+        context: The job.
+        log: The log of its destination.
+        entry: The entry that would follow; it need not have its list of files yet.
+
+    Raises:
+        InvalidOption: Delta cannot have a column or partition of the table after the commit; or there are
+            versions of another writer.
+
+    """
+    commit, is_first = entry.commit, entry.delta_version == 0
+    assert commit is not None
+    table = table_at_head(context.store, context.layout.destination, log)
+    table.apply(entry, "")
+    touched = table.live.keys() if is_first else table.live.keys() & {*commit.partitions, *commit.restores}
+    with _saying(context):
+        columns = delta_columns(table)
+        for partition in touched:
+            partition_values(partition, columns)
+    if is_first:
+        refuse_others_versions(context)
+    return entry if columns.fields else replace(entry, published=0)
+
+
+def refuse_output(context: JobContext, schemas: Iterable[str], partitions: Mapping[str, Counts]) -> None:
+    """Refuse output of a job that could not be published, whatever else is in the table.
+
+    Args:
+        context: The job, which publishes.
+        schemas: The schemas of its files; none if that of one is unknown.
+        partitions: Its partitions.
+
+    Raises:
+        InvalidOption: Delta cannot have a column or partition, or the columns are unknown.
+
+    """
+    with _saying(context):
+        columns = columns_of(dict.fromkeys(schemas, "the job"))
+        filled = [name for name, counts in partitions.items() if counts.files]
+        if filled and not columns.fields:
+            raise InvalidOption(f"the columns of some of its files are unknown: {_UNKNOWN}")
+        for partition in filled:
+            partition_values(partition, columns)
+
+
+def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool) -> bool:
+    """Return whether a job publishes, and refuse one of which it is known that it could not.
+
+    Before: the newest entry is read.
+
+    Raises:
+        InvalidOption: Hadoop wrote the job's files, or files that stay in the table cannot be published; or
+            there are versions of another writer.
+
+    """
+    newest = log.read_newest()
+    is_published = newest is not None and newest.published > 0
+    if not is_published and options.publish is None:
+        return False
+    if adopted:
+        raise InvalidOption(f"{context.name} is Hadoop's, which records no columns: {_UNKNOWN}")
+    if not is_published:
+        refuse_others_versions(context)
+        if options.conflict_mode in ("append", "fail"):
+            with _saying(context):
+                delta_columns(table_at_head(context.store, context.layout.destination, log))
+    if options.retain_seconds < _LONG and not options.only_adds:
+        logger.warning(
+            "%s: with retain=%s a query of another engine fails if it still reads files that a commit has"
+            " replaced: set retain to more than the longest query takes",
+            context.name,
+            options.retain,
+        )
+    return True
+
+
+def refuse_others_versions(context: JobContext) -> None:
+    """Refuse to publish where another program keeps a Delta table.
+
+    Raises:
+        InvalidOption: It does.
+
+    """
+    home = context.layout.destination
+    for info in context.store.list_objects(home.bucket, versions_prefix(home), page=1):
+        raise InvalidOption(
+            f"{context.name} cannot be published: {join_uri(home.bucket, info.key)} is of another program,"
+            " which keeps a Delta table there. Write to another directory, or move it away"
+        )
+
+
+@contextmanager
+def _saying(context: JobContext) -> Iterator[None]:
+    """Name the job in a refusal."""
+    try:
+        yield
+    except InvalidOption as error:
+        raise InvalidOption(f"{context.name} cannot be published: {error}") from error

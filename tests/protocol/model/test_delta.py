@@ -1,0 +1,233 @@
+"""Versions of a Delta table: their columns, values and bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_s3commit import Destination
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
+from airflow_s3commit.protocol.model.delta import (
+    Change,
+    columns_of,
+    origin_of,
+    partition_values,
+    version_lines,
+)
+from airflow_s3commit.protocol.model.entry import Commit, Entry
+from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from tests.cases import each
+from tests.protocol.published import columns
+
+HOME = Destination.parse("s3://lake/flights/")
+PLAIN = (("id", "long"), ("dt", "date"))
+
+
+def _entry(number: int = 3, published: int = 3, **more: Any) -> Entry:
+    commit = Commit(mode="append", partitions={}, counts=Counts(), files_sha256="x")
+    made: dict[str, Any] = {"kind": "commit", "commit": commit, "job_id": "a", **more}
+    return Entry(
+        destination=HOME.uri, number=number, prev="p", since=1000, nonce="n-1", published=published, **made
+    )
+
+
+def _file(path: str, **more: Any) -> FileEntry:
+    directory = path.rpartition("/")[0]
+    return FileEntry(key=HOME.prefix + path, size=9, etag="e", partition=directory, **more)
+
+
+def _version(entry: Entry, change: Change) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in version_lines(HOME, entry, change)]
+
+
+def test_the_first_version_has_the_guard_the_columns_and_all_files() -> None:
+    """Its lines are those of Delta's protocol, and its guard keeps other writers away."""
+    made = columns_of({columns(("id", "long"), ("dt", "date")): "a job"})
+    file = _file("dt=2013-01-01/a b.parquet", rows=2)
+    lines = _version(_entry(), Change(None, made, (), [file]))
+    assert [next(iter(line)) for line in lines] == ["commitInfo", "protocol", "metaData", "txn", "add"]
+    assert lines[0]["commitInfo"]["s3commit"] == {"generation": 3, "nonce": "n-1", "job": "a"}
+    assert lines[1]["protocol"]["minReaderVersion"] == 1
+    assert lines[1]["protocol"]["writerFeatures"] == ["airflowS3commit"]
+    assert json.loads(lines[2]["metaData"]["schemaString"])["fields"][0]["name"] == "id"
+    assert lines[2]["metaData"]["partitionColumns"] == ["dt"]
+    assert lines[3]["txn"] == {"appId": "airflow-s3commit:s3://lake/flights/", "version": 3}
+    assert lines[4]["add"]["path"] == "dt=2013-01-01/a%20b.parquet"
+    assert lines[4]["add"]["partitionValues"] == {"dt": "2013-01-01"}
+    assert json.loads(lines[4]["add"]["stats"]) == {"numRecords": 2}
+
+
+def test_a_later_version_repeats_neither_guard_nor_columns() -> None:
+    """Only what changes is said; an entry without files is a version without files."""
+    made = columns_of({columns(*PLAIN): "a job"})
+    lines = _version(_entry(4), Change(made, made, [_file("dt=2013-01-01/a")], [_file("dt=2013-01-01/b")]))
+    assert [next(iter(line)) for line in lines] == ["commitInfo", "txn", "remove", "add"]
+    assert "stats" not in lines[3]["add"]
+    lines = _version(_entry(5, kind="abandon", commit=None), Change())
+    assert [next(iter(line)) for line in lines] == ["commitInfo", "txn"]
+
+
+def test_new_columns_are_said_with_the_same_id() -> None:
+    """The table's id follows from its URI; a type that readers must know asks for more of them."""
+    before = columns_of({columns(*PLAIN): "1"})
+    after = columns_of({columns(*PLAIN): "1", columns(*PLAIN, ("at", "timestamp_ntz")): "2"})
+    first, second = (_version(_entry(), Change(one, two)) for one, two in ((None, before), (before, after)))
+    assert [next(iter(line)) for line in second] == ["commitInfo", "protocol", "metaData", "txn"]
+    assert first[2]["metaData"]["id"] == second[2]["metaData"]["id"]
+    assert second[1]["protocol"]["minReaderVersion"] == 3
+    assert second[1]["protocol"]["readerFeatures"] == ["timestampNtz"]
+    assert [field["name"] for field in after.fields] == ["id", "at", "dt"]
+
+
+@each(
+    ("kind", "fault"),
+    [
+        ("uint8", "type uint8"),
+        ("time64[us]", "type time64"),
+        ("duration[us]", "type duration"),
+        ("timestamp[ns]", "type timestamp\\[ns"),
+        ("void", "type void"),
+        ({"type": "array", "elementType": "uint64", "containsNull": True}, "type uint64"),
+        ({"type": "struct", "fields": [{"name": "a b", "type": "long"}]}, "'a b'.*rename"),
+        (
+            {"type": "struct", "fields": [{"name": "a", "type": "long"}, {"name": "A", "type": "long"}]},
+            "same",
+        ),
+        ({"type": "udt"}, "type unknown"),
+    ],
+)
+def test_types_that_delta_lacks_are_refused_by_name(kind: Any, fault: str) -> None:
+    """At any depth; the error names the column and who wrote it."""
+    with pytest.raises(InvalidOption, match=fault):
+        columns_of({columns(("x", kind), ("dt", "date")): "job 7"})
+
+
+@each("name", ["a b", "a,b", "a;b", "a{b", "a}b", "a(b", "a)b", "a\nb", "a\tb", "a=b"])
+def test_names_that_delta_lacks_are_refused(name: str) -> None:
+    """Readers would not find such a column."""
+    with pytest.raises(InvalidOption, match="rename it"):
+        columns_of({columns((name, "long"), partitions=()): "job 7"})
+
+
+def test_everything_in_a_nested_type_may_be_null() -> None:
+    """So the texts of two writers are the same for the same columns."""
+    inner = {"name": "x", "type": "long", "nullable": False, "metadata": {"a": 1}}
+    kinds = (
+        {"type": "struct", "fields": [inner]},
+        {"type": "array", "elementType": "long", "containsNull": False},
+        {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": False},
+    )
+    made = columns_of({columns(("a", kinds[0]), ("b", kinds[1]), ("c", kinds[2]), partitions=()): "1"})
+    assert "false" not in made.text
+    assert made.plain == {}
+
+
+def test_two_writers_that_disagree_are_refused() -> None:
+    """About a type, a name's case, the partition columns; the error names the older one."""
+    older = columns(*PLAIN)
+    for newer, fault in (
+        (columns(("id", "double"), ("dt", "date")), "job 2.*double.*long.*job 1"),
+        (columns(("ID", "long"), ("dt", "date")), "'ID' of job 2 is 'id' in job 1"),
+        (columns(("id", "long"), ("hour", "date"), partitions=("hour",)), "partition columns"),
+        (columns(*PLAIN, form="orc"), "job 2 writes orc"),
+        (columns(("id", "long"), ("Id", "long"), ("dt", "date")), "'id' and 'Id' of job 2"),
+    ):
+        with pytest.raises(InvalidOption, match=fault):
+            columns_of({older: "job 1", newer: "job 2"})
+
+
+def test_an_unknown_type_of_a_partition_column_is_that_of_others_or_text() -> None:
+    """A file that was put has its partition columns in its path alone."""
+    unknown, known = columns(("id", "long"), ("dt", "void")), columns(*PLAIN)
+    assert columns_of({unknown: "1"}).partitions == {"dt": "string"}
+    assert columns_of({unknown: "1", known: "2"}).partitions == {"dt": "date"}
+    assert columns_of({known: "2", unknown: "1"}).partitions == {"dt": "date"}
+
+
+@each(
+    ("kind", "directory", "value"),
+    [
+        ("date", "dt=2013-01-01", "2013-01-01"),
+        ("string", "dt=__HIVE_DEFAULT_PARTITION__", None),
+        ("string", "dt=us%2Feast", "us/east"),
+        ("string", "dt=50%25 off", "50% off"),
+        ("timestamp", "dt=2013-01-01 03%3A00%3A00.5", "2013-01-01 03:00:00.5"),
+        ("decimal(4,2)", "dt=1.50", "1.50"),
+        ("boolean", "dt=true", "true"),
+        ("long", "dt=-7", "-7"),
+        ("double", "dt=1.0E10", "1.0E10"),
+    ],
+)
+def test_values_of_partitions(kind: str, directory: str, value: str | None) -> None:
+    """They are what the directory says, without its escapes."""
+    made = columns_of({columns(("id", "long"), ("dt", kind)): "1"})
+    assert partition_values(directory, made) == {"dt": value}
+
+
+@each(
+    ("kind", "directory"),
+    [
+        ("date", "dt=yesterday"), ("long", "dt=1.5"), ("boolean", "dt=yes"), ("decimal(4,2)", "dt=x"),
+        ("string", "region=eu"), ("string", "dt"), ("string", ""), ("string", "dt=1/hour=2"),
+    ],
+)  # fmt: skip
+def test_other_directories_are_refused(kind: str, directory: str) -> None:
+    """A value that is not of its column's type would make the whole table unreadable."""
+    made = columns_of({columns(("id", "long"), ("dt", kind)): "1"})
+    with pytest.raises(InvalidOption, match="have no place"):
+        partition_values(directory, made)
+
+
+def test_statistics_are_in_the_words_of_delta() -> None:
+    """Decimals keep their digits; what may order values otherwise, or is nested, has no bounds."""
+    struct = {"type": "struct", "fields": [{"name": "x", "type": "long"}]}
+    kinds = (
+        ("i", "long"), ("d", "decimal(20,2)"), ("t", "timestamp"), ("b", "boolean"), ("s", "string"),
+        ("n", struct), ("bin", "binary"),
+    )  # fmt: skip
+    made = columns_of({columns(*kinds, partitions=()): "1"})
+    known = {
+        "i": ColumnStatistics(nulls=1, least=1, greatest=5),
+        "d": ColumnStatistics(least="-1.50", greatest="123456789012345678.25", decimal=True),
+        "t": ColumnStatistics(least="2013-01-01T00:00:00.000001+00:00"),
+        "b": ColumnStatistics(nulls=0, least=False, greatest=True),
+        "s": ColumnStatistics(least="a", greatest=None),
+        "n": ColumnStatistics(nulls=2),
+        "bin": ColumnStatistics(least="x", greatest="y"),
+        "gone": ColumnStatistics(nulls=2, least=1),
+    }
+    file = _file("a", rows=3, statistics=known)
+    text = _version(_entry(), Change(None, made, (), [file]))[-1]["add"]["stats"]
+    assert '"d":123456789012345678.25' in text
+    assert json.loads(text) == {
+        "numRecords": 3,
+        "minValues": {"i": 1, "d": -1.5, "t": "2013-01-01T00:00:00.000001Z", "s": "a"},
+        "maxValues": {"i": 5, "d": 123456789012345678.25},
+        "nullCount": {"i": 1, "b": 0},
+    }
+    damaged = {"d": ColumnStatistics(least='1},"x":{', greatest="1e5", decimal=True)}
+    lines = _version(_entry(), Change(None, made, (), [_file("a", statistics=damaged)]))
+    assert "stats" not in lines[-1]["add"]
+    lines = _version(_entry(), Change(None, made, (), [file], with_bounds=False))
+    assert json.loads(lines[-1]["add"]["stats"]) == {"numRecords": 3}
+
+
+def test_a_version_says_which_entry_it_is_of() -> None:
+    """By its first line; that of another program is refused."""
+    start = b"".join(version_lines(HOME, _entry(), Change()))
+    assert origin_of(start, "here").nonce == "n-1"
+    for foreign in (b"", b'{"commitInfo":{"operation":"WRITE"}}\n{}', b"no json"):
+        with pytest.raises(InvalidRecord):
+            origin_of(foreign, "here")
+
+
+def test_an_entry_is_published_since_one_before_it_or_itself() -> None:
+    """Its version is how many entries came since the first that is published."""
+    assert _entry(7, 3).delta_version == 4
+    assert _entry(7, 0).delta_version is None
+    with pytest.raises(ValueError, match="published since entry 8"):
+        _entry(7, 8)

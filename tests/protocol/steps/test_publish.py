@@ -1,0 +1,290 @@
+"""Versions of a Delta table: what is published, what is refused, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from airflow_s3commit import JobOptions, MemoryStore, repair, rollback, sweep, verify, write_job
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, NoSuchKey, OutcomeUnknown
+from airflow_s3commit.protocol.publication import publish_table
+from airflow_s3commit.protocol.steps import publish as publishing
+from airflow_s3commit.testing import Crash, Fault, FaultyStore
+from tests.cases import each
+from tests.fakes import ManualClock
+from tests.protocol.published import columns, generations, replayed, versions
+
+URI = "s3://lake/flights/"
+LOG = "flights/_delta_log/"
+LONG = columns(("x", "long"), ("dt", "integer"))
+
+
+class Lake:
+    """A dataset, and the jobs of one process that write to it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(("lake",), min_part_bytes=1, now=self.clock.time)
+
+    def write(
+        self,
+        *paths: str,
+        mode: str = "append",
+        schema: str | None = LONG,
+        store: Any = None,
+        publish: Any = "delta",
+        **options: Any,
+    ) -> Any:
+        """Commit files, and return their manifest."""
+        made = JobOptions(conflict_mode=mode, publish=publish, **options)  # type: ignore[arg-type]
+        with write_job(URI, store=store or self.store, job_options=made, clock=self.clock) as writer:
+            for path in paths:
+                with writer.open(path) as file:
+                    file.write(b"rows")
+            writer._attempt.describe(len(paths), schema)
+        return writer.manifest
+
+    def put(self, key: str, body: bytes = b"older") -> None:
+        self.store.put("lake", f"flights/{key}", body)
+
+    def check(self) -> list[set[str]]:
+        """Check that the versions are those of the log, and that verify finds nothing; return the tables."""
+        tables = replayed(self.store, URI)
+        assert tables == generations(self.store, URI)
+        report = verify(self.store, URI)
+        assert report.sound, report
+        return tables
+
+
+def test_each_entry_is_a_version() -> None:
+    """After append, replace, abort, rollback and retention, versions are gapless and add up to the table."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet", "dt=2/a.parquet")
+    lake.write("dt=1/b.parquet", mode="replace", retain="2h")
+    with pytest.raises(RuntimeError), write_job(URI, store=lake.store, conflict_mode="append"):
+        raise RuntimeError("the write fails")
+    lake.write(
+        "dt=3/c.parquet", publish=None, schema=columns(("x", "long"), ("y", "string"), ("dt", "integer"))
+    )
+    rollback(lake.store, URI, to=3, clock=lake.clock)
+    rollback(lake.store, URI, to=2, retain="1s", clock=lake.clock)
+    lake.clock.advance(86_400)
+    sweep(lake.store, URI, older_than=60, dry_run=False, clock=lake.clock)
+    tables = lake.check()
+    assert [len(table) for table in tables] == [2, 2, 2, 3, 2, 2, 2]
+    found = versions(lake.store, URI)
+    changed = [version for version, actions in found.items() if any("metaData" in one for one in actions)]
+    assert changed == [0, 3, 4]
+    kinds = [actions[0]["commitInfo"]["operationParameters"]["mode"] for actions in found.values()]
+    assert kinds == ["append", "replace", "abandon", "append", "rollback", "rollback", "release"]
+
+
+def test_a_table_with_history_is_published() -> None:
+    """The first version has all of its files; once more nothing happens; what is missing is written again."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet", publish=None)
+    lake.write("dt=2/b.parquet", publish=None)
+    report = publish_table(lake.store, URI)
+    assert (report.generation, report.version, report.written) == (4, 0, 1)
+    assert publish_table(lake.store, URI).written == 0
+    lake.write("dt=3/c.parquet", publish=None)
+    assert [len(table) for table in lake.check()] == [2, 3]
+    for version in (0, 1):
+        lake.store.delete("lake", f"{LOG}{version:020}.json")
+    report = publish_table(lake.store, URI)
+    assert (report.version, report.written) == (1, 2)
+    lake.check()
+
+
+@each("version", [0, 1])
+def test_verify_says_what_is_missing_and_repair_writes_it(version: int) -> None:
+    """Only that of the newest entry may be missing."""
+    lake = Lake()
+    for name in "abc":
+        lake.write(f"dt=1/{name}.parquet")
+    lake.store.delete("lake", f"{LOG}{version:020}.json")
+    lake.store.delete("lake", f"{LOG}{2:020}.json")
+    (finding,) = verify(lake.store, URI).log
+    assert finding.where == f"s3://lake/{LOG}{version:020}.json"
+    assert finding.problem == "is missing"
+    assert repair(lake.store, URI, dry_run=False).is_sound
+    publish_table(lake.store, URI)
+    lake.check()
+
+
+def test_a_version_of_another_program_is_found_and_left() -> None:
+    """Verify names it, a commit that comes upon it stops, and nobody writes over it."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet")
+    lake.put(f"_delta_log/{1:020}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
+    with pytest.raises(OutcomeUnknown, match="not a valid"):
+        lake.write("dt=1/b.parquet")
+    (finding,) = (one for one in verify(lake.store, URI).log if "_delta_log" in one.where)
+    assert "move it away" in finding.remedy
+    assert not repair(lake.store, URI, dry_run=False).is_sound
+    lake.put(f"_delta_log/{1:020}.json", lake.store.get("lake", f"{LOG}{0:020}.json").body)
+    with pytest.raises(InvalidRecord, match=r"is not the version of entry 3.*s3commit publish"):
+        lake.write("dt=1/c.parquet")
+    lake.store.delete("lake", f"{LOG}{1:020}.json")
+    assert repair(lake.store, URI, dry_run=False).is_sound
+    lake.check()
+
+
+def _untouched(lake: Lake, before: list[str]) -> None:
+    """Check that nothing was uploaded, and nothing entered the table."""
+    assert [info.key for info in lake.store.list_objects("lake", "flights/") if "/dt=" in info.key] == before
+    assert not list(lake.store.list_uploads("lake", "flights/"))
+    assert not list(lake.store.list_objects("lake", LOG))
+
+
+def test_setup_refuses_what_is_known_then() -> None:
+    """Older files whose columns nobody recorded, another Delta table, and Hadoop's jobs."""
+    lake = Lake()
+    lake.put("dt=1/older.parquet")
+    with pytest.raises(InvalidOption, match=r"older than the log.*generation 1.*are unknown"):
+        lake.write("dt=1/a.parquet")
+    _untouched(lake, ["flights/dt=1/older.parquet"])
+    lake.write("dt=1/a.parquet", mode="replace")
+    lake.check()
+    lake = Lake()
+    lake.put(f"_delta_log/{0:020}.json")
+    with pytest.raises(InvalidOption, match="of another program"):
+        lake.write("dt=1/a.parquet")
+
+
+def test_a_replace_must_leave_no_unknown_file() -> None:
+    """It is refused before its first file is completed, and the job that it was leaves no trace."""
+    lake = Lake()
+    lake.put("dt=2/older.parquet")
+    with pytest.raises(InvalidOption, match=r"generation 1.*are unknown"):
+        lake.write("dt=1/a.parquet", mode="replace")
+    _untouched(lake, ["flights/dt=2/older.parquet"])
+
+
+@each(
+    ("path", "schema", "fault"),
+    [
+        ("dt=1/a.parquet", None, "are unknown"),
+        ("dt=1/a.parquet", columns(("x", "uint8"), ("dt", "integer")), "type uint8"),
+        ("dt=1/a.parquet", columns(("x", "long"), ("dt", "integer"), form="orc"), "orc files"),
+        ("dt=one/a.parquet", LONG, "have no place"),
+        ("a.parquet", LONG, "the root' have no place"),
+    ],
+)
+@each("published", [False, True])
+def test_a_seal_refuses_what_delta_cannot_have(path: str, schema: Any, fault: str, published: bool) -> None:
+    """Of a job that asks for publication, and of any job of a published table."""
+    lake = Lake()
+    if published:
+        lake.write("dt=7/z.parquet")
+    with pytest.raises(InvalidOption, match=fault):
+        lake.write(path, schema=schema, publish=None if published else "delta")
+    assert len(replayed(lake.store, URI)) == (2 if published else 0)
+    assert not list(lake.store.list_uploads("lake", "flights/"))
+
+
+def test_a_widened_column_is_refused_while_older_files_stay() -> None:
+    """The error names the older job; a commit that replaces them all is published."""
+    lake, wide = Lake(), columns(("x", "double"), ("dt", "integer"))
+    older = lake.write("dt=1/a.parquet")
+    with pytest.raises(InvalidOption, match=f"type double, and long in the files of job {older.job_id}"):
+        lake.write("dt=2/b.parquet", schema=wide)
+    lake.write("dt=1/b.parquet", mode="replace", schema=wide, retain="1d")
+    lake.check()
+    # Back to the older type, and to a table of both.
+    rollback(lake.store, URI, to=2, retain="1d", clock=lake.clock)
+    assert replayed(lake.store, URI) == generations(lake.store, URI)
+
+
+def test_publication_that_begins_beside_a_job_refuses_it() -> None:
+    """A job that was set up before, with files that Delta cannot have, is aborted at its commit."""
+    lake, other = Lake(), columns(("x", "uint8"), ("dt", "integer"))
+    lake.write("dt=1/a.parquet", publish=None)
+
+    def overtaken() -> None:
+        with write_job(URI, store=lake.store, conflict_mode="append") as writer:
+            with writer.open("dt=2/b.parquet") as file:
+                file.write(b"rows")
+            writer._attempt.describe(1, other)
+            publish_table(lake.store, URI)
+
+    with pytest.raises(InvalidOption, match="type uint8"):
+        overtaken()
+    assert [len(table) for table in lake.check()] == [1, 1]
+
+
+def test_a_table_without_columns_is_published_once_it_has_some() -> None:
+    """A commit of nothing makes no version that readers could not read."""
+    lake = Lake()
+    with pytest.raises(NoSuchKey, match="no log"):
+        publish_table(lake.store, URI)
+    lake.write(schema=None)
+    assert versions(lake.store, URI) == {}
+    with pytest.raises(InvalidOption, match="no columns yet"):
+        publish_table(lake.store, URI)
+    lake.write("dt=1/a.parquet")
+    lake.write("dt=1/b.parquet", mode="replace", committer="directory")
+    lake.write(mode="replace", committer="directory", schema=None)
+    assert [len(table) for table in lake.check()] == [1, 1, 0]
+
+
+def test_a_table_that_is_not_published_costs_nothing() -> None:
+    """No request names the Delta log, and no entry speaks of it; publication costs one PUT a commit."""
+    lake, puts = Lake(), []
+    store = FaultyStore(lake.store)
+    for publish in (None, "delta"):
+        lake.write("dt=1/a.parquet", store=store, publish=None)
+        store.calls.clear()
+        lake.write("dt=1/b.parquet", store=store, publish=publish)
+        calls = [call for call in store.calls if LOG in call.key]
+        puts.append(sum(call.verb == "put" for call in store.calls))
+        assert bool(calls) == (publish is not None)
+    assert puts[1] == puts[0] + 1
+    body = lake.store.get("lake", f"flights/_s3commit/log/{3:020}.json").body
+    assert b"published" not in body
+
+
+def test_a_dead_commit_is_published_by_the_next_one() -> None:
+    """Whoever creates an entry writes the version of the newest one first."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet")
+    dying = FaultyStore(lake.store, Fault("crash-before", "put", f"*{LOG}*"))
+    with pytest.raises(Crash):
+        lake.write("dt=1/b.parquet", mode="replace", store=dying)
+    assert len(replayed(lake.store, URI)) == 1
+    assert replayed(lake.store, URI)[-1] <= {info.key for info in lake.store.list_objects("lake", "flights/")}
+    lake.write("dt=2/c.parquet")
+    assert [len(table) for table in replayed(lake.store, URI)] == [1, 1, 2]
+
+
+def test_a_lost_answer_is_read_back() -> None:
+    """The version is there, or the commit is to be finished again."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet", store=FaultyStore(lake.store, Fault("lose-answer", "put", f"*{LOG}*")))
+    lake.check()
+    with pytest.raises(OutcomeUnknown, match="is committed, as entry 3"):
+        lake.write("dt=1/b.parquet", store=FaultyStore(lake.store, Fault("deny", "put", f"*{LOG}*")))
+    lake.write("dt=1/c.parquet")
+    assert len(replayed(lake.store, URI)) == 3
+
+
+def test_very_many_files_are_published_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are enough to count them."""
+    monkeypatch.setattr(publishing, "MOST_WITH_BOUNDS", 1)
+    lake = Lake()
+    lake.write("dt=1/a.parquet", "dt=1/b.parquet")
+    assert all("minValues" not in json.dumps(one) for one in versions(lake.store, URI)[0])
+
+
+def test_a_short_retention_is_said_to_cut_queries_off(caplog: pytest.LogCaptureFixture) -> None:
+    """At the setup of a job that may replace files."""
+    lake = Lake()
+    with caplog.at_level(logging.WARNING):
+        lake.write("dt=1/a.parquet")
+        lake.write("dt=1/b.parquet", mode="replace", retain="2h")
+        assert not caplog.messages
+        lake.write("dt=1/c.parquet", mode="replace", retain="59m")
+    assert "a query of another engine fails if it still reads files" in caplog.messages[0]
