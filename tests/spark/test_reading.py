@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from airflow_s3commit import write_table
+from airflow_s3commit import compact, write_table
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.reader import UnreadableFiles, UnreadablePartitions, dataset
@@ -43,6 +43,26 @@ def rows_of(frame: DataFrame) -> list[Any]:
 def put(lake: Lake, rows: dict[str, Any], **how: Any) -> None:
     """Commit rows that pyarrow writes."""
     write_table(pa.table(rows), lake.uri, store=lake.server.config, **how)
+
+
+def test_compaction_changes_no_row_of_spark_s(spark: SparkSession, lake: Lake) -> None:
+    """Types that Arrow has under other names, nested ones and odd partition values are Spark's as before."""
+    frame = spark.range(40, numPartitions=4).selectExpr(
+        "id", "cast(id as decimal(12, 2)) as cost", "timestamp_millis(id * 86400000) as at",
+        "cast(timestamp_millis(id) as timestamp_ntz) as local", "cast(cast(id as string) as binary) as raw",
+        "make_dt_interval(cast(id as int)) as took", "cast(id as byte) as small",
+        "if(id = 3, null, array(struct(id as x, map('k', id) as m))) as nested",
+        "date_add(date'2013-01-01', cast(id % 2 as int)) as dt", "if(id % 3 = 0, 'a/b %', null) as kind",
+    )  # fmt: skip
+    fill(frame, lake, partitionBy="dt,kind")
+    fill(frame.withColumn("id", frame["id"] + 100), lake, partitionBy="dt,kind")
+    before, columns = rows_of(read_table(spark, lake.uri)), read_table(spark, lake.uri).schema
+    files = len(lake.visible())
+    done = compact(lake.store, lake.uri)
+    assert (done.files, done.rows) == (len(lake.visible()), 80)
+    assert done.files == 4 < files
+    after = read_table(spark, lake.uri)
+    assert (after.schema, rows_of(after)) == (columns, before)
 
 
 def test_written_rows_are_read_back(spark: SparkSession, lake: Lake) -> None:
