@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from airflow.sdk import TaskGroup
 
+from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.audit import S3CommitAuditOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator, commit_in_parts
 from airflow_s3commit.operators.seal import (
+    ON_EMPTY,
+    SKIPPED_STAGES,
     OnEmpty,
     S3CommitResolveConflictsOperator,
     S3CommitStagesOperator,
@@ -25,9 +30,10 @@ from airflow_s3commit.operators.seal import (
 from airflow_s3commit.operators.setup import S3CommitSetupOperator, options_among
 from airflow_s3commit.operators.spark_stages import SparkStages, add_sql, save_modes_decide
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
+from airflow_s3commit.templates import mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow.sdk import Asset, XComArg
     from airflow.sdk.definitions.mappedoperator import MappedOperator
@@ -160,10 +166,15 @@ class S3CommitGroup:
             output counts, and the commit is refused if that try sealed nothing and an earlier one did. Leave
             it out if a try may use the application of an earlier one. A mapped task needs a name for each
             instance, such as ``load-{{ ti.map_index }}``. (templated)
-        :raises ValueError: A group of tasks was given a name.
+        :raises ValueError: It is no task, or a group of tasks was given a name.
         """
+        operator: Any = getattr(task, "operator", task)
+        if not hasattr(operator, "update_relative"):
+            raise ValueError(
+                f"The commit group {self.group.group_id}: {task!r} is no task: give .stage(...) an operator,"
+                " a group, or what a @task function returned"
+            )
         if name is not None:
-            operator: Any = getattr(task, "operator", task)
             if not hasattr(operator, "on_execute_callback"):
                 raise ValueError(f"{operator} is no task; give the stage's name to the task that seals it")
             given = operator.on_execute_callback or []
@@ -280,7 +291,7 @@ def s3_commit_task_group(
     *,
     destination: str | Destination,
     options: Mapping[str, Any] | None = None,
-    outlets: Sequence[Asset] = (),
+    outlets: Sequence[Asset] | Asset = (),
     partition_asset: Asset | None = None,
     parts: int | None = None,
     audit: Mapping[str, Any] | None = None,
@@ -339,10 +350,7 @@ def s3_commit_task_group(
     :raises ValueError: The group has no stage, ``skipped_stages`` or ``on_empty`` has another value, or no
         mode is named and only some Spark stages have ``writer="spark"``.
     """
-    if skipped_stages not in get_args(SkippedStages):
-        raise ValueError(f"skipped_stages is {skipped_stages!r}; it must be skip or ignore")
-    if on_empty not in get_args(OnEmpty):
-        raise ValueError(f"on_empty is {on_empty!r}; it must be skip, commit or remove")
+    _check(group_id, skipped_stages=(SKIPPED_STAGES, skipped_stages), on_empty=(ON_EMPTY, on_empty))
     connection: dict[str, Any] = {"aws_conn_id": aws_conn_id, "region_name": region_name, "verify": verify}
     # A limit for the DAG's own tasks, from default_args, would end a commit or a teardown half-way.
     step: dict[str, Any] = {
@@ -350,7 +358,10 @@ def s3_commit_task_group(
         "retry_delay": retry_delay,
         "execution_timeout": None,
     }
-    options = {**(options or {}), **options_among(arguments)}
+    of_job = options_among(arguments)
+    _check(group_id, audit=(mapping, audit or {}), options=(mapping, options or {}))
+    options = {**(options or {}), **of_job}
+    _check_names(group_id, arguments)
     with TaskGroup(group_id, **arguments) as group:
         setup = S3CommitSetupOperator(
             task_id="setup",
@@ -366,11 +377,33 @@ def s3_commit_task_group(
         building.wire(
             step=step,
             resolve={"on_empty": on_empty},
-            commit={"outlets": list(outlets), "partition_asset": partition_asset},
+            commit={"outlets": outlets, "partition_asset": partition_asset},
             abort={"kill_window": kill_window},
             audit=_audit_arguments(audit) if audit is not None else None,
             parts=parts,
         )
+
+
+def _check(group_id: str, **given: tuple[Callable[[Any], object], Any]) -> None:
+    """Read arguments of a group, by name, and raise `InvalidOption` with group and name."""
+    for name, (reader, value) in given.items():
+        try:
+            reader(value)
+        except ValueError as error:
+            raise InvalidOption(f"The commit group {group_id}: {name}: {error}") from error
+
+
+def _check_names(group_id: str, arguments: Mapping[str, Any]) -> None:
+    """Raise `InvalidOption` for an argument that neither the group, its job nor Airflow's group has."""
+    of_group = inspect.signature(TaskGroup).parameters
+    if unknown := sorted(arguments.keys() - of_group.keys()):
+        from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415 - importing needs none
+
+        options = JobOptions.__struct_fields__
+        known = [*inspect.signature(s3_commit_task_group).parameters, *options, *of_group]
+        near = get_close_matches(unknown[0], known, 1)
+        advice = f"did you mean {near[0]}?" if near else f"the options of its job are {', '.join(options)}"
+        raise InvalidOption(f"The commit group {group_id} has no argument {unknown[0]}; {advice}")
 
 
 def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:

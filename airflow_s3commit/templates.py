@@ -1,19 +1,108 @@
-"""Templates of operators and sensors, in which an expression must have a value."""
+"""Template fields of operators and sensors: checked when the DAG is parsed, and when they are rendered."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jinja2 import Undefined
 
 from airflow_s3commit.airflow_version import AirflowFailException, partition_key_of
+from airflow_s3commit.exceptions import InvalidOption, S3CommitError
+from airflow_s3commit.protocol.model.destination import Destination
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow.sdk import Context
     from jinja2 import Environment
+
+T = TypeVar("T")
+
+
+def is_known(value: Any) -> bool:
+    """Return whether a DAG's file has a value itself: it is no template, and no task's or param's result.
+
+    :param value: An argument, or a collection of them.
+    """
+    if isinstance(value, str):
+        return "{{" not in value and "{%" not in value
+    if isinstance(value, Mapping):
+        return all(map(is_known, value.values()))
+    if isinstance(value, list | tuple | set):
+        return all(map(is_known, value))
+    return not hasattr(value, "resolve")
+
+
+def known_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a mapping that a DAG's file has itself.
+
+    :param values: The mapping.
+    """
+    return {name: value for name, value in values.items() if is_known(value)}
+
+
+def one_of(*words: str) -> Callable[[Any], str]:
+    """Return what reads an argument that is one of some words.
+
+    :param words: The words.
+    """
+
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"{value!r} is not one of {', '.join(words)}")
+        return str(value)
+
+    return read
+
+
+def at_least(least: float, kind: type[int] | type[float] = float) -> Callable[[Any], Any]:
+    """Return what reads an argument that is a number.
+
+    :param least: The smallest number.
+    :param kind: ``int`` for whole numbers.
+    """
+
+    def read(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
+            raise ValueError(f"{value!r} is not a{' whole' if kind is int else ''} number")  # noqa: TRY004
+        if value < least:
+            raise ValueError(f"{value!r} is less than {least}")
+        return value
+
+    return read
+
+
+def text(value: Any) -> str:
+    """Read an argument that is text.
+
+    :param value: The argument.
+    :raises ValueError: It is something else.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text")  # noqa: TRY004
+    return value
+
+
+def place(value: Any) -> Destination:
+    """Read an argument that is a destination.
+
+    :param value: The argument.
+    :raises ValueError: It is no text.
+    :raises InvalidDestination: It is no URI of a destination.
+    """
+    return Destination.parse(text(value))
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Read an argument that has values by name.
+
+    :param value: The argument.
+    :raises ValueError: It is something else, such as text.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} has no values by name: give a dict, or another task's output")  # noqa: TRY004
+    return value
 
 
 class ValuesRequired:
@@ -22,6 +111,45 @@ class ValuesRequired:
     ``dt={{ partition_key }}`` in a run without a partition key would name the partition ``dt=None``. A
     template that is one expression may be None with native rendering, where it stays None.
     """
+
+    def check(self, **readers: Callable[[Any], object]) -> None:
+        """Check arguments when a DAG is parsed; templates and the results of tasks are left for `read`.
+
+        :param readers: By the name of the argument, what reads it and raises `ValueError` or a refusal.
+        :raises InvalidOption: An argument is invalid; the message has the task and the name.
+        """
+        for name, reader in readers.items():
+            value = getattr(self, name)
+            # None leaves an argument out, but a destination that a DAG's file looks up must be there.
+            if is_known(value) and (value is not None or name == "destination"):
+                self.check_value(name, reader, value)
+
+    def check_value(self, name: str, reader: Callable[[Any], object], value: Any) -> None:
+        """Check a value when a DAG is parsed.
+
+        :param name: The argument that it belongs to.
+        :param reader: As in `check`.
+        :param value: The value.
+        :raises InvalidOption: It is invalid; the message has the task and the name.
+        """
+        own: Any = self
+        try:
+            reader(value)
+        except (S3CommitError, TypeError, ValueError) as error:
+            raise InvalidOption(f"Task {own.task_id}: {name}: {error}") from error
+
+    def read(self, name: str, reader: Callable[[Any], T]) -> T:
+        """Return what a rendered argument stands for.
+
+        :param name: The argument.
+        :param reader: As in `check`.
+        :raises AirflowFailException: It is invalid; the message has the task and the name.
+        """
+        own: Any = self
+        try:
+            return reader(getattr(self, name))
+        except (TypeError, ValueError) as error:
+            raise AirflowFailException(f"Task {own.task_id}: {name}: {error}.") from error
 
     def require_text(self, *names: str) -> None:
         """Refuse what is no text in template fields that are, or that are collections of it.

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 #: packages on one floor know each other. `protocol` alone is its facade, the modules beside its packages.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"", "_causes", "_clock", "_format", "_names", "airflow_version", "exceptions"}),
-    frozenset({"_columns", "params", "settings", "templates"}),
+    frozenset({"_columns", "params", "settings"}),
     frozenset({"links", "store"}),
     frozenset({"protocol.model", "store.s3"}),
     frozenset({"protocol.metadata", "tables", "testing", "xcom"}),
@@ -35,7 +35,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"protocol.doctor"}),
     frozenset({"assets", "compaction", "hooks", "present", "reader"}),
     frozenset({"spark"}),
-    frozenset({"metrics"}),
+    frozenset({"metrics", "templates"}),
     frozenset({"operators", "triggers"}),
     frozenset({"cli", "notifications", "plugin", "sensors"}),
     frozenset({"airflow_commands", "task_group"}),

@@ -38,7 +38,7 @@ FACES = {
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress",
     "airflow_s3commit.notifications": "AbortUploadsNotifier",
     "airflow_s3commit.operators": """
-        S3CommitAbortOperator S3CommitAuditOperator S3CommitCollectOperator S3CommitCompactOperator
+        S3CommitAbortOperator S3CommitAuditOperator S3CommitCompactOperator
         S3CommitJobOperator
         S3CommitPartOperator S3CommitRegisterPartitionsOperator S3CommitResolveConflictsOperator
         S3CommitSetupOperator S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator

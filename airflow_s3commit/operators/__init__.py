@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.operators.compact import S3CommitCompactOperator
     from airflow_s3commit.operators.register import S3CommitRegisterPartitionsOperator
     from airflow_s3commit.operators.seal import (
-        S3CommitCollectOperator,
         S3CommitResolveConflictsOperator,
         S3CommitStagesOperator,
     )
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "S3CommitAbortOperator",
     "S3CommitAuditOperator",
-    "S3CommitCollectOperator",
     "S3CommitCompactOperator",
     "S3CommitJobOperator",
     "S3CommitPartOperator",
@@ -54,7 +52,6 @@ if not TYPE_CHECKING:
             "airflow_s3commit.operators.compact": ("S3CommitCompactOperator",),
             "airflow_s3commit.operators.register": ("S3CommitRegisterPartitionsOperator",),
             "airflow_s3commit.operators.seal": (
-                "S3CommitCollectOperator",
                 "S3CommitResolveConflictsOperator",
                 "S3CommitStagesOperator",
             ),

@@ -16,9 +16,10 @@ from airflow_s3commit.operators.base import (
     refusals_are_final,
     states_of,
 )
+from airflow_s3commit.templates import at_least
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
@@ -58,17 +59,16 @@ class S3CommitAbortOperator(CommitStepOperator):
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
     ``abort_report`` has the number of aborted uploads.
 
-    :param job: The job reference. (templated)
     :param kill_window: Seconds between two aborts. A killed task must end within them: one heartbeat (5) and
         the time to SIGKILL (5).
     """
 
-    template_fields: Sequence[str] = CommitStepOperator.template_fields
     ui_color = "#f7e3e0"
 
     def __init__(self, *, kill_window: float = KILL_WINDOW, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kill_window = kill_window
+        self.check(kill_window=at_least(0))
 
     def execute(self, context: Context) -> JsonObject:
         """Return if the job is committed; otherwise abort it, and fail unless there was nothing to do.

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow_s3commit._columns import text_table
 from airflow_s3commit.airflow_version import AirflowFailException, wait_for_answer
-from airflow_s3commit.operators.base import failures_are_noted, job_reference
+from airflow_s3commit.operators.base import failures_are_noted
 from airflow_s3commit.operators.seal import SealingOperator
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.templates import mapping, one_of
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules
+    from airflow_s3commit.protocol.inspect.audit import AuditRules
     from airflow_s3commit.xcom import JsonObject
 
 APPROVE: Final = "Approve"
 REJECT: Final = "Reject"
 
-_ON_FAIL = ("fail", "warn", "ask")
+_ON_FAIL = one_of("fail", "warn", "ask")
 
 
 class S3CommitAuditOperator(SealingOperator):
@@ -34,15 +36,12 @@ class S3CommitAuditOperator(SealingOperator):
     `S3CommitResolveConflictsOperator`: if it fails, the commit does not run and the teardown aborts the job.
     The XCom ``audit_report`` has the report too, even if the audit fails. It may be retried.
 
-    :param job: The job reference. (templated)
     :param rules: The checks, by the names of the fields of `AuditRules`: ``min_rows``, ``max_rows``,
         ``min_files``, ``max_files``, ``min_bytes``, ``max_bytes``, ``partitions``, ``only_partitions``,
         ``max_null_ratio`` (by column), ``ranges`` (by column, a pair of bounds), ``max_drift`` (of the number
         of rows, against the previous commit). A check fails if its statistic is unknown. (templated)
     :param on_fail: ``fail``; ``warn``: log the failed checks and succeed; or ``ask``: wait, without a worker,
         until a user approves or rejects the commit in Airflow's required actions. (templated)
-    :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
-    :param named_stages: Ids of tasks with a stage's name, of which only the last try counts.
     :param response_timeout: Time that ``ask`` waits for an answer before the audit fails; None for no limit.
         Keep it shorter than the age at which a sweep treats a job as dead.
     :param assigned_users: The users who may answer, as in Airflow's ``HITLOperator``; None for all users who
@@ -69,6 +68,7 @@ class S3CommitAuditOperator(SealingOperator):
         self.response_timeout = response_timeout
         self.assigned_users = assigned_users
         self.notifiers = notifiers
+        self.check(on_fail=_ON_FAIL, rules=_rules)
 
     def execute(self, context: Context) -> JsonObject:
         """Seal the job and check the rules; return the report, ask a user, or fail.
@@ -77,18 +77,22 @@ class S3CommitAuditOperator(SealingOperator):
         :raises AirflowFailException: A check failed with ``on_fail="fail"``, a rule or ``on_fail`` is not
             valid, or the store or the protocol refused a request.
         """
-        from airflow_s3commit.protocol.inspect.audit import audit, commit_before  # noqa: PLC0415 - light DAG parsing
-        from airflow_s3commit.protocol.model.destination import Destination  # noqa: PLC0415
+        from airflow_s3commit.protocol.inspect.audit import (  # noqa: PLC0415 - keeps DAG parsing light
+            AuditCheck,
+            audit,
+            commit_before,
+        )
 
         with failures_are_noted(context):
-            rules = self._read_rules()
+            self.read("on_fail", _ON_FAIL)
+            rules = self.read("rules", _rules)
             job = self.opened_job()
             place = Destination.parse(job.reference.destination)
             sealed = self.seal(context, job)
             drifts = rules.max_drift is not None
             before = commit_before(self.hook.store, place, sealed.partitions) if drifts else None
             report = audit(job.reference.job_id, sealed, rules, before=before)
-            table = _table(report)
+            table = text_table(AuditCheck.columns, report.checks, most=500)
             self.log.info("Audit of job %s\n%s", report.job_id, table)
             plain = report.to_dict()
             context["ti"].xcom_push(key="audit_report", value=plain)
@@ -119,77 +123,38 @@ class S3CommitAuditOperator(SealingOperator):
         return decided
 
     def _ask(self, context: Context, report: JsonObject, table: str) -> NoReturn:
+        """Ask whether to commit, and suspend the task; the answer resumes it.
+
+        :raises BaseException: Always; Airflow's own, which suspends the task.
+        """
+        from airflow.sdk.execution_time.hitl import upsert_hitl_detail  # noqa: PLC0415 - keeps DAG parsing light
+
         failed = sum(not check["passed"] for check in report["checks"])
         subject = (
             f"{failed} of {len(report['checks'])} checks of job {report['job_id']} failed: commit it anyway?"
         )
-        destination = job_reference(self.job, self.task_id)["destination"]
+        destination = self.opened_job().reference.destination
         for notifier in self.notifiers:
             notifier(context)
         self.log.info("Waiting for an answer: %s", subject)
-        ask_for_approval(
-            context,
+        ti_id, answers = context["ti"].id, [APPROVE, REJECT]
+        upsert_hitl_detail(
+            ti_id=ti_id,
+            options=answers,
             subject=subject,
             body=f"No output of the job is visible in `{destination}` yet. Approve to commit the job. If you "
             f"reject, or nobody answers in time, the job is aborted and the run fails.\n\n```\n{table}\n```",
-            method_name="execute_complete",
-            kwargs={"report": report, "subject": subject},
-            timeout=self.response_timeout,
-            assigned_users=self.assigned_users,
+            params={},
+            assigned_users=list(self.assigned_users) if self.assigned_users else None,
         )
-
-    def _read_rules(self) -> AuditRules:
-        from airflow_s3commit.protocol.inspect.audit import AuditRules  # noqa: PLC0415 - keeps DAG parsing light
-
-        if self.on_fail not in _ON_FAIL:
-            raise AirflowFailException(
-                f"Task {self.task_id}: on_fail is {self.on_fail!r}; it must be one of {', '.join(_ON_FAIL)}."
-            )
-        try:
-            return AuditRules.from_dict(self.rules)
-        except ValueError as error:
-            raise AirflowFailException(f"Task {self.task_id}: {error}") from error
+        resumed = {"report": report, "subject": subject}
+        wait_for_answer(ti_id, answers, "execute_complete", resumed, self.response_timeout)
 
 
-def _table(report: AuditReport) -> str:
-    from airflow_s3commit.protocol.inspect.audit import AuditCheck  # noqa: PLC0415 - keeps DAG parsing light
+def _rules(given: Mapping[str, Any]) -> AuditRules:
+    from airflow_s3commit.protocol.inspect.audit import AuditRules  # noqa: PLC0415 - only if there is an audit
 
-    return text_table(AuditCheck.columns, report.checks, most=500)
-
-
-def ask_for_approval(
-    context: Context,
-    *,
-    subject: str,
-    body: str,
-    method_name: str,
-    kwargs: JsonObject,
-    timeout: timedelta | None,
-    assigned_users: Sequence[HITLUser] | None = None,
-) -> NoReturn:
-    """Ask a question and suspend the task; the answer resumes it.
-
-    :param context: The task's context.
-    :param subject: The question.
-    :param body: The facts that the user needs, in Markdown.
-    :param method_name: The operator's method to resume with; its argument ``event`` is the answer.
-    :param kwargs: The method's other arguments: plain JSON values.
-    :param timeout: Time to wait; None for no limit.
-    :param assigned_users: The users who may answer; None for all users who may edit the run.
-    :raises BaseException: Always; it suspends the task.
-    """
-    from airflow.sdk.execution_time.hitl import upsert_hitl_detail  # noqa: PLC0415 - keeps DAG parsing light
-
-    ti_id, answers = context["ti"].id, [APPROVE, REJECT]
-    upsert_hitl_detail(
-        ti_id=ti_id,
-        options=answers,
-        subject=subject,
-        body=body,
-        params={},
-        assigned_users=list(assigned_users) if assigned_users else None,
-    )
-    wait_for_answer(ti_id, answers, method_name, kwargs, timeout)
+    return AuditRules.from_dict(mapping(given))
 
 
 def decision_in(event: Mapping[str, Any], subject: str) -> JsonObject:

@@ -19,7 +19,7 @@ from airflow_s3commit.airflow_version import (
 from airflow_s3commit.exceptions import JobFailed, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.templates import ValuesRequired
+from airflow_s3commit.templates import ValuesRequired, mapping, text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -74,21 +74,6 @@ def refusals_are_final() -> Iterator[None]:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
 
 
-def job_reference(value: Any, task_id: str) -> Mapping[str, str]:
-    """Check a task's argument ``job``, and return it as a job reference.
-
-    :param value: The rendered argument.
-    :param task_id: The task, for the message.
-    :raises AirflowFailException: The value is not a job reference.
-    """
-    if isinstance(value, Mapping) and {"job_id", "destination", "staging"} <= value.keys():
-        return value
-    raise AirflowFailException(
-        f"Task {task_id}: job is {value!r}, not a job reference. Pass the output of the "
-        "S3CommitSetupOperator of this run; if its XCom was cleared, clear the setup task too."
-    )
-
-
 def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
     """Return what tasks of this task's job pushed under a key, without those that pushed nothing.
 
@@ -131,7 +116,7 @@ def _item(ti: Any) -> int | None:
 
 
 class S3CommitBaseOperator(ValuesRequired, BaseOperator):
-    """A task that uses a store.
+    """A task that uses a store: the base of every operator and sensor, which all take these arguments.
 
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
@@ -152,6 +137,7 @@ class S3CommitBaseOperator(ValuesRequired, BaseOperator):
         self.aws_conn_id = aws_conn_id
         self.region_name = region_name
         self.verify = verify
+        self.check(aws_conn_id=text, region_name=text)
 
     @cached_property
     def hook(self) -> S3CommitHook:
@@ -162,7 +148,7 @@ class S3CommitBaseOperator(ValuesRequired, BaseOperator):
 
 
 class CommitStepOperator(S3CommitBaseOperator):
-    """A task that runs one step of a job. It needs only the job's reference, because all state is on S3.
+    """A task of a job. It needs only the job's reference, because all state is on S3.
 
     :param job: The job reference: the output of an `S3CommitSetupOperator`. (templated)
     """
@@ -172,13 +158,19 @@ class CommitStepOperator(S3CommitBaseOperator):
     def __init__(self, *, job: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.job = job
+        self.check(job=mapping)
 
     def opened_job(self) -> Job:
         """Return the task's job. Makes no request to the store.
 
         :raises AirflowFailException: The argument ``job`` is not a job reference.
         """
-        return self.hook.job(job_reference(self.job, self.task_id))
+        if isinstance(self.job, Mapping) and {"job_id", "destination", "staging"} <= self.job.keys():
+            return self.hook.job(self.job)
+        raise AirflowFailException(
+            f"Task {self.task_id}: job is {self.job!r}, not a job reference. Pass the output of the "
+            "S3CommitSetupOperator of this run; if its XCom was cleared, clear the setup task too."
+        )
 
 
 def totals(counts: Counts) -> str:

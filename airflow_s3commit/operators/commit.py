@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset
 
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, partition_key_of
-from airflow_s3commit.exceptions import AlreadyCommitted
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption
 from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
 from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
+from airflow_s3commit.templates import at_least, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 class CompletingOperator(CommitStepOperator):
     """A step that completes uploads, logs its progress, and stops when it is killed.
 
-    :param job: The job reference. (templated)
-    :param conflicts: The output of `S3CommitResolveConflictsOperator`, or None. (templated)
+    :param conflicts: The output of `S3CommitResolveConflictsOperator`; the task is refused if the job has
+        another seal. None if no such task ran. (templated)
     """
 
     template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "conflicts")
@@ -39,6 +40,7 @@ class CompletingOperator(CommitStepOperator):
     def __init__(self, *, conflicts: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.conflicts = conflicts
+        self.check(conflicts=mapping)
         self._killed = False
         self._log_progress: ProgressLog | None = None
 
@@ -91,9 +93,6 @@ class S3CommitJobOperator(CompletingOperator):
     the job is committed. One task completes some thousands of files a second; `commit_in_parts` divides them
     among mapped tasks.
 
-    :param job: The job reference. (templated)
-    :param conflicts: The output of `S3CommitResolveConflictsOperator`; the commit is refused if the job has
-        another seal. None if no such task ran. (templated)
     :param pin_preview: Whether to refuse the commit if another job has changed its partitions since
         ``conflicts`` was made, because someone has reviewed that. False replaces what is there by then.
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
@@ -109,20 +108,20 @@ class S3CommitJobOperator(CompletingOperator):
         self,
         *,
         pin_preview: bool = True,
-        outlets: Sequence[Any] | None = None,
+        outlets: Sequence[Any] | Asset | None = None,
         partition_asset: Asset | None = None,
         **kwargs: Any,
     ) -> None:
-        declared = list(outlets or [])
-        if partition_asset is not None:
-            if partition_asset in declared:
-                raise ValueError(
-                    f"partition_asset {partition_asset.name!r} is an outlet already: give the partitions a"
-                    " separate asset, because events with a partition key do not start DAGs with"
-                    " schedule=[asset]."
-                )
-            declared.append(partition_asset)
-        super().__init__(outlets=declared, **kwargs)
+        # Like Airflow's operators, it takes a single one too.
+        tables = list(outlets or []) if isinstance(outlets, Sequence | None) else [outlets]
+        partitions = [] if partition_asset is None else [partition_asset]
+        super().__init__(outlets=[*tables, *partitions], **kwargs)
+        if partition_asset is not None and partition_asset in tables:
+            raise InvalidOption(
+                f"Task {self.task_id}: partition_asset {partition_asset.name!r} is an outlet already: give"
+                " the partitions a separate asset, because events with a partition key do not start DAGs"
+                " with schedule=[asset]."
+            )
         self.pin_preview = pin_preview
         self.partition_asset = partition_asset
         self.manifest_uri: str | None = None
@@ -199,17 +198,15 @@ class S3CommitPartOperator(CompletingOperator):
     log. Until then readers that list may see the files of a part. It may be retried, cleared, and run beside
     the other parts.
 
-    :param job: The job reference. (templated)
     :param part: The part's number, from 0.
     :param parts: How many parts there are.
-    :param conflicts: The output of `S3CommitResolveConflictsOperator`; the task is refused if the job has
-        another seal. None if no such task ran. (templated)
     """
 
     def __init__(self, *, part: int, parts: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.part = part
         self.parts = parts
+        self.check(parts=at_least(1, int), part=at_least(0, int))
 
     def execute(self, context: Context) -> None:
         """Complete the uploads of the part, unless the job is committed.
@@ -229,15 +226,7 @@ class S3CommitPartOperator(CompletingOperator):
 
 
 def commit_in_parts(
-    *,
-    job: Any,
-    parts: int,
-    task_id: str = "commit",
-    conflicts: Any = None,
-    pin_preview: bool = True,
-    outlets: Sequence[Any] = (),
-    partition_asset: Asset | None = None,
-    **kwargs: Any,
+    *, job: Any, parts: int, task_id: str = "commit", conflicts: Any = None, **kwargs: Any
 ) -> tuple[MappedOperator, S3CommitJobOperator]:
     """Add ``parts >> commit`` instead of one `S3CommitJobOperator`, and return both.
 
@@ -245,24 +234,23 @@ def commit_in_parts(
     :param parts: Number of mapped tasks that complete the uploads beside each other.
     :param task_id: The id of the commit; the mapped tasks have ``_parts`` behind it.
     :param conflicts: The output of `S3CommitResolveConflictsOperator`, or None. (templated)
-    :param pin_preview: As in `S3CommitJobOperator`.
-    :param outlets: Assets of the table, as in `S3CommitJobOperator`.
-    :param partition_asset: The asset of the partitions, as in `S3CommitJobOperator`.
-    :param kwargs: Arguments of all tasks: connection, retries, pool.
-    :raises ValueError: ``parts`` is less than 1.
+    :param kwargs: ``pin_preview``, ``outlets`` and ``partition_asset`` of `S3CommitJobOperator`, and
+        arguments of all tasks: connection, retries, pool.
+    :raises InvalidOption: ``parts`` is not a number of at least 1.
     """
-    if parts < 1:
-        raise ValueError(f"parts is {parts}; a commit has at least one")
+    try:
+        at_least(1, int)(parts)
+    except ValueError as error:
+        raise InvalidOption(f"Task {task_id}: parts: {error}") from error
+    of_commit = {name: kwargs.pop(name) for name in _OF_COMMIT if name in kwargs}
     shared = {"job": job, "conflicts": conflicts, **kwargs}
     mapped = S3CommitPartOperator.partial(task_id=f"{task_id}_parts", parts=parts, **shared).expand(
         part=list(range(parts))
     )
-    commit = S3CommitJobOperator(
-        task_id=task_id,
-        pin_preview=pin_preview,
-        outlets=outlets,
-        partition_asset=partition_asset,
-        **shared,
-    )
+    commit = S3CommitJobOperator(task_id=task_id, **of_commit, **shared)
     mapped >> commit
     return mapped, commit
+
+
+#: Arguments of the commit, which the tasks that complete parts do not take.
+_OF_COMMIT = ("pin_preview", "outlets", "partition_asset")

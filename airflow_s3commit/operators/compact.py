@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit._columns import text_table
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
-from airflow_s3commit.operators.setup import is_template, job_options
+from airflow_s3commit.operators.setup import job_options
 from airflow_s3commit.operators.tries import job_context
 from airflow_s3commit.protocol.model.destination import as_uri
+from airflow_s3commit.templates import known_of, mapping, place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -55,8 +56,9 @@ class S3CommitCompactOperator(S3CommitBaseOperator):
         self.destination = as_uri(destination)
         self.partitions = partitions
         self.target_bytes = target_bytes
-        self.options = dict(options or {})
-        job_options({name: value for name, value in self.options.items() if not is_template(value)})
+        self.options = options or {}
+        self.check(destination=place, target_bytes=int, options=mapping)
+        self.check_value("options", job_options, known_of(self.options))
 
     def execute(self, context: Context) -> JsonObject:
         """Compact the partitions, and return what was written.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from airflow.sdk import BaseOperator
 
@@ -17,6 +17,7 @@ from airflow_s3commit.operators.base import (
     states_of,
     totals,
 )
+from airflow_s3commit.templates import ValuesRequired, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 #: The effect of a skipped stage, and what happens without output.
 SkippedStages: TypeAlias = Literal["skip", "ignore"]
 OnEmpty: TypeAlias = Literal["skip", "commit", "remove"]
+
+#: Read these arguments.
+SKIPPED_STAGES = one_of(*get_args(SkippedStages))
+ON_EMPTY = one_of(*get_args(OnEmpty))
 
 #: The key of the XCom with the stage and the try of a task of another engine.
 _STAGE_TRY = "stage_try"
@@ -50,7 +55,7 @@ def note_try(context: Context, *, stage: str) -> None:
     ti.xcom_push(key=_STAGE_TRY, value={"stage": name, "try": ti.try_number})
 
 
-class S3CommitStagesOperator(BaseOperator):
+class S3CommitStagesOperator(ValuesRequired, BaseOperator):
     """Returns the XComs of the stages that were not skipped, for the task that seals the job.
 
     Give it the trigger rule ``none_failed``, as `s3_commit_task_group` does. The task that seals cannot have
@@ -79,6 +84,7 @@ class S3CommitStagesOperator(BaseOperator):
         self.stages = stages
         self.skipped_stages = skipped_stages
         self.on_empty = on_empty
+        self.check(skipped_stages=SKIPPED_STAGES, on_empty=ON_EMPTY)
 
     def execute(self, context: Context) -> list[Any] | None:
         """Return the XComs, with those of mapped stages as lists.
@@ -156,28 +162,6 @@ class SealingOperator(CommitStepOperator):
         return sealed
 
 
-class S3CommitCollectOperator(SealingOperator):
-    """Finds and verifies the stages' seals, and seals the job. Returns the location of the seal.
-
-    Afterwards no stage can be added to the job. `S3CommitResolveConflictsOperator` also seals the job; use
-    this operator to run your own check before that one. It may be retried.
-
-    :param job: The job reference. (templated)
-    :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
-    :param named_stages: Ids of tasks with a stage's name, of which only the last try counts.
-    """
-
-    ui_color = "#e8f0f7"
-
-    def execute(self, context: Context) -> JsonObject:
-        """Seal the job, and return the location, SHA-256 and counts of its seal.
-
-        :param context: The task's context.
-        """
-        with failures_are_noted(context):
-            return self.seal(context, self.opened_job()).to_dict()
-
-
 class S3CommitResolveConflictsOperator(SealingOperator):
     """Seals the job if it is not sealed, and previews its commit: what that would replace now.
 
@@ -188,9 +172,6 @@ class S3CommitResolveConflictsOperator(SealingOperator):
     If the stages wrote no files, ``on_empty`` decides. Only ``remove`` removes data without replacing it:
     with committer ``directory`` and conflict mode ``replace`` that is the whole table.
 
-    :param job: The job reference. (templated)
-    :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
-    :param named_stages: Ids of tasks with a stage's name, of which only the last try counts.
     :param on_empty: If the stages wrote no files, ``skip`` skips this task and the commit; ``commit`` commits
         without files, and fails if that would remove data; ``remove`` commits, and removes what the conflict
         mode replaces.
@@ -201,6 +182,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
     def __init__(self, *, on_empty: OnEmpty = "commit", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.on_empty = on_empty
+        self.check(on_empty=ON_EMPTY)
 
     def execute(self, context: Context) -> JsonObject:
         """Seal the job and preview its commit; return what identifies both, and counts.
@@ -211,25 +193,22 @@ class S3CommitResolveConflictsOperator(SealingOperator):
             protocol refused.
         """
         with failures_are_noted(context):
-            return self._resolve(context)
-
-    def _resolve(self, context: Context) -> JsonObject:
-        job = self.opened_job()
-        sealed = self.seal(context, job)
-        preview = job.preview()
-        self.log.info(
-            "After generation %d the commit would replace %d objects (%d bytes) in %d partitions",
-            preview.generation,
-            preview.objects,
-            preview.bytes,
-            len(preview.partitions),
-        )
-        if preview.partitions:
-            column = Column("partition", "", lambda name: name or "(the root)")
-            named = text_table([column], preview.partitions)
-            self.log.info("These would lose files:\n%s", named)
-        if not sealed.counts.files and self.on_empty != "remove":
-            self._check_empty(context, job, preview.objects)
+            job = self.opened_job()
+            sealed = self.seal(context, job)
+            preview = job.preview()
+            self.log.info(
+                "After generation %d the commit would replace %d objects (%d bytes) in %d partitions",
+                preview.generation,
+                preview.objects,
+                preview.bytes,
+                len(preview.partitions),
+            )
+            if preview.partitions:
+                column = Column("partition", "", lambda name: name or "(the root)")
+                named = text_table([column], preview.partitions)
+                self.log.info("These would lose files:\n%s", named)
+            if not sealed.counts.files and self.on_empty != "remove":
+                self._check_empty(context, job, preview.objects)
         counted = {**preview.to_dict(), "partitions": len(preview.partitions)}
         return {"seal": sealed.to_dict(), "preview": counted}
 

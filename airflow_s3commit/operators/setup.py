@@ -18,6 +18,7 @@ from airflow_s3commit.operators.tries import is_same_task, job_context, place_in
 from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
+from airflow_s3commit.templates import at_least, known_of, mapping, place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 _STEPS = frozenset(
     {
         "S3CommitStagesOperator",
-        "S3CommitCollectOperator",
         "S3CommitAuditOperator",
         "S3CommitResolveConflictsOperator",
         "S3CommitJobOperator",
@@ -88,14 +88,16 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         kill_window: float = KILL_WINDOW,
         **kwargs: Any,
     ) -> None:
-        given = {"conflict_mode": CONFLICT_MODE, **(options or {}), **options_among(kwargs)}
+        of_job = options_among(kwargs)
         super().__init__(**kwargs)
         self.destination = as_uri(destination)
-        if isinstance(given.get("staging"), Destination):
-            given["staging"] = given["staging"].uri
-        job_options({name: value for name, value in given.items() if not is_template(value)})
-        self.options = given
+        self.check_value("options", mapping, options or {})
+        self.options = {"conflict_mode": CONFLICT_MODE, **(options or {}), **of_job}
+        if isinstance(self.options.get("staging"), Destination):
+            self.options["staging"] = self.options["staging"].uri
         self.kill_window = kill_window
+        self.check(destination=place, kill_window=at_least(0))
+        self.check_value("options", job_options, known_of(self.options))
 
     def execute(self, context: Context) -> dict[str, str]:
         """Set up a new job, abort those of earlier tries, and return the new job's reference.
@@ -348,11 +350,5 @@ def job_options(values: Mapping[str, Any]) -> JobOptions:
     if unknown := sorted(values.keys() - set(JobOptions.__struct_fields__)):
         known = ", ".join(JobOptions.__struct_fields__)
         raise InvalidOption(f"a job has no option {', '.join(unknown)}; it has {known}")
-    objects = ObjectOptions.from_dict(values.get("object_options") or {})
+    objects = ObjectOptions.from_dict(mapping(values.get("object_options") or {}))
     return JobOptions(**{**values, "object_options": objects})
-
-
-def is_template(value: object) -> bool:
-    """Return whether a value, or one within it, is rendered when the task runs."""
-    text = str(value)
-    return "{{" in text or "{%" in text

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 #: The main class of Spark's own SQL shell, ``spark-sql``.
 _SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
 
+_NO_SQL = "there is no SQL to run: give commit.spark_sql statements separated by ;"
+
 #: Arguments for an application, which the shell does not take.
 _NOT_THE_SHELLS = {"application", "application_args", "deploy_mode", "java_class", "writer"}
 
@@ -105,6 +107,8 @@ def add_sql(
         return stages(application_args=_shell_arguments(sql))
     if isinstance(sql, Sequence):
         return stages.expand(application_args=[_shell_arguments(text) for text in sql])
+    if not hasattr(sql, "map"):
+        raise ValueError(_NO_SQL)
     return stages.expand(application_args=sql.map(_shell_arguments))
 
 
@@ -146,8 +150,8 @@ def _operator() -> type[S3CommitSparkSubmitOperator]:
     return S3CommitSparkSubmitOperator
 
 
-def _shell_arguments(sql: str) -> list[str]:
+def _shell_arguments(sql: Any) -> list[str]:
     """Return the arguments of Spark's SQL shell for statements."""
-    if not sql.strip():
-        raise ValueError("there is no SQL to run: give commit.spark_sql statements separated by ;")
+    if not isinstance(sql, str) or not sql.strip():
+        raise ValueError(_NO_SQL)
     return ["-e", sql]

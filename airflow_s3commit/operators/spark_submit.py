@@ -7,18 +7,16 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links import PendingsetsLink
-from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.operators.base import failures_are_noted, job_reference, totals
-from airflow_s3commit.templates import ValuesRequired
+from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
+from airflow_s3commit.operators.spark_ending import SparkEnding
+from airflow_s3commit.templates import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
     from pydantic import JsonValue
 
-    from airflow_s3commit.operators.spark_ending import SparkEnding
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobReference
     from airflow_s3commit.protocol.model.sealed_job import SealReference
@@ -41,7 +38,7 @@ _LONGEST_STAGE = 128
 _BEGUN = "s3commit.stage_attempt"
 
 
-class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
+class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     """Runs a Spark application that writes a stage of a job, and returns the location of the stage's seal.
 
     With ``writer="python"`` the application writes with ``df.write.format("s3commit")``. With
@@ -81,13 +78,9 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
     environment of ``spark-submit`` while it runs, for ``local`` masters and for the driver in client mode.
     Executors, and drivers elsewhere, use the identity of their own machines.
 
-    :param job: The job reference: the output of an `S3CommitSetupOperator`. (templated)
     :param stage: The stage's name in the job, of letters, digits, ``.``, ``_`` and ``-``; by default the
         task's id, with the map index in a mapped task. Instances of a mapped task need different names.
         (templated)
-    :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
-    :param region_name: Overrides the connection's region. (templated)
-    :param verify: Overrides the connection's check of TLS certificates. (templated)
     :param ship_package: Ship this package with the application (``--py-files``), for clusters that lack it.
         The cluster must have boto3, msgspec and pyarrow, and the application must call
         ``airflow_s3commit.spark.register(spark)`` before it writes.
@@ -98,52 +91,30 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
 
     template_fields: Sequence[str] = (
         *SparkSubmitOperator.template_fields,
-        "job",
+        *CommitStepOperator.template_fields,
         "stage",
-        "aws_conn_id",
-        "region_name",
-        "verify",
     )
     operator_extra_links: Collection[BaseOperatorLink] = (PendingsetsLink(),)
 
     def __init__(
         self,
         *,
-        job: Any,
         stage: str | None = None,
-        aws_conn_id: str | None = S3CommitHook.default_conn_name,
-        region_name: str | None = None,
-        verify: bool | str | None = None,
         ship_package: bool = False,
         writer: Writer = "python",
         name: str = "{{ ti.dag_id }}.{{ ti.task_id }}",
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
-        self.job = job
         self.stage = stage
-        self.aws_conn_id = aws_conn_id
-        self.region_name = region_name
-        self.verify = verify
         self.ship_package = ship_package
         self.writer = writer
         self.seal_uri: str | None = None
         self._is_durable_set = any(kwargs.get(name) is not None for name in ("durable", "reconnect_on_retry"))
         self._stage_attempt: str | None = None
         self._killed = False
-
-    @cached_property
-    def _ending(self) -> SparkEnding:
-        from airflow_s3commit.operators.spark_ending import SparkEnding  # noqa: PLC0415 - keeps parsing light
-
-        return SparkEnding()
-
-    @cached_property
-    def commit_hook(self) -> S3CommitHook:
-        """The hook of the store's connection (the parent's hook is Spark's)."""
-        return S3CommitHook(
-            self.aws_conn_id, region_name=self.region_name, verify=self.verify, on_retry=count_retry
-        )
+        self._ending = SparkEnding()
+        self.check(stage=_checked_stage, writer=one_of("python", "spark"))
 
     def execute(self, context: Context) -> JsonObject:  # type: ignore[override]
         """Submit the application, unless an earlier try has sealed the stage; return the seal's location.
@@ -152,7 +123,7 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
         :raises AirflowException: The application failed, sealed no output, or the task was killed.
         """
         with failures_are_noted(context):
-            job = self.commit_hook.job(job_reference(self.job, self.task_id))
+            job = self.opened_job()
             self.require_text("stage", "name")
             stage = self._stage_name(context)
             self._convert_to_text()
@@ -174,7 +145,7 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
 
     def _run_application(self, context: Context) -> None:
         try:
-            with self.commit_hook.credentials_in_environment():
+            with self.hook.credentials_in_environment():
                 super().execute(context)
         except AirflowException:
             self._stop_if_killed()
@@ -212,7 +183,7 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
 
         :param context: The task's context.
         """
-        job = self.commit_hook.job(job_reference(self.job, self.task_id))
+        job = self.opened_job()
         if self._attempt_of_driver(context, job.reference) is not None:
             # The parent made its hook for a driver that is gone. A new application needs a stage attempt of
             # its own, and its configuration is in the hook.
@@ -233,7 +204,7 @@ class S3CommitSparkSubmitOperator(ValuesRequired, SparkSubmitOperator):
         given = {**self._sparks_defaults(), **(self.conf or {})}
         if self.ship_package:
             self._ship(given)
-        address = self.commit_hook.address
+        address = self.hook.address
         committer = committer_conf(
             job.reference,
             stage,
@@ -428,6 +399,12 @@ def read_properties(file: Path) -> dict[str, str]:
         if pair := re.match(r"\s*(spark\.[^\s=:]+)\s*[=:]?\s*(.*)", line):
             found[pair[1]] = re.sub(r"\\(.)", r"\1", pair[2]).strip()
     return found
+
+
+def _checked_stage(name: str) -> str:
+    from airflow_s3commit.protocol.model.layout import check_id  # noqa: PLC0415 - only if a stage is named
+
+    return check_id(name, "stage")
 
 
 def _text(value: Any) -> str:

@@ -15,11 +15,13 @@ from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_f
 from airflow_s3commit.params import moment_of
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, is_pattern
 from airflow_s3commit.settings import DEFAULT_SWEEP_AGE, REGISTRY, REGISTRY_CONNECTION
+from airflow_s3commit.templates import mapping, place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_s3commit.protocol.model.destination import RegisteredDestination
+    from airflow_s3commit.protocol.model.object_options import ObjectOptions
     from airflow_s3commit.protocol.sweep.apply import SweepReport
     from airflow_s3commit.protocol.sweep.plan import SweepPlan
     from airflow_s3commit.store.base import ObjectStore
@@ -81,6 +83,13 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         self.apply = apply
         self.staging = as_uri(staging)
         self.object_options = object_options
+        self.check(
+            destination=lambda given: is_pattern(given) or place(given),
+            older_than=self._seconds,
+            apply=_flag,
+            staging=place,
+            object_options=_object_options,
+        )
 
     def execute(self, context: Context) -> JsonObject:
         """Find dead jobs and orphans, remove them unless it is a dry run, and return the totals.
@@ -93,12 +102,13 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             return self._sweep_registry(context)
         from airflow_s3commit.protocol.sweep.planner import plan_sweep  # noqa: PLC0415 - light DAG parsing
 
-        dry = self._is_dry()
+        dry = not self.read("apply", _flag)
         with refusals_are_final():
             destination = Destination.parse(self.destination)
             roots = [Destination.parse(self.staging)] if self.staging else []
             store = self._with_options(self.hook.store)
-            plan = plan_sweep(store, destination, older_than=self._seconds(), staging_roots=roots)
+            older_than = self.read("older_than", self._seconds)
+            plan = plan_sweep(store, destination, older_than=older_than, staging_roots=roots)
             report = self._apply(store, plan, dry=dry)
         totals = _totals(report)
         if report.failures:
@@ -110,10 +120,9 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         return totals
 
     def _with_options(self, store: ObjectStore) -> ObjectStore:
-        from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
-        from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
+        from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415 - keeps DAG parsing light
 
-        return with_headers(store, ObjectOptions.from_dict(self.object_options or {}).of_records)
+        return with_headers(store, _object_options(self.object_options).of_records)
 
     def _apply(self, store: ObjectStore, plan: SweepPlan, *, dry: bool) -> SweepReport:
         """Apply a plan unless it is a dry run, report what is pending afterwards, and log what was found."""
@@ -147,11 +156,11 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             for entry in read_registry(store, registry)
             if matches(entry.record.destination, self.destination)
         )
-        dry = self._is_dry()
+        dry, older_than = not self.read("apply", _flag), self.read("older_than", self._seconds)
         reports: list[SweepReport] = []
         gone: list[str] = []
         failures: dict[str, str] = {}
-        for found in plan_registered(entries, self._open, older_than=self._seconds()):
+        for found in plan_registered(entries, self._open, older_than=older_than):
             entry, uri = found.entry, found.entry.record.destination
             try:
                 if found.error is not None:
@@ -163,7 +172,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                         failures[uri] = f"{len(report.failures)} removals failed"
                 elif not found.gone:
                     self.log.info("Left alone: %s has no records of jobs", uri)
-                elif self._is_dry() or forget_destination(store, registry.bucket, entry.key, entry.etag):
+                elif dry or forget_destination(store, registry.bucket, entry.key, entry.etag):
                     self.log.info(
                         "Nothing is left of %s: its entry is removed, unless this is a dry run", uri
                     )
@@ -187,34 +196,17 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             raise AccessDenied(f"the connection {record.aws_conn_id!r} cannot be used: {error}") from error
         return self._with_options(store)
 
-    def _seconds(self) -> float:
-        given, now, dag = self.older_than, datetime.now(UTC), self.get_dag()
+    def _seconds(self, given: Any) -> float:
+        now, dag = datetime.now(UTC), self.get_dag()
         try:
             seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
         except (TypeError, ValueError):
-            try:
-                moment = moment_of(given, before=now, zone="UTC" if dag is None else dag.timezone)
-            except ValueError as error:
-                raise AirflowFailException(f"Task {self.task_id}: older_than: {error}.") from error
+            moment = moment_of(given, before=now, zone="UTC" if dag is None else dag.timezone)
             seconds = (now - moment).total_seconds()
         # NaN compares false.
         if seconds >= 0:
             return seconds
-        raise AirflowFailException(
-            f"Task {self.task_id}: older_than is {given!r}; give seconds, 0 or more, a duration, or a past"
-            " time."
-        )
-
-    def _is_dry(self) -> bool:
-        """Return whether ``apply`` is false; other text must not delete anything."""
-        from airflow_s3commit.tables.options import FLAGS  # noqa: PLC0415 - keeps DAG parsing light
-
-        known = FLAGS.get(str(self.apply).strip().lower())
-        if known is None:
-            raise AirflowFailException(
-                f"Task {self.task_id}: apply is {self.apply!r}; it must be true or false."
-            )
-        return not known
+        raise ValueError(f"{given!r} is in the future; give seconds, 0 or more, a duration, or a past time")
 
     def _log(self, report: SweepReport) -> None:
         plan = report.plan
@@ -238,6 +230,22 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             self.log.error("Failed: %s: %s", failed.what, failed.reason)
 
 
+def _flag(given: bool | str) -> bool:
+    """Read a word for true or false; any other text must not delete anything."""
+    from airflow_s3commit.tables.options import FLAGS  # noqa: PLC0415 - importing needs none
+
+    known = FLAGS.get(str(given).strip().lower())
+    if known is None:
+        raise ValueError(f"{given!r} is neither true nor false")
+    return known
+
+
+def _object_options(given: Mapping[str, Any] | None) -> ObjectOptions:
+    from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415 - importing needs none
+
+    return ObjectOptions.from_dict(mapping(given or {}))
+
+
 def _totals(report: SweepReport) -> JsonObject:
     """Return numbers only, because the list of findings may be long; the log has it."""
     plan = report.plan
@@ -246,17 +254,14 @@ def _totals(report: SweepReport) -> JsonObject:
         "dry_run": report.dry_run,
         "older_than": plan.older_than,
         "found": {
-            "jobs": len(plan.jobs),
-            "uploads": plan.pending,
-            "bytes": plan.bytes,
+            **_found(report),
             "oldest": plan.oldest,
             "replaced": sum(files.files for files in plan.replaced),
             "monthly_cost_usd": round(plan.monthly_cost, 4),
             "left_alone": len(plan.left),
         },
         "swept": {
-            "jobs": len(report.jobs),
-            "uploads": report.uploads + sum(job.uploads for job in report.jobs),
+            **_swept(report),
             "objects": sum(job.objects for job in report.jobs),
             "replaced": report.replaced,
             "skipped": len(report.skipped),
@@ -265,20 +270,22 @@ def _totals(report: SweepReport) -> JsonObject:
     }
 
 
+def _found(report: SweepReport) -> dict[str, int]:
+    return {"jobs": len(report.plan.jobs), "uploads": report.plan.pending, "bytes": report.plan.bytes}
+
+
+def _swept(report: SweepReport) -> dict[str, int]:
+    uploads = report.uploads + sum(job.uploads for job in report.jobs)
+    return {"jobs": len(report.jobs), "uploads": uploads}
+
+
 def _sum(reports: Sequence[SweepReport], gone: Sequence[str], failures: Mapping[str, str]) -> JsonObject:
     """Return the totals of several sweeps: numbers only, and the first destinations that failed."""
     return {
         "destinations": len(reports),
         "dry_run": all(report.dry_run for report in reports),
-        "found": {
-            "jobs": sum(len(report.plan.jobs) for report in reports),
-            "uploads": sum(report.plan.pending for report in reports),
-            "bytes": sum(report.plan.bytes for report in reports),
-        },
-        "swept": {
-            "jobs": sum(len(report.jobs) for report in reports),
-            "uploads": sum(report.uploads + sum(job.uploads for job in report.jobs) for report in reports),
-        },
+        "found": {name: sum(_found(one)[name] for one in reports) for name in ("jobs", "uploads", "bytes")},
+        "swept": {name: sum(_swept(one)[name] for one in reports) for name in ("jobs", "uploads")},
         "gone": len(gone),
         "failures": len(failures),
         "failed": list(failures)[:20],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -17,13 +17,12 @@ from airflow_s3commit.airflow_version import (
     AirflowSkipException,
 )
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links import ManifestLink
-from airflow_s3commit.metrics import count_retry
+from airflow_s3commit.operators.base import S3CommitBaseOperator
 from airflow_s3commit.params import moment_of
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
-from airflow_s3commit.templates import ValuesRequired
+from airflow_s3commit.templates import at_least, mapping, place
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 _GRACE = 60.0
 
 
-class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
+class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
     """Waits until a destination has a manifest that meets the conditions, and returns its summary.
 
     The ``_SUCCESS`` of the day before always exists, so at least one condition is required. One manifest must
@@ -63,14 +62,12 @@ class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
     :param poke_interval: Seconds between two pokes; by default ``[s3commit] poke_interval``.
     :param deferrable: Poke once, then wait in the triggerer instead of on a worker; by default
         ``[operators] default_deferrable``.
-    :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
-    :param region_name: Overrides the connection's region. (templated)
-    :param verify: Overrides the connection's check of TLS certificates. (templated)
     :param kwargs: Other arguments of sensors, such as ``mode`` (``poke`` or ``reschedule``) and
         ``timeout``.
     """
 
     template_fields: Sequence[str] = (
+        *S3CommitBaseOperator.template_fields,
         "destination",
         "job",
         "run_id",
@@ -78,9 +75,6 @@ class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
         "newer_than",
         "partitions",
         "min_files",
-        "aws_conn_id",
-        "region_name",
-        "verify",
     )
     operator_extra_links: Collection[BaseOperatorLink] = (ManifestLink(),)
     ui_color = "#f2efe2"
@@ -98,9 +92,6 @@ class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
         search_depth: int = 100,
         poke_interval: float = DEFAULT_POKE_INTERVAL,
         deferrable: bool = DEFAULT_DEFERRABLE,
-        aws_conn_id: str | None = S3CommitHook.default_conn_name,
-        region_name: str | None = None,
-        verify: bool | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
@@ -126,19 +117,15 @@ class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
         self.min_files = min_files
         self.search_depth = search_depth
         self.deferrable = deferrable
-        self.aws_conn_id = aws_conn_id
-        self.region_name = region_name
-        self.verify = verify
         self.manifest_uri: str | None = None
         self.address: StoreAddress | None = None
         self._seen = ""
         self._began_after: datetime | None = None
-
-    @cached_property
-    def hook(self) -> S3CommitHook:
-        """The hook of this task's connection."""
-        return S3CommitHook(
-            self.aws_conn_id, region_name=self.region_name, verify=self.verify, on_retry=count_retry
+        self.check(
+            destination=place,
+            search_depth=at_least(1, int),
+            poke_interval=at_least(0),
+            **{name: partial(self._condition, name) for name in (*conditions, "min_files")},
         )
 
     def execute(self, context: Context) -> Any:
@@ -278,19 +265,22 @@ class S3SuccessManifestSensor(ValuesRequired, BaseSensorOperator):
                 job=self.job,
                 run_id=self.run_id,
                 context=self.context,
-                newer_than=self._moment(),
+                newer_than=self.read("newer_than", self._moment),
                 partitions=self.partitions,
                 min_files=self.min_files,
             )
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}.") from error
 
-    def _moment(self) -> Any:
-        given = self.newer_than
+    def _condition(self, name: str, value: Any) -> object:
+        """Read one condition, as the search does."""
+        from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415 - only if it is no template
+
+        readers = {"newer_than": self._moment, "context": mapping}
+        return Criteria.of(**{name: readers[name](value) if name in readers else value})
+
+    def _moment(self, given: Any) -> Any:
         if given is None or (isinstance(given, str) and given.strip() in {"", "None"}):
             return given
         dag, before = self.get_dag(), self._began_after or datetime.now(UTC)
-        try:
-            return moment_of(given, before=before, zone="UTC" if dag is None else dag.timezone)
-        except ValueError as error:
-            raise ValueError(f"the condition newer_than: {error}") from error
+        return moment_of(given, before=before, zone="UTC" if dag is None else dag.timezone)

@@ -26,7 +26,7 @@ from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
-    from airflow_s3commit.protocol.watch.search import ManifestSearch, Outcome, SharedPoller
+    from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch, Outcome, SharedPoller
     from airflow_s3commit.xcom import JsonObject
 
 #: Seconds for which a search retries its requests; the next search is due soon after.
@@ -230,6 +230,8 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         self.newer_than = newer_than.isoformat() if isinstance(newer_than, datetime) else newer_than
         self.partitions = [partitions] if isinstance(partitions, str) else list(partitions or [])
         self.min_files = min_files
+        # A watcher that failed in the triggerer would only log that, for ever.
+        self._wanted()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield an event for every new manifest, forever."""
@@ -283,17 +285,21 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         if self._state is not None and memory is not None:
             await self._state.aset(self._key, memory)
 
-    def _open(self, memory: Mapping[str, Any] | None) -> ManifestFeed:
-        from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed  # noqa: PLC0415
-        from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415
+    def _wanted(self) -> Criteria:
+        from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415 - importing needs none
 
-        wanted = Criteria.of(
+        return Criteria.of(
             context=self.context or None,
             newer_than=self.newer_than,
             partitions=self.partitions or None,
             min_files=self.min_files,
         )
-        return ManifestFeed(self.hook().store, Destination.parse(self.destination), wanted.unmet, memory)
+
+    def _open(self, memory: Mapping[str, Any] | None) -> ManifestFeed:
+        from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed  # noqa: PLC0415
+
+        place = Destination.parse(self.destination)
+        return ManifestFeed(self.hook().store, place, self._wanted().unmet, memory)
 
 
 def _unsuccessful(status: str, outcome: str, message: str) -> TriggerEvent:

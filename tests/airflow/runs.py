@@ -31,6 +31,14 @@ class TaskStateStore(dict):
         self.pop(key, None)
 
 
+def rendered(kind: type, task_id: str, **arguments: Any) -> Any:
+    """Return a task whose arguments were templates in the DAG's file, and have these values in a run."""
+    task = kind(task_id=task_id, **dict.fromkeys(arguments, "{{ params.it }}"))
+    for name, value in arguments.items():
+        setattr(task, name, value)
+    return task
+
+
 class XComs(dict):
     """The XComs that a task pushed by name."""
 

@@ -15,7 +15,7 @@ from airflow_s3commit.operators import (
     S3CommitResolveConflictsOperator,
 )
 from airflow_s3commit.task_group import s3_commit_task_group
-from tests.airflow.runs import DAY, commit, cut_commit_off, pending, set_up, visible, write_stage
+from tests.airflow.runs import DAY, commit, cut_commit_off, pending, rendered, set_up, visible, write_stage
 
 
 def gate(reference: dict[str, str], **arguments: object) -> S3CommitAuditOperator:
@@ -98,8 +98,9 @@ def test_a_classic_marker_is_not_compared_with(store, context, written) -> None:
 )
 def test_a_typo_fails(store, context, written, arguments) -> None:
     """Invalid rules are refused before anything is sealed."""
-    with pytest.raises(AirflowFailException):
-        gate(written, **arguments).execute(context)
+    task = rendered(S3CommitAuditOperator, "audit", **{"job": written, "rules": {"min_rows": 1}, **arguments})
+    with pytest.raises(AirflowFailException, match=f"audit: {next(iter(arguments))}: "):
+        task.execute(context)
 
 
 def test_its_rules_are_templates(context) -> None:

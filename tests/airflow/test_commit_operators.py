@@ -16,13 +16,12 @@ from airflow_s3commit import Job, JobOptions, JobReference, Progress, links
 from airflow_s3commit.hooks import StoreAddress
 from airflow_s3commit.links import console_url, run_url
 from airflow_s3commit.operators import (
-    S3CommitCollectOperator,
     S3CommitJobOperator,
     S3CommitResolveConflictsOperator,
     S3CommitStagesOperator,
 )
 from airflow_s3commit.protocol.steps.stage import seal_stage
-from tests.airflow.runs import DAY, FLIGHTS, commit, pending, set_up, visible, write_stage
+from tests.airflow.runs import DAY, FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
 
 
 def resolve(reference, stages=None):
@@ -30,23 +29,23 @@ def resolve(reference, stages=None):
     return S3CommitResolveConflictsOperator(task_id="resolve", job=reference, stages=stages)
 
 
-def test_collect_returns_where_the_seal_is(store, context) -> None:
+def test_the_resolve_task_returns_where_the_seal_is(store, context) -> None:
     """The XCom has location, digest and counts, but no uploads."""
     reference = set_up(store)
     stage = write_stage(store, reference)
-    sealed = S3CommitCollectOperator(task_id="collect", job=reference, stages=[stage]).execute(context)
+    sealed = resolve(reference, [stage]).execute(context)["seal"]
     assert sealed["location"].endswith("/sealed.json")
     key = sealed["location"].removeprefix("s3://lake/")
     assert sealed["sha256"] == sha256(store.get("lake", key).body).hexdigest()
     assert (sealed["files"], sealed["bytes"], sealed["rows"], sealed["partitions"]) == (1, 4, 1, 1)
 
 
-def test_collect_finds_stages_of_other_engines(store, context) -> None:
+def test_stages_of_other_engines_are_found(store, context) -> None:
     """If no stages are named, every sealed stage attempt of the job is taken."""
     reference = set_up(store)
     write_stage(store, reference, stage="emr")
     write_stage(store, reference, stage="glue", files={"dt=2013-01-02/part.parquet": b"more"})
-    assert S3CommitCollectOperator(task_id="collect", job=reference).execute(context)["files"] == 2
+    assert resolve(reference).execute(context)["seal"]["files"] == 2
 
 
 def test_of_several_tries_of_another_engine_the_last_one_counts(store, context) -> None:
@@ -97,7 +96,7 @@ def test_a_mapped_stage_counts_with_all_its_instances(store, context) -> None:
     mapped = [
         write_stage(store, reference, stage=f"s-{n}", files={f"dt={n}/part.parquet": b"x"}) for n in range(3)
     ]
-    assert S3CommitCollectOperator(task_id="c", job=reference, stages=[mapped]).execute(context)["files"] == 3
+    assert resolve(reference, [mapped]).execute(context)["seal"]["files"] == 3
 
 
 def test_a_stage_without_output_is_refused_by_name(store, context) -> None:
@@ -168,7 +167,7 @@ def test_a_seal_other_than_the_expected_one_is_refused(store, context) -> None:
     conflicts["seal"]["sha256"] = "0" * 64
     for wrong in (conflicts, {"seal": conflicts["seal"]}, "conflicts"):
         with pytest.raises(AirflowFailException, match=r"is not the seal|pass the output of"):
-            S3CommitJobOperator(task_id="commit", job=reference, conflicts=wrong).execute(context)
+            rendered(S3CommitJobOperator, "commit", job=reference, conflicts=wrong).execute(context)
     assert visible(store) == []
 
 

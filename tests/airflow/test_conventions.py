@@ -27,6 +27,7 @@ from airflow_s3commit.provider_info import get_provider_info
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from airflow_s3commit.task_group import s3_commit_task_group
 from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
+from tests.airflow.runs import rendered
 from tests.cases import each
 
 INFO = get_provider_info()
@@ -195,8 +196,8 @@ def test_importing_any_of_it_is_light(brought_in: dict[str, list[str]]) -> None:
 
 @IN_ONE_PROCESS
 def test_the_spark_operator_only_brings_in_its_provider(brought_in: dict[str, list[str]]) -> None:
-    """Beside the parent class's own module, which any DAG with it imports, it imports only itself."""
-    assert brought_in[SPARK_SUBMIT] == [SPARK_SUBMIT]
+    """Beside the parent class's own module, which any DAG with it imports, it brings what reads logs."""
+    assert brought_in[SPARK_SUBMIT] == ["airflow_s3commit.operators.spark_ending", SPARK_SUBMIT]
     assert [name for name in brought_in[ITS_PARENT] if name.startswith("pyspark")] == []
 
 
@@ -216,4 +217,4 @@ def test_the_spark_operator_only_brings_in_its_provider(brought_in: dict[str, li
 def test_a_number_is_no_text(kind, arguments, store, context) -> None:
     """A number that native rendering made of a text option fails the task at once, by the option's name."""
     with pytest.raises(AirflowFailException, match=r"has \d+ where text is meant"):
-        kind(task_id="task", **arguments).execute(context)
+        rendered(kind, "task", **arguments).execute(context)

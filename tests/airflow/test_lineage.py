@@ -13,7 +13,7 @@ from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
 from airflow_s3commit import Destination
 from airflow_s3commit.assets import dataset_name
-from airflow_s3commit.operators import S3CommitCollectOperator, S3CommitJobOperator
+from airflow_s3commit.operators import S3CommitJobOperator, S3CommitResolveConflictsOperator
 from tests.airflow.runs import set_up, write_stage
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.airflow
 def _committed(store: MemoryStore, context: dict[str, Any]) -> tuple[dict[str, str], S3CommitJobOperator]:
     reference = set_up(store)
     write_stage(store, reference, files={"dt=1/a.parquet": b"rows", "dt=2/b.parquet": b"rows!"})
-    S3CommitCollectOperator(task_id="collect", job=reference).execute(context)
+    S3CommitResolveConflictsOperator(task_id="resolve", job=reference).execute(context)
     operator = S3CommitJobOperator(task_id="commit", job=reference)
     operator.execute(context)
     return reference, operator

@@ -18,8 +18,8 @@ from airflow_s3commit.metrics import METRICS, count_retry
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators import (
     S3CommitAbortOperator,
-    S3CommitCollectOperator,
     S3CommitJobOperator,
+    S3CommitResolveConflictsOperator,
     S3CommitSparkSubmitOperator,
     S3CommitSweepOperator,
 )
@@ -88,7 +88,7 @@ def _sealed(store: MemoryStore, context: dict[str, Any]) -> dict[str, str]:
         reference,
         files={"dt=1/a.parquet": b"rows", "dt=1/b.parquet": b"rows!", "dt=2/c.parquet": b"r"},
     )
-    S3CommitCollectOperator(task_id="collect", job=reference).execute(context)
+    S3CommitResolveConflictsOperator(task_id="resolve", job=reference).execute(context)
     return reference
 
 
@@ -177,8 +177,8 @@ def test_everything_that_asks_a_store_counts_its_retries() -> None:
     """Operators, the Spark operator, the sensor and the triggers use hooks that report retries."""
     hooks = [
         S3CommitJobOperator(task_id="commit", job={}).hook,
-        S3CommitSparkSubmitOperator(task_id="stage", job={}).commit_hook,
-        S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS, job={}).hook,
+        S3CommitSparkSubmitOperator(task_id="stage", job={}).hook,
+        S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS, run_id="r").hook,
         S3SuccessManifestTrigger(destination=FLIGHTS, wanted={}).hook(),
         S3SuccessManifestEventTrigger(destination=FLIGHTS).hook(),
     ]

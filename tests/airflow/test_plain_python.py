@@ -11,7 +11,6 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit.operators import (
-    S3CommitCollectOperator,
     S3CommitJobOperator,
     S3CommitResolveConflictsOperator,
 )
@@ -66,7 +65,7 @@ def test_mapped_tasks_write_and_one_commit_makes_them_visible(
     written = [load(page, monkeypatch, reference, day, number=n, try_number=2) for n, day in enumerate(days)]
     sealed = page.seal.function(reference, written)
     assert sealed == page.seal.function(reference, written)
-    S3CommitCollectOperator(task_id="collect", job=reference).execute(context)
+    S3CommitResolveConflictsOperator(task_id="resolve", job=reference).execute(context)
     S3CommitResolveConflictsOperator(task_id="resolve", job=reference).execute(context)
     assert visible(store) == []
     S3CommitJobOperator(task_id="commit", job=reference).execute(context)

@@ -34,8 +34,8 @@ def test_every_option_is_read() -> None:
         "from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor\n"
         "from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION\n"
         "print(S3CommitJobOperator(task_id='c', job={}).aws_conn_id, S3CommitHook().aws_conn_id,\n"
-        "      S3SuccessManifestSensor(task_id='s', destination='s3://b/', run_id='r').poke_interval,\n"
-        "      S3CommitSweepOperator(task_id='w', destination='s3://b/').older_than.days,\n"
+        "      S3SuccessManifestSensor(task_id='s', destination='s3://lake/x/', run_id='r').poke_interval,\n"
+        "      S3CommitSweepOperator(task_id='w', destination='s3://lake/x/').older_than.days,\n"
         "      REGISTRY, REGISTRY_CONNECTION)"
     )
     options = {

@@ -305,7 +305,7 @@ def test_wrong_options_are_refused_when_the_dag_is_parsed(wrong, message) -> Non
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"destination": "https://lake/flights"}, "not an S3 URI"),
+        ({"destination": "{{ 'https://lake/flights' }}"}, "not an S3 URI"),
         ({"conflict_mode": "{{ 'overwrite' }}"}, "conflict_mode"),
     ],
 )

@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.sensors import S3SuccessManifestSensor
-from tests.airflow.runs import DAY, FLIGHTS, at, commit, set_up
+from tests.airflow.runs import DAY, FLIGHTS, at, commit, rendered, set_up
 
 
 def sensor(**arguments: object) -> S3SuccessManifestSensor:
@@ -142,7 +142,7 @@ def test_a_partition_is_found_by_its_plain_name(store, context) -> None:
 def test_a_number_where_text_was_meant_is_refused(store, context, asked) -> None:
     """Native rendering makes numbers of text, which would never be found."""
     with pytest.raises(AirflowFailException, match="not text"):
-        sensor(**asked).poke(context)
+        rendered(S3SuccessManifestSensor, "wait", destination=FLIGHTS, **asked).poke(context)
 
 
 def test_a_template_without_a_value_is_refused(context) -> None:
@@ -195,9 +195,10 @@ def test_a_sensor_that_would_take_anything_is_refused() -> None:
 def test_a_condition_that_renders_to_nothing_fails(store, context, asked, deferrable) -> None:
     """Without its condition a sensor would take yesterday's manifest, so the task fails and names it."""
     commit(store)
-    waiting = S3SuccessManifestSensor(
-        task_id="wait", destination=FLIGHTS, deferrable=deferrable, **{"partitions": ["dt=1"], **asked}
+    waiting = rendered(
+        S3SuccessManifestSensor, "wait", destination=FLIGHTS, **{"partitions": ["dt=1"], **asked}
     )
+    waiting.deferrable = deferrable
     with pytest.raises(AirflowFailException, match=next(reversed(asked))):
         waiting.execute(context)
 

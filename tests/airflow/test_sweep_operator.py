@@ -14,7 +14,7 @@ from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.operators import S3CommitSweepOperator, sweep
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
-from tests.airflow.runs import FLIGHTS, commit, pending, set_up, visible, write_stage
+from tests.airflow.runs import FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
 
 DAY = 86_400.0
 
@@ -78,8 +78,9 @@ def test_the_age_is_seconds_or_a_timedelta(store, context, dead, older_than) -> 
 )
 def test_invalid_arguments_delete_nothing(store, context, dead, arguments) -> None:
     """An argument that cannot be read fails the task for good, before anything is done."""
-    with pytest.raises(AirflowFailException):
-        sweeper(**{"apply": True, **arguments}).execute(context)
+    task = rendered(S3CommitSweepOperator, "sweep", **{"destination": FLIGHTS, "apply": True, **arguments})
+    with pytest.raises(AirflowFailException, match=f"sweep: {next(iter(arguments))}: "):
+        task.execute(context)
     assert len(pending(store)) == 1
 
 
@@ -121,7 +122,7 @@ def test_the_log_is_a_table_of_what_was_found(store, context, dead, capsys) -> N
 def test_a_lost_destination_is_refused(store, context) -> None:
     """An invalid destination is not retried."""
     with pytest.raises(AirflowFailException, match="InvalidDestination"):
-        sweeper(destination="/flights").execute(context)
+        rendered(S3CommitSweepOperator, "sweep", destination="/flights").execute(context)
 
 
 def test_its_probes_are_encrypted_as_asked(store, context, monkeypatch) -> None:

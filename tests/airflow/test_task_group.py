@@ -227,7 +227,10 @@ def test_skipped_stages_can_be_left_out(audit) -> None:
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"skipped_stages": "ignored"}, "skip or ignore"), ({"on_empty": "delete"}, "skip, commit or remove")],
+    [
+        ({"skipped_stages": "ignored"}, "of skip, ignore"),
+        ({"on_empty": "delete"}, "skip, commit, remove"),
+    ],
 )
 def test_an_unknown_option_for_skips_is_refused(given: dict[str, Any], message: str) -> None:
     """A typo must not lose output."""

@@ -1,0 +1,158 @@
+"""Mistakes in a DAG's file: the import of the DAG fails, by task and argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.operators import (
+    S3CommitAuditOperator,
+    S3CommitJobOperator,
+    S3CommitPartOperator,
+    S3CommitResolveConflictsOperator,
+    S3CommitSetupOperator,
+    S3CommitSparkSubmitOperator,
+    S3CommitStagesOperator,
+    S3CommitSweepOperator,
+    commit_in_parts,
+)
+from airflow_s3commit.sensors import S3SuccessManifestSensor
+from airflow_s3commit.task_group import s3_commit_task_group
+from airflow_s3commit.triggers import S3SuccessManifestEventTrigger
+from tests.airflow.runs import FLIGHTS
+
+PLACE = {"destination": FLIGHTS}
+
+
+def group(**arguments: Any) -> None:
+    """Make a group with one stage."""
+    with s3_commit_task_group("refresh", **{**PLACE, **arguments}) as commit:
+        commit.stage(EmptyOperator(task_id="load"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (
+            {"conflict_mod": "replace"},
+            "group refresh has no argument conflict_mod; did you mean",
+        ),
+        (
+            {"xyz": 1},
+            "group refresh has no argument xyz; the options of its job are committer",
+        ),
+        (
+            {"options": {"conflict_mod": "replace"}},
+            "refresh.setup: options: .* no option conflict_mod",
+        ),
+        ({"options": "replace"}, "group refresh: options: 'replace'"),
+        ({"conflict_mode": "overwrite"}, "refresh.setup: options: conflict_mode='overwrite'"),
+        ({"retain": 7}, "refresh.setup: options: retain=7 is not text"),
+        ({"retain": "7"}, "refresh.setup: options: retain: '7' is not a duration; write 7d"),
+        ({"object_options": "sse=aws:kms"}, "refresh.setup: options: .*'sse=aws:kms'"),
+        ({"object_options": {"storage": "GLACIER"}}, "refresh.setup: options: .*no entry 'storage'"),
+        ({"destination": "/data/flights"}, "refresh.setup: destination: '/data/flights' is not an S3 URI"),
+        ({"destination": 20130105}, "refresh.setup: destination: 20130105 is not text"),
+        ({"destination": None}, "refresh.setup: destination: None is not text"),
+        ({"aws_conn_id": 5}, "refresh.setup: aws_conn_id: 5 is not text"),
+        ({"staging": "lake/tmp"}, "refresh.setup: options: staging: 'lake/tmp' is not an S3 URI"),
+        ({"kill_window": "10s"}, "refresh.setup: kill_window: '10s' is not a number"),
+        ({"parts": "4"}, "commit: parts: '4' is not a whole number"),
+        ({"parts": 0}, "commit: parts: 0 is less than 1"),
+        ({"skipped_stages": "keep"}, "group refresh: skipped_stages: 'keep' is not one of skip, ignore"),
+        ({"on_empty": "fail"}, "group refresh: on_empty: 'fail' is not one of skip, commit, remove"),
+        ({"audit": "min_rows=1"}, "group refresh: audit: 'min_rows=1'"),
+        ({"audit": {"min_row": 1}}, "refresh.audit: rules: .*min_row"),
+        ({"audit": {"min_rows": "many"}}, "refresh.audit: rules: .*min_rows"),
+        (
+            {"audit": {"min_rows": 1, "on_fail": "panic"}},
+            "refresh.audit: on_fail: 'panic' is not one of",
+        ),
+        ({"audit": {}}, "refresh.audit: rules: the audit has no rules"),
+        ({"outlets": [Asset("t")], "partition_asset": Asset("t")}, "refresh.commit: partition_asset 't'"),
+    ],
+)
+def test_a_mistake_in_a_group_is_named(arguments: dict[str, Any], named: str) -> None:
+    """The message has the group or its task, the argument, and what it should be."""
+    with DAG("lake", schedule=None), pytest.raises(InvalidOption, match=named):
+        group(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "named"),
+    [
+        (S3CommitSetupOperator, {"destination": "lake/flights"}, "destination: 'lake/flights' is not"),
+        (S3CommitSparkSubmitOperator, {"job": {}, "writer": "jar"}, "writer: 'jar' is not one of"),
+        (S3CommitSparkSubmitOperator, {"job": {}, "stage": "a/b"}, "stage: stage 'a/b'"),
+        (S3CommitSparkSubmitOperator, {"job": FLIGHTS}, f"job: '{FLIGHTS}'"),
+        (S3CommitJobOperator, {"job": {}, "conflicts": "resolve"}, "conflicts: 'resolve'"),
+        (S3CommitPartOperator, {"job": {}, "part": "0", "parts": 2}, "part: '0' is not a whole number"),
+        (S3CommitAuditOperator, {"job": {}, "rules": {"max_rows": -1}}, "rules: .*max_rows"),
+        (S3CommitResolveConflictsOperator, {"job": {}, "on_empty": "fail"}, "on_empty: 'fail' is not one of"),
+        (S3CommitStagesOperator, {"skipped_stages": "keep"}, "skipped_stages: 'keep' is not one of"),
+        (S3CommitSweepOperator, {**PLACE, "older_than": "a week"}, "older_than: 'a week'"),
+        (S3CommitSweepOperator, {**PLACE, "older_than": -1}, "older_than: .*future"),
+        (S3CommitSweepOperator, {**PLACE, "apply": "sure"}, "apply: 'sure' is neither true nor"),
+        (S3CommitSweepOperator, {**PLACE, "object_options": {"ss": 1}}, "object_options: .*'ss'"),
+        (S3SuccessManifestSensor, {**PLACE, "newer_than": "soon"}, "newer_than: 'soon'"),
+        (S3SuccessManifestSensor, {**PLACE, "run_id": "r", "min_files": "many"}, "min_files: .*many"),
+        (S3SuccessManifestSensor, {**PLACE, "context": "dag"}, "context: "),
+        (S3SuccessManifestSensor, {**PLACE, "run_id": "r", "search_depth": 0}, "search_depth: 0 is"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_task_is_named(kind: type, arguments: dict[str, Any], named: str) -> None:
+    """The message has the task, the argument, and what it should be."""
+    with pytest.raises(InvalidOption, match=f"Task nightly: {named}"):
+        kind(task_id="nightly", **arguments)
+
+
+@pytest.mark.parametrize("condition", [{"newer_than": "soon"}, {"min_files": "many"}])
+def test_a_watcher_is_refused_in_the_dags_file(condition: dict[str, str]) -> None:
+    """In the triggerer its error would only be logged, for ever."""
+    with pytest.raises(ValueError, match=next(iter(condition.values()))):
+        S3SuccessManifestEventTrigger(destination=FLIGHTS, **condition)
+
+
+@pytest.mark.parametrize("sql", [5, " ", ["select 1", 5]])
+def test_what_is_no_sql_is_refused(sql: Any) -> None:
+    """The message names the method that takes it."""
+    with DAG("lake", schedule=None), pytest.raises(ValueError, match=r"commit\.spark_sql"):  # noqa: SIM117
+        with s3_commit_task_group("refresh", destination=FLIGHTS) as commit:
+            commit.spark_sql(sql)
+
+
+@pytest.mark.parametrize("stage", ["load", None])
+def test_what_is_no_task_is_no_stage(stage: Any) -> None:
+    """The message has the group and what was given."""
+    with DAG("lake", schedule=None), pytest.raises(ValueError, match=f"group refresh: {stage!r} is no task"):  # noqa: SIM117
+        with s3_commit_task_group("refresh", destination=FLIGHTS) as commit:
+            commit.stage(stage)
+
+
+TEMPLATE = "{{ params.it }}"
+
+
+def test_templates_and_results_are_not_checked_before_they_have_a_value() -> None:
+    """A template, a task's output and a mapped argument are checked when the task runs."""
+    with DAG("lake", schedule=None):
+        setup = S3CommitSetupOperator(task_id="setup", destination=TEMPLATE, conflict_mode=TEMPLATE)
+        rules = {"min_rows": TEMPLATE}
+        S3CommitAuditOperator(task_id="audit", job=setup.output, rules=rules, on_fail=TEMPLATE)
+        S3CommitSweepOperator(task_id="sweep", destination=TEMPLATE, older_than=TEMPLATE, apply=TEMPLATE)
+        S3SuccessManifestSensor(task_id="wait", destination=TEMPLATE, job=setup.output, min_files=TEMPLATE)
+        S3CommitSetupOperator.partial(task_id="each").expand(destination=["s3://lake/a/", "s3://lake/b/"])
+        commit_in_parts(job=setup.output, parts=2)
+        group(outlets=Asset("flights"), retain=TEMPLATE, object_options={"sse": TEMPLATE})
+
+
+def test_a_rendered_mistake_is_final(context) -> None:
+    """A value that turns out to be wrong in a run fails the task without retries, by task and argument."""
+    sweep = S3CommitSweepOperator(task_id="sweep", destination=FLIGHTS, apply=TEMPLATE)
+    sweep.apply = "sure"
+    with pytest.raises(AirflowFailException, match="Task sweep: apply: 'sure' is neither true nor false"):
+        sweep.execute(context)
