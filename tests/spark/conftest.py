@@ -72,6 +72,7 @@ def spark(
             .config("spark.sql.warehouse.dir", str(home / "warehouse"))
             .config("spark.local.dir", str(home / "local"))
             .config("spark.jars", s3a_jars)
+            .config("spark.python.daemon.module", "tests.spark.warm_daemon")
             .config("spark.hadoop.fs.s3a.endpoint", seaweed.endpoint_url)
             .config("spark.hadoop.fs.s3a.endpoint.region", "us-east-1")
             .config("spark.hadoop.fs.s3a.path.style.access", "true")
