@@ -32,10 +32,10 @@ from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge
-from airflow_s3commit.tables.formats import ROW_METADATA, SparkFooter
+from airflow_s3commit.tables.formats import ROW_METADATA
 from airflow_s3commit.tables.open_files import OpenFiles
 from airflow_s3commit.tables.options import parse_table_options
-from airflow_s3commit.tables.parquet import ParquetForm
+from airflow_s3commit.tables.parquet import ParquetForm, spark_footer
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import FileEntry
@@ -200,7 +200,7 @@ class _Columns(Struct, frozen=True):
     """
 
     schema: pa.Schema
-    spark: SparkFooter | None
+    spark: dict[str, str]
     text: str
 
 
@@ -230,7 +230,7 @@ def _columns(table: Table, home: Destination, pieces: Pieces) -> _Columns:
         raise _not_by_pyarrow(home, "no job has written all columns of these partitions")
     metadata = dict(whole.metadata or {})
     version, row = metadata.pop(_SPARK_VERSION, None), metadata.pop(ROW_METADATA.encode(), None)
-    spark = SparkFooter(version.decode(), row.decode()) if version and row else None
+    spark = spark_footer(version.decode(), row.decode()) if version and row else {}
     return _Columns(whole.with_metadata(metadata or None), spark, text)
 
 

@@ -61,9 +61,18 @@ def arrange(
     if not (partition_by and cluster):
         return frame, Arrangement(tuple(partition_by))
     columns = [F.col(quoted(name)) for name in partition_by]
-    shuffled = frame.hint("rebalance", *columns) if spread else frame.repartition(*columns)
+    shuffled = _rebalanced(frame, partition_by) if spread else frame.repartition(*columns)
     arranged = shuffled.sortWithinPartitions(*columns, *ordered)
     return arranged, Arrangement(tuple(partition_by), True, spread)
+
+
+def _rebalanced(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+    # The columns of a hint in Python are expressions from PySpark 4 on only.
+    plain = {name: f"c{number}" for number, name in enumerate(frame.columns)}
+    columns = ", ".join(plain[name] for name in names)
+    query = f"SELECT /*+ REBALANCE({columns}) */ * FROM {{rows}}"  # noqa: S608 - our own names
+    rows: DataFrame = frame.sparkSession.sql(query, rows=frame.toDF(*plain.values()))
+    return rows.toDF(*frame.columns)
 
 
 def _ordering(frame: DataFrame, partition_by: Sequence[str]) -> list[Column]:

@@ -27,8 +27,8 @@ from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden
 from airflow_s3commit.spark.options import OTHER_WRITER
 from airflow_s3commit.spark.pyspark_private import arrow_schema
-from airflow_s3commit.tables.formats import SparkFooter, UnsupportedColumn
-from airflow_s3commit.tables.parquet import ParquetForm
+from airflow_s3commit.tables.formats import UnsupportedColumn
+from airflow_s3commit.tables.parquet import ParquetForm, spark_footer
 from airflow_s3commit.tables.partitions import escape, resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan
 
@@ -224,7 +224,7 @@ def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
     arrow = arrow_schema(schema)
     partition_by = resolve_columns(arrow, options.table.partition_by)
     in_files = StructType([field for field in schema.fields if field.name not in partition_by])
-    footer = SparkFooter(pyspark.__version__, in_files.json())
+    footer = spark_footer(pyspark.__version__, in_files.json())
     return TablePlan(arrow, partition_by, ParquetForm(options.table.codec, footer), options.table)
 
 

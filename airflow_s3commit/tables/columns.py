@@ -14,28 +14,23 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
-import io
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
-from pyarrow import orc
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics, Value
-from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA
-
-if TYPE_CHECKING:
-    from airflow_s3commit.tables.formats import FileForm, SparkFooter
+from airflow_s3commit.tables.formats import ROW_METADATA
 
 _DECIMAL_DIGITS = 38
 
@@ -54,26 +49,30 @@ class WrittenSchema:
     partitions: pa.Schema
 
 
-def to_text(
-    form: FileForm, files: pa.Schema, partitions: pa.Schema, spark: SparkFooter | None = None
-) -> str | None:
-    """Return the text of a schema; None if the files have no schema, or its text is too long.
+def to_text(form: str, stored: pa.Schema, partitions: pa.Schema, *, typed: bool = True) -> str | None:
+    """Return the text of a schema; None if it is too long.
 
     Args:
-        form: The files' encoding.
-        files: Schema of the rows in the files.
+        form: Name of the files' format.
+        stored: The schema in the footers of the files.
         partitions: The partition columns, outermost first.
-        spark: What Spark adds to the footer; None without Spark.
+        typed: Whether the types of the partition columns are known.
 
     """
-    if FORMATS[form.name].text:
+    known = [
+        _spark_field(field) if typed else SparkField(name=field.name, type="void") for field in partitions
+    ]
+    whole = pa.schema([field.with_nullable(True) for field in (*stored, *partitions)], stored.metadata)
+    columns = WrittenColumns(
+        format=form,
+        spark=SparkSchema(fields=[*_of_footer(stored), *known]),
+        partitions=partitions.names,
+        arrow=base64.b64encode(whole.serialize().to_pybytes()).decode(),
+    )
+    try:
+        return columns.text()
+    except InvalidRecord:
         return None
-    sink = io.BytesIO()
-    form.encoder(sink, files).close()
-    footer = pa.BufferReader(sink.getvalue())
-    stored = pq.read_schema(footer) if form.name == "parquet" else orc.ORCFile(footer).schema
-    known = _of_spark(spark.row_metadata) if spark is not None else map(_spark_field, files)
-    return _text(form.name, stored, partitions, [*known, *map(_spark_field, partitions)])
 
 
 def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
@@ -88,32 +87,18 @@ def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
         stored = pq.read_schema(pa.BufferReader(end))
     except (pa.ArrowException, OSError, ValueError):
         return None
+    return to_text("parquet", stored, pa.schema([(name, pa.string()) for name in partitions]), typed=False)
+
+
+def _of_footer(stored: pa.Schema) -> list[SparkField]:
+    """Return the columns of a file by Spark's names of types.
+
+    Spark's own footer has them; Arrow takes its intervals and variants for other types.
+    """
     written = (stored.metadata or {}).get(ROW_METADATA.encode())
-    known = _of_spark(written) if written is not None else map(_spark_field, stored)
-    names = pa.schema([(name, pa.string()) for name in partitions])
-    return _text(
-        "parquet", stored, names, [*known, *(SparkField(name=one, type="void") for one in partitions)]
-    )
-
-
-def _text(form: str, stored: pa.Schema, partitions: pa.Schema, spark: Sequence[SparkField]) -> str | None:
-    fields = [field.with_nullable(True) for field in (*stored, *partitions)]
-    whole = pa.schema(fields, metadata=stored.metadata)
-    columns = WrittenColumns(
-        format=form,
-        spark=SparkSchema(fields=list(spark)),
-        partitions=partitions.names,
-        arrow=base64.b64encode(whole.serialize().to_pybytes()).decode(),
-    )
-    try:
-        return columns.text()
-    except InvalidRecord:
-        return None
-
-
-def _of_spark(row_metadata: str | bytes) -> list[SparkField]:
-    """Return the columns of Spark's own footer: Arrow takes its intervals and variants for other types."""
-    return [SparkField(name=one["name"], type=one["type"]) for one in json.loads(row_metadata)["fields"]]
+    if written is None:
+        return [_spark_field(field) for field in stored]
+    return [SparkField(name=one["name"], type=one["type"]) for one in json.loads(written)["fields"]]
 
 
 def _spark_field(field: pa.Field) -> SparkField:

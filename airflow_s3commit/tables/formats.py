@@ -1,11 +1,10 @@
-"""File formats: Spark's names, file name extensions and codecs, and the interfaces of encoders.
+"""File formats: Spark's names, file name extensions and codecs; and the files that encoders write to.
 
 The module does not import pyarrow.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_s3commit.protocol.model.statistics import Columns, ColumnStatistics
+    from airflow_s3commit.protocol.model.statistics import Columns
 
 
 #: The entry of a Parquet footer with the files' Spark schema, without partition columns, as JSON.
@@ -163,115 +162,3 @@ class TableOpener(FileOpener, Protocol):
 
         """
         ...
-
-
-class Encoder(ABC):
-    """Writes the rows of one file.
-
-    Args:
-        sink: Receives the bytes; the caller closes it.
-
-    Attributes:
-        rows: Rows written so far.
-        statistics: Column statistics, by column; None until the encoder is closed.
-
-    """
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = DetachableSink(sink)
-        self.rows = 0
-        self.statistics: dict[str, ColumnStatistics] | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Bytes written so far."""
-        return self._sink.bytes
-
-    @abstractmethod
-    def write(self, table: pa.Table) -> None:
-        """Write rows; as one row group, if the format has row groups."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Write the end of the file; a file without rows is valid too. The sink stays open."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Release the encoder's memory, and write no further byte to the sink."""
-
-
-class FileForm(Protocol):
-    """The encoding of one write's files; can be pickled."""
-
-    @property
-    def name(self) -> str:
-        """The format's name."""
-        ...
-
-    @property
-    def compression(self) -> str:
-        """A key of the format's codecs."""
-        ...
-
-    def encoder(self, sink: Sink, schema: pa.Schema) -> Encoder:
-        """Return the encoder of a new file with this schema."""
-        ...
-
-
-class DetachableSink:
-    """A sink that counts bytes and can be detached, because an abandoned encoder still writes its footer.
-
-    Args:
-        sink: The sink to write to.
-
-    Attributes:
-        bytes: Number of bytes written to the sink.
-        detached: Whether further bytes are dropped.
-
-    """
-
-    closed = False
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self.bytes = 0
-        self.detached = False
-
-    def write(self, data: bytes) -> int:
-        """Append bytes, or drop them if the sink is detached; return how many."""
-        if self.detached:
-            return len(data)
-        written = self._sink.write(data)
-        self.bytes += written
-        return written
-
-    def flush(self) -> None:
-        """Do nothing: the sink sends its bytes when it has enough of them."""
-
-    def close(self) -> None:
-        """Do nothing: the caller closes the sink."""
-
-
-@dataclass(frozen=True, slots=True)
-class SparkFooter:
-    """What Spark's own writer adds to a Parquet file's footer; files written without Spark have none.
-
-    Without a legacy calendar key, Spark reads dates and times of a file with its version in the proleptic
-    Gregorian calendar, which is Arrow's calendar too.
-
-    Attributes:
-        version: Version of the writing Spark.
-        row_metadata: The files' Spark schema, without partition columns, as JSON.
-
-    """
-
-    version: str
-    row_metadata: str
-
-    @property
-    def entries(self) -> dict[str, str]:
-        """The entries of a file's footer."""
-        return {
-            "org.apache.spark.version": self.version,
-            ROW_METADATA: self.row_metadata,
-        }

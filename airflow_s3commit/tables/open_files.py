@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_s3commit._causes import noting, run_all
+from airflow_s3commit.tables.encoder import Encoder
 from airflow_s3commit.tables.formats import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_s3commit.tables.formats import Encoder, FileForm, FileOpener, TableFile
+    from airflow_s3commit.tables.encoder import FileForm
+    from airflow_s3commit.tables.formats import FileOpener, TableFile
     from airflow_s3commit.tables.options import TableOptions
 
 
@@ -120,7 +122,7 @@ class OpenFiles:
         name = f"{self._stem}.c{number:03d}{self._format.suffix(self._form.compression)}"
         path = f"{directory}/{name}" if directory else name
         file = self._opener.open(path, content_type=self._format.content_type)
-        entry = self._open[directory] = _Open(file, self._form.encoder(file, self._schema))
+        entry = self._open[directory] = _Open(file, Encoder(file, self._schema, self._form))
         self.files += 1
         return entry
 

@@ -6,10 +6,9 @@ what follows a null struct.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -17,12 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyarrow import csv, orc
 
-from airflow_s3commit.tables.columns import ColumnCounts
-from airflow_s3commit.tables.formats import FORMATS, Encoder, UnsupportedColumn, first_within
+from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn, first_within
 from airflow_s3commit.tables.options import TextOptions
-
-if TYPE_CHECKING:
-    from airflow_s3commit.tables.formats import Sink
 
 #: Rows of JSON that are rendered at once.
 _ROWS = 16_384
@@ -81,75 +76,35 @@ class OtherForm:
                     f" {self.name.upper()}: cast it, or write parquet"
                 )
 
-    def encoder(self, sink: Sink, schema: pa.Schema) -> OtherEncoder:
-        """Return the encoder of a new file with this schema."""
-        return OtherEncoder(sink, schema, self)
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of files, which is that of the rows."""
+        return schema
 
-
-class OtherEncoder(Encoder):
-    """Writes one ORC, CSV or JSON file.
-
-    Args:
-        sink: Receives the bytes; the caller closes it.
-        schema: Schema of the rows.
-        form: The encoding.
-
-    """
-
-    def __init__(self, sink: Sink, schema: pa.Schema, form: OtherForm) -> None:
-        super().__init__(sink)
-        self._schema = schema
-        self._name = form.name
-        self._stream: pa.NativeFile = pa.PythonFile(self._sink, mode="w")
-        if FORMATS[form.name].text and form.compression == "gzip":
-            self._stream = pa.CompressedOutputStream(self._stream, "gzip")
-        self._writer = _writer(self._stream, schema, form)
-        self._counts = ColumnCounts(schema)
-
-    def write(self, table: pa.Table) -> None:
-        """Write rows.
+    def check_values(self, rows: pa.Table) -> None:
+        """Refuse times that ORC or CSV cannot hold, or that readers would take for others.
 
         Raises:
-            UnsupportedColumn: The format cannot hold a value, or readers would take it for another one.
+            UnsupportedColumn: There is such a time.
 
         """
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            if self._name == "orc":
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            if self.name == "orc":
                 _check_calendar(name, column)
-            elif self._name == "csv":
+            elif self.name == "csv":
                 _check_years(name, column)
-        self._writer.write(table)
-        self._counts.add(table)
-        self.rows += table.num_rows
 
-    def close(self) -> None:
-        """Write the end of the file; an ORC file without rows has its schema too."""
-        if self.rows == 0:
-            self._writer.write(self._schema.empty_table())
-        self._writer.close()
-        self._stream.close()
-        self.statistics = self._counts.statistics()
-
-    def abandon(self) -> None:
-        """Release the encoder's memory, and write no further byte to the sink."""
-        self._sink.detached = True
-        with suppress(pa.lib.ArrowException, RuntimeError, OSError):
-            self._writer.close()
-            self._stream.close()
-
-
-def _writer(stream: pa.NativeFile, schema: pa.Schema, form: OtherForm) -> Any:
-    if form.name == "orc":
-        codec = FORMATS["orc"].codecs[form.compression].engine
-        return orc.ORCWriter(stream, compression=codec)
-    if form.name == "csv":
-        options = csv.WriteOptions(
-            include_header=form.options.header,
-            delimiter=form.options.separator,
-            quoting_style="all_valid" if form.options.quote_all else "needed",
-        )
-        return csv.CSVWriter(stream, schema, write_options=options)
-    return _JsonWriter(stream)
+    def writer(self, stream: pa.NativeFile, schema: pa.Schema, *_: object) -> Any:
+        """Return pyarrow's writer of a new file, or one of lines of JSON."""
+        if self.name == "orc":
+            return orc.ORCWriter(stream, compression=FORMATS["orc"].codecs[self.compression].engine)
+        if self.name == "csv":
+            options = csv.WriteOptions(
+                include_header=self.options.header,
+                delimiter=self.options.separator,
+                quoting_style="all_valid" if self.options.quote_all else "needed",
+            )
+            return csv.CSVWriter(stream, schema, write_options=options)
+        return _JsonWriter(stream)
 
 
 class _JsonWriter:

@@ -9,7 +9,6 @@ struct is null, and Arrow's writer refuses any null of a required field. Spark r
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
@@ -19,13 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from airflow_s3commit.tables.columns import ColumnCounts
-from airflow_s3commit.tables.formats import FORMATS, Encoder, SparkFooter
+from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from airflow_s3commit.tables.formats import Sink
+    from collections.abc import Iterator, Mapping
 
 #: Number of rows in the sample that decides whether a column has a dictionary.
 _SAMPLE_ROWS = 10_000
@@ -35,9 +31,6 @@ _LEAST_SAMPLE = 1_000
 
 #: Number of files of a task per sample: to sample costs more than to encode a small file.
 _FILES_PER_SAMPLE = 16
-
-
-_BUFFER_BYTES = 64 * 1024
 
 
 class DictionaryChoice:
@@ -71,7 +64,7 @@ class ParquetForm:
     Attributes:
         name: The format's name.
         compression: A key of the format's codecs.
-        spark: Spark's footer metadata; None without Spark.
+        footer: Entries of the files' footers; without Spark there are none.
         dictionaries: The choice of columns with a dictionary, shared by the files of a task.
 
     """
@@ -79,78 +72,58 @@ class ParquetForm:
     name: ClassVar[str] = "parquet"
 
     compression: str = "snappy"
-    spark: SparkFooter | None = None
+    footer: Mapping[str, str] = field(default_factory=dict)
     dictionaries: DictionaryChoice = field(default_factory=DictionaryChoice, repr=False, compare=False)
 
-    def encoder(self, sink: Sink, schema: pa.Schema) -> ParquetEncoder:
-        """Return the encoder of a new file with this schema."""
-        return ParquetEncoder(sink, schema, self)
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of files: every column may be null."""
+        return _stored(schema)
 
+    def check_values(self, rows: pa.Table) -> None:
+        """Do nothing: Parquet holds any value of its types."""
 
-class ParquetEncoder(Encoder):
-    """Writes one Parquet file, a row group for each call of `write`.
-
-    Args:
-        sink: Receives the bytes; the caller closes it.
-        schema: Schema of the rows.
-        form: The encoding.
-
-    """
-
-    def __init__(self, sink: Sink, schema: pa.Schema, form: ParquetForm) -> None:
-        super().__init__(sink)
-        self._schema = _stored(schema)
-        self._form = form
-        # Arrow writes in very small pieces, and each is a call of Python.
-        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _BUFFER_BYTES)
-        self._writer: pq.ParquetWriter | None = None
-        self._counts = ColumnCounts(schema)
-        self._footers: list[pq.FileMetaData] = []
-
-    def write(self, table: pa.Table) -> None:
-        """Write rows as one row group; does nothing without rows."""
-        if table.num_rows == 0:
-            return
-        writer = self._writer or self._start(table)
-        writer.write_table(table.cast(self._schema), row_group_size=table.num_rows)
-        self._stream.flush()
-        self._counts.add(table)
-        self.rows += table.num_rows
-
-    def close(self) -> None:
-        """Write the footer; a file without rows has its schema too."""
-        writer = self._writer or self._start(self._schema.empty_table())
-        if self._form.spark is not None:
-            writer.add_key_value_metadata(self._form.spark.entries)
-        writer.close()
-        self._stream.close()
-        self.statistics = self._counts.statistics(self._footers[0])
-
-    def abandon(self) -> None:
-        """Release the encoder's memory, and write no further byte to the sink."""
-        self._sink.detached = True
-        if self._writer is not None:
-            # After a failed write, pyarrow cannot end the file, and its error would hide the cause.
-            with suppress(pa.lib.ArrowException, RuntimeError, OSError):
-                self._writer.close()
-                self._stream.close()
-
-    def _start(self, first: pa.Table) -> pq.ParquetWriter:
-        codec = FORMATS[self._form.name].codecs[self._form.compression]
-        self._writer = pq.ParquetWriter(
-            self._stream,
-            self._schema,
+    def writer(
+        self, stream: pa.NativeFile, schema: pa.Schema, first: pa.Table, footers: list[pq.FileMetaData]
+    ) -> _Writer:
+        """Return pyarrow's writer of a new file, with dictionaries for the columns that repeat values."""
+        codec = FORMATS[self.name].codecs[self.compression]
+        writer = _Writer(
+            stream,
+            schema,
             version="2.6",
             compression=codec.engine,
             compression_level=codec.level,
-            use_dictionary=self._form.dictionaries.columns(first),
+            use_dictionary=self.dictionaries.columns(first),
             store_decimal_as_integer=True,
             store_schema=False,
             write_page_index=True,
             write_page_checksum=True,
-            metadata_collector=self._footers,
+            metadata_collector=footers,
         )
-        return self._writer
+        if self.footer:
+            writer.add_key_value_metadata(dict(self.footer))
+        return writer
+
+
+class _Writer(pq.ParquetWriter):  # type: ignore[misc] # pyarrow has no types
+    def write(self, rows: pa.Table) -> None:
+        """Write rows as one row group; pyarrow would divide more than a million."""
+        if rows.num_rows:
+            self.write_table(rows, row_group_size=rows.num_rows)
+
+
+def spark_footer(version: str, row_metadata: str) -> dict[str, str]:
+    """Return what Spark's own writer adds to a file's footer.
+
+    Without a legacy calendar key, Spark reads dates and times of a file with its version in the proleptic
+    Gregorian calendar, which is Arrow's calendar too.
+
+    Args:
+        version: Version of the writing Spark.
+        row_metadata: The files' Spark schema, without partition columns, as JSON.
+
+    """
+    return {"org.apache.spark.version": version, ROW_METADATA: row_metadata}
 
 
 def dictionary_columns(table: pa.Table) -> list[str]:

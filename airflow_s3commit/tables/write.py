@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_s3commit.tables.columns import to_text
+from airflow_s3commit.tables.encoder import footer_schema
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.open_files import OpenFiles, give_memory_back
 from airflow_s3commit.tables.options import parse_table_options
@@ -28,7 +29,8 @@ from airflow_s3commit.tables.partitions import PartitionSplitter, resolve_column
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_s3commit.tables.formats import FileForm, TableOpener
+    from airflow_s3commit.tables.encoder import FileForm
+    from airflow_s3commit.tables.formats import TableOpener
     from airflow_s3commit.tables.options import TableOptions
 
 _DECIMAL_DIGITS = 38
@@ -370,8 +372,8 @@ def _columns(plan: TablePlan, schema: pa.Schema, names: Sequence[str], file_sche
     """Return the columns of a write as a record keeps them."""
     types = plan.partition_types or [schema.field(column).type for column in plan.partition_by]
     partitions = pa.schema(list(zip(names, types, strict=True)))
-    spark = plan.form.spark if isinstance(plan.form, ParquetForm) else None
-    return to_text(plan.form, file_schema, partitions, spark)
+    stored = footer_schema(plan.form, file_schema)
+    return to_text(plan.form.name, stored, partitions) if stored is not None else None
 
 
 def _plain(name: str) -> str:

@@ -9,7 +9,13 @@ from __future__ import annotations
 import importlib
 import runpy
 
-LIBRARIES = ("boto3", "pandas", "pyarrow.parquet", "airflow_s3commit.spark.write", "airflow_s3commit.store.s3.store")
+LIBRARIES = (
+    "boto3",
+    "pandas",
+    "pyarrow.parquet",
+    "airflow_s3commit.spark.write",
+    "airflow_s3commit.store.s3.store",
+)
 
 if __name__ == "__main__":
     for name in (*LIBRARIES, "airflow_s3commit.spark.datasource"):

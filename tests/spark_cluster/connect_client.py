@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from airflow_s3commit.spark import foreach_batch, register, write_pending
+from airflow_s3commit.spark import foreach_batch, read_table, register, write_pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,11 @@ def main() -> None:
         assert written.manifest is not None
         return written.manifest.counts.rows or 0
 
+    def read() -> list[list[Any]]:
+        found = read_table(spark, tables["write_pending"])
+        assert found.columns == ["id", "even"]
+        return sorted(list(row) for row in found.where("even or id > 6").collect())
+
     def by_stream(stream: str | None) -> str | None:
         rows = spark.readStream.schema("id long").json(f"{home}/source")
         write = foreach_batch(destination=tables["foreach_batch"], stream=stream)
@@ -54,6 +59,7 @@ def main() -> None:
     tried: dict[str, Callable[[], Any]] = {
         "format": by_format,
         "write_pending": by_function,
+        "read_table": read,
         "foreach_batch": lambda: by_stream("orders-1"),
         "foreach_batch without a stream": lambda: by_stream(None),
     }

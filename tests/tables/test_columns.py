@@ -20,9 +20,10 @@ from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.columns import SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge, to_text
-from airflow_s3commit.tables.formats import FORMATS, SparkFooter
+from airflow_s3commit.tables.encoder import Encoder, footer_schema
+from airflow_s3commit.tables.formats import FORMATS
 from airflow_s3commit.tables.other_files import OtherForm
-from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm
+from airflow_s3commit.tables.parquet import ParquetForm, spark_footer
 from tests.cases import each
 
 COLUMNS = pa.schema(
@@ -43,11 +44,11 @@ def form(name: str) -> object:
 @each("format_", ["parquet", "orc"])
 def test_a_schema_is_that_of_the_footer(format_: str) -> None:
     """What is recorded is what a reader finds in a file with these columns, and the partition columns."""
-    text = to_text(form(format_), COLUMNS, PARTITIONS)
+    text = to_text(format_, footer_schema(form(format_), COLUMNS), PARTITIONS)
     assert text is not None
     found = from_text(text, "here")
     sink = io.BytesIO()
-    encoder = form(format_).encoder(sink, COLUMNS)
+    encoder = Encoder(sink, COLUMNS, form(format_))
     encoder.close()
     if format_ == "parquet":
         stored = pq.read_schema(pa.BufferReader(sink.getvalue()))
@@ -60,9 +61,9 @@ def test_a_schema_is_that_of_the_footer(format_: str) -> None:
 
 def test_text_and_very_wide_tables_have_no_schema_in_records() -> None:
     """CSV stores no types; a schema beyond the limit of a record is left to the footers."""
-    assert to_text(form("csv"), pa.schema([("n", pa.int32())]), PARTITIONS) is None
+    assert footer_schema(form("csv"), pa.schema([("n", pa.int32())])) is None
     wide = pa.schema([(f"column_{number}", pa.int64()) for number in range(2_000)])
-    assert to_text(form("parquet"), wide, PARTITIONS) is None
+    assert to_text("parquet", wide, PARTITIONS) is None
 
 
 @each("arrow", ["", "%", base64.b64encode(b"no schema").decode(), base64.b64encode(bytes(64)).decode()])
@@ -95,7 +96,7 @@ def test_a_schema_is_also_sparks_json() -> None:
             ("unsigned", pa.uint16()),
         ]
     )
-    text = to_text(form("parquet"), files, PARTITIONS)
+    text = to_text("parquet", footer_schema(form("parquet"), files), PARTITIONS)
     assert text is not None
     found = WrittenColumns.of(text, "here")
     assert {field.name: field.type for field in found.spark.fields} == {
@@ -124,8 +125,12 @@ def test_a_schema_is_also_sparks_json() -> None:
 
 def test_sparks_own_types_come_from_sparks_footer() -> None:
     """An interval is an integer to Arrow; the text has Spark's type."""
-    footer = SparkFooter("4.1.0", json.dumps({"fields": [{"name": "age", "type": "interval year"}]}))
-    text = to_text(ParquetForm("snappy", footer), pa.schema([("age", pa.int32())]), pa.schema([]), footer)
+    footer = spark_footer("4.1.0", json.dumps({"fields": [{"name": "age", "type": "interval year"}]}))
+    text = to_text(
+        "parquet",
+        footer_schema(ParquetForm("snappy", footer), pa.schema([("age", pa.int32())])),
+        pa.schema([]),
+    )
     assert text is not None
     assert [field.type for field in WrittenColumns.of(text, "here").spark.fields] == ["interval year"]
 
@@ -202,7 +207,7 @@ EAST = dt.timezone(dt.timedelta(hours=9))
 
 def statistics(table: pa.Table, group: int = 2) -> dict[str, ColumnStatistics]:
     """Write a table with few rows per row group, and return the writer's statistics."""
-    encoder = ParquetEncoder(io.BytesIO(), table.schema, FORM)
+    encoder = Encoder(io.BytesIO(), table.schema, FORM)
     for start in range(0, table.num_rows, group):
         encoder.write(table.slice(start, group))
     encoder.close()

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_s3commit.tables.encoder import Encoder
 from airflow_s3commit.tables.parquet import ParquetForm
 
 
@@ -91,7 +92,7 @@ def test_rows_of_any_nesting_are_read_back(data: st.DataObject) -> None:
     schema = pa.schema([pa.field("c", kind)])
     table = pa.table([as_spark(rows, kind)], schema=schema).slice(start)
     sink = io.BytesIO()
-    encoder = ParquetForm().encoder(sink, schema)
+    encoder = Encoder(sink, schema, ParquetForm())
     encoder.write(table)
     encoder.close()
     found = pq.read_table(sink)

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied
+from airflow_s3commit.tables.encoder import Encoder
 from airflow_s3commit.tables.open_files import OpenFiles
 from airflow_s3commit.tables.options import TableOptions
-from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm
+from airflow_s3commit.tables.parquet import ParquetForm
 from airflow_s3commit.tables.write import TablePlan, write_batches
 from tests.protocol.building import Lake
 
@@ -125,13 +126,13 @@ def test_clustered_rows_have_one_file_for_each_partition() -> None:
 
 def test_a_file_that_cannot_be_let_go_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stopped the write is raised; that Arrow could not let go of a file is a note of it."""
-    abandon = ParquetEncoder.abandon
+    abandon = Encoder.abandon
 
-    def fail(encoder: ParquetEncoder) -> None:
+    def fail(encoder: Encoder) -> None:
         abandon(encoder)
         raise pa.ArrowInvalid("the footer is gone")
 
-    monkeypatch.setattr(ParquetEncoder, "abandon", fail)
+    monkeypatch.setattr(Encoder, "abandon", fail)
     schema = pa.schema([("n", pa.int64())])
 
     def write() -> None:

@@ -13,20 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_s3commit.tables.formats import FORMATS, SparkFooter
-from airflow_s3commit.tables.parquet import DictionaryChoice, ParquetEncoder, ParquetForm, dictionary_columns
+from airflow_s3commit.tables.encoder import Encoder
+from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA
+from airflow_s3commit.tables.parquet import DictionaryChoice, ParquetForm, dictionary_columns, spark_footer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SPARK = SparkFooter("4.3.0", json.dumps({"type": "struct", "fields": []}))
+SPARK = spark_footer("4.3.0", json.dumps({"type": "struct", "fields": []}))
 FORM = ParquetForm("snappy", SPARK)
 
 
 def encode(table: pa.Table, form: ParquetForm = FORM, groups: int = 1) -> io.BytesIO:
     """Return a table as a file."""
     sink = io.BytesIO()
-    encoder = ParquetEncoder(sink, table.schema, form)
+    encoder = Encoder(sink, table.schema, form)
     size = -(-table.num_rows // groups)
     for group in range(groups):
         encoder.write(table.slice(group * size, size))
@@ -40,7 +41,7 @@ def test_the_footer_is_what_spark_reads_its_schema_from() -> None:
     metadata = pq.ParquetFile(encode(pa.table({"x": [1]}))).metadata
     assert metadata.metadata == {
         b"org.apache.spark.version": b"4.3.0",
-        b"org.apache.spark.sql.parquet.row.metadata": SPARK.row_metadata.encode(),
+        b"org.apache.spark.sql.parquet.row.metadata": SPARK[ROW_METADATA].encode(),
     }
 
 
@@ -117,7 +118,7 @@ def test_a_file_without_rows_has_its_schema() -> None:
     """Closing at once leaves a readable file with the columns."""
     schema = pa.schema([pa.field("x", pa.int64(), nullable=False), ("a.b", pa.string())])
     sink = io.BytesIO()
-    ParquetEncoder(sink, schema, FORM).close()
+    Encoder(sink, schema, FORM).close()
     assert pq.read_table(sink).schema == pa.schema([("x", pa.int64()), ("a.b", pa.string())])
 
 
@@ -158,7 +159,7 @@ def test_an_abandoned_file_sends_nothing_more() -> None:
     """Letting go of a file writes no footer, now or when it is collected."""
     sink = io.BytesIO()
     table = pa.table({"x": list(range(1000))})
-    encoder = ParquetEncoder(sink, table.schema, FORM)
+    encoder = Encoder(sink, table.schema, FORM)
     encoder.write(table)
     before = sink.getvalue()
     encoder.abandon()

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv
 
+from airflow_s3commit.tables.encoder import Encoder
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.other_files import OtherForm
@@ -24,7 +25,7 @@ def written(table: pa.Table, **options: str) -> bytes:
     form = OtherForm(parsed.format, parsed.codec, parsed.text)
     form.check(table.schema)
     sink = io.BytesIO()
-    encoder = form.encoder(sink, table.schema)
+    encoder = Encoder(sink, table.schema, form)
     encoder.write(table)
     encoder.close()
     assert encoder.rows == table.num_rows
