@@ -58,6 +58,7 @@ ONLY_IN = {
     "click": {"cli"},
     "fastapi": {"plugin"},
     "rich": {"cli"},
+    "deltalake": {"protocol"},
     "pytest": {"testing"},
 }  # fmt: skip
 

@@ -41,6 +41,7 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import delta_version, version_key, versions_prefix
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Pieces, Source, Table
+from airflow_s3commit.protocol.steps.delta_checkpoint import checkpoint_if_due
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
 from airflow_s3commit.protocol.steps.log import Log
@@ -79,6 +80,8 @@ def publish(context: JobContext, entry: Entry) -> None:
         # which nobody knows once the job's record is gone.
         if not is_published(context, entry):
             raise error from None
+        return
+    checkpoint_if_due(context, version, body.tell())
 
 
 def publish_if_missing(context: JobContext, entry: Entry) -> None:

@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.model.layout import open_jobs_prefix, seal_key
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps import (
     abort,
+    append,
     commit,
     finish,
     fold,
@@ -30,6 +31,8 @@ from airflow_s3commit.protocol.steps.abort import abort_pending, clean, delete_o
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.setup import find_job
 from airflow_s3commit.store.base import ObjectToDelete
+from tests.crash.interleave import ALL
+from tests.crash.jobs import Cast
 from tests.crash.test_several_jobs import test_a_slow_process_keeps_the_rules as play_slowly
 from tests.protocol.steps.test_fold import (
     test_a_listing_that_lags_hides_no_entry as read_beside_a_lagging_listing,
@@ -52,6 +55,11 @@ from tests.protocol.steps.test_schedules import (
 from tests.protocol.test_table_rollback import test_a_commit_meanwhile_refuses as commit_beside_a_rollback
 
 REPLACE = ("replace", "replace")
+
+
+def play_published(*steps: str) -> None:
+    """Play processes, one after the other, on a published table."""
+    Cast(steps, ("replace", "replace"), publishes=True).play([(number, ALL) for number in range(len(steps))])
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -272,6 +280,22 @@ def _a_reader_believes_a_listing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fold, "entries_after", up_to_listed)
 
 
+def _version_after_the_deletions(patch: pytest.MonkeyPatch) -> None:
+    publish, mark = finish.publish, finish.write_marker
+
+    def publish_late(context: Any, key: Any, entry: Any, *rest: Any, **more: Any) -> Any:
+        if entry.published:
+            publish(context, entry)
+        return mark(context, key, entry, *rest, **more)
+
+    patch.setattr(finish, "publish", _nothing)
+    patch.setattr(finish, "write_marker", publish_late)
+
+
+def _no_version_of_the_newest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(append, "publish_if_missing", _nothing)
+
+
 #: Each fault, and a play that finds it.
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = [
     (_task_does_not_look, lambda: play_pair("abort and a late attempt", REPLACE)),
@@ -297,6 +321,8 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] = 
     (_an_empty_dataset_gets_no_first_entry, play_empty_dataset),
     (_the_record_is_the_flag, play_slow_setup),
     (_a_reader_believes_a_listing, read_beside_a_lagging_listing),
+    (_version_after_the_deletions, lambda: play_published("commit 0")),
+    (_no_version_of_the_newest, lambda: play_published("entering 0", "commit 1")),
 ]
 
 
