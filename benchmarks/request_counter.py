@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server that counts the requests passing through it."""
+"""A proxy in front of an S3 server that counts the requests that pass it, and can delay each."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _NAMED = (
 
 
 class RequestCounter:
-    """Passes connections on unchanged, and counts the requests on them, while its context lasts.
+    """Passes connections on, and counts the requests on them, while its context lasts.
 
     Args:
         endpoint_url: The server's address.
+        latency: Seconds by which each request comes later to the server.
 
     Attributes:
         endpoint_url: The address of the door.
@@ -35,8 +36,9 @@ class RequestCounter:
 
     """
 
-    def __init__(self, endpoint_url: str) -> None:
+    def __init__(self, endpoint_url: str, latency: float = 0.0) -> None:
         self._server = urlsplit(endpoint_url)
+        self._latency = latency
         self._loop = asyncio.new_event_loop()
         self.endpoint_url = ""
         self.seen: Counter[str] = Counter()
@@ -62,6 +64,7 @@ class RequestCounter:
             while True:
                 head = await client.readuntil(b"\r\n\r\n")
                 self.seen[_kind(head)] += 1
+                await asyncio.sleep(self._latency)
                 requests.write(head)
                 length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
                 left = int(length[1]) if length else 0

@@ -1,7 +1,7 @@
 """What it costs to keep a Spark job unchanged: our commit protocol beside S3A magic and our data source.
 
     python benchmarks/unchanged.py [--quick] [--json] [--jars DIRECTORY]
-        [--rows N] [--rounds N] [--only many|one|small ...]
+        [--rows N] [--rounds N] [--only many|one|small ...] [--latency MILLISECONDS]
 
 One Spark session, with a driver and an executor of two cores as processes of their own, writes the same rows
 in turn, round after round, another writer first each time. All go to one SeaweedFS:
@@ -17,8 +17,9 @@ where. "heap MiB" is the peak of the driver's heap beyond what it held before, g
 young generation holds at most 24 MiB; "Python MiB" is the peak of the Python process that commits, or of the
 largest worker, beyond what it held before. Requests are counted in one more round, through a door that costs
 time, so that round's other figures are dropped: "writes" are what S3 charges as PUT, COPY, POST or LIST, and
-"reads" GET and HEAD; deletes and aborts are free. The first job of a table, which measures the store, is not
-among the rounds.
+"reads" GET and HEAD; deletes and aborts are free. Every write begins a table: the first job of a table
+measures the store, which is in its time and its requests. With --latency each request takes so much longer,
+as one to a cloud does; it passes through a door in Python, whose time on these cores all writers pay.
 """
 
 from __future__ import annotations
@@ -211,7 +212,9 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
         tempfile.TemporaryDirectory() as folder,
         S3Server(Path(folder), (TIMED, COUNTED)) as server,
         RequestCounter(server.endpoint_url) as counter,
+        RequestCounter(server.endpoint_url, options.latency / 1_000) as door,
     ):
+        address = door.endpoint_url if options.latency else server.endpoint_url
         conf = {
             "spark.master": "local-cluster[1,2,2048]",
             "spark.executor.memory": "2g",
@@ -220,16 +223,18 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
             IN_MEMORY: "true",
             "spark.hadoop.fs.s3a.performance.flags": "*",
             f"spark.hadoop.fs.s3a.bucket.{COUNTED}.endpoint": counter.endpoint_url,
+            f"spark.hadoop.fs.s3a.bucket.{TIMED}.endpoint": address,
         }
         spark, with_s3a = start_session(server, options.jars, conf=conf, more_jars=(pending_jar(),))
         if not with_s3a:
             sys.exit("neither S3A nor the unchanged job can be measured without the jars of S3A")
         register(spark)
         meter, heap = Meter(spark), DriversHeap(spark)
-        timed = Lake(server, TIMED, server.endpoint_url)
+        timed = Lake(server, TIMED, address)
         counted = Lake(server, COUNTED, counter.endpoint_url)
         for case, tasks in _cases(options):
             title = f"{case.rows:,} rows, {tasks} tasks, {case.partitions} partitions"
+            title += f", {options.latency} ms a request" if options.latency else ""
             print(title, file=sys.stderr, flush=True)
             frame = flights(spark, case, tasks)
             writers = [
@@ -300,6 +305,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the large writes (2,000,000)")
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, help="these cases (all)")
     parser.add_argument("--rounds", type=int, default=3, help="counted rounds (3)")
+    parser.add_argument("--latency", type=int, default=0, help="milliseconds more for each request (0)")
     parser.add_argument(
         "--jars", type=Path, help="a folder with the jars of hadoop-aws and spark-hadoop-cloud"
     )
@@ -308,7 +314,8 @@ def main() -> None:
 
     def keep(sections: list[str]) -> None:
         if not options.quick:
-            write_section("unchanged", "\n\n".join([_about(), *sections]))
+            name = f"unchanged, {options.latency} ms" if options.latency else "unchanged"
+            write_section(name, "\n\n".join([_about(), *sections]))
 
     run(options, figures, keep)
     about = _about()

@@ -1,6 +1,6 @@
 """A Spark application with a format and a listener of its own; its argument is the destination of a job.
 
-The last line that it prints is the error of the write in that format.
+The last line that it prints has the errors of the write in that format, and of one to a disk.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ def main() -> None:
     place = sys.argv[1]
     spark = SparkSession.builder.getOrCreate()
     rows = spark.range(30, numPartitions=2).selectExpr("cast(id AS string) AS value")
-    error = ""
-    try:
-        rows.write.format("OddParts$WithIndex").mode("append").save(place)
-    except Exception as caught:
-        error = str(caught)
+    errors = []
+    for path, form in ((place, "OddParts$WithIndex"), (os.environ["LOCAL"], "parquet")):
+        try:
+            rows.write.format(form).mode("append").save(path)
+        except Exception as caught:
+            errors.append(str(caught))
     rows.write.mode("append").parquet(place)
     Path(os.environ["PIPE"]).write_bytes(b"go on")
-    sys.stdout.write(json.dumps(error) + "\n")
+    sys.stdout.write(json.dumps(errors) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,7 @@ from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.reader import dataset
 from airflow_s3commit.spark import committer_conf
 from tests.spark.conftest import Lake, Submit
-from tests.spark.engines import ENGINES, Engine
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.spark.engines import ENGINES, RELEASE, Engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-submit")]
 
@@ -52,8 +50,8 @@ WRITTEN: dict[str, tuple[list[tuple[str, object]], int]] = {
     "empty": ([("id", "long"), ("dt", "string"), ("h", "long")], 0),
 }  # fmt: skip
 
-#: Formats of lines, in which files have no types.
-LINES = ("csv", "json")
+#: Formats of rows; Spark 4 has XML, and Avro is a package of its own.
+ROWS = ("csv", "json")
 
 #: Tables of which no columns are recorded: one is in the files and in a directory, or a text is too long.
 UNKNOWN = ("doubled", "wide", "long")
@@ -79,14 +77,21 @@ def test_every_write_records_its_columns(
         "spark.hadoop.javax.jdo.option.ConnectionURL": metastore,
         "spark.sql.catalogImplementation": "hive" if has_hive else "in-memory",
     }
+    rows = (*ROWS, "xml")
+    if engine.python != Path(sys.executable):
+        (scala,) = {
+            jar.name.split("_")[1].split("-")[0] for jar in (engine.home / "jars").glob("spark-sql_*")
+        }
+        conf["spark.jars.packages"] = f"org.apache.spark:spark-avro_{scala}:{RELEASE}"
+        rows = (*ROWS, "avro")
     jobs, hives = {}, [] if has_hive else ["hived"]
     written = {name: columns for name, columns in WRITTEN.items() if name not in hives}
-    for name in (*written, *LINES, "twice", *UNKNOWN):
+    for name in (*written, *rows, "twice", *UNKNOWN):
         options = JobOptions(conflict_mode="as-written")
         jobs[name] = Job.setup(lake.store, f"{lake.uri}{name}/", options=options)
         conf |= committer_conf(jobs[name].reference, "load", "1", writer="spark")
     place = lake.uri.replace("s3:", "s3a:").rstrip("/")
-    done = submit_unchanged("typed_writes.py", [place, *LINES], conf)
+    done = submit_unchanged("typed_writes.py", [place, *rows], conf)
     assert done.returncode == 0, done.stderr[-4000:]
     assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(jobs, "")
     found = {}
@@ -100,7 +105,7 @@ def test_every_write_records_its_columns(
     for name, (fields, partitions) in written.items():
         names = [field for field, _ in fields]
         assert found[name] == [(fields, names[len(names) - partitions :])], name
-    for name in LINES:
+    for name in rows:
         assert found[name] == [([("id", "long"), ("h", "long"), ("dt", "string")], ["dt"])]
     assert sorted(found["twice"]) == [
         ([("id", "long")], []),

@@ -62,7 +62,7 @@ final class Driver {
 
   /** Returns whether what this JVM wrote first is still there: what deleted it, deleted more of the job. */
   static boolean isThere(FileSystem fs, Path home) throws IOException {
-    return fs.exists(new Path(home, BEGUN));
+    return Records.exists(fs, new Path(home, BEGUN));
   }
 
   /** Returns whether a driver has begun after this one. */
@@ -74,7 +74,7 @@ final class Driver {
   static Optional<String> ended(FileSystem fs, Path home) throws IOException {
     for (FileStatus there : list(fs, home.getParent())) {
       Path earlier = there.getPath();
-      if (number(earlier) < number(home) && fs.exists(new Path(earlier, ENDED))) {
+      if (number(earlier) < number(home) && Records.exists(fs, new Path(earlier, ENDED))) {
         return Optional.of(earlier.getName());
       }
     }

@@ -26,8 +26,11 @@ import scala.Option;
 public final class PendingCommitProtocol extends FileCommitProtocol implements Serializable {
   private static final long serialVersionUID = 1L;
 
-  /** The class that commits all other writes, and its default, which is Spark's own. */
+  /** The class that commits all other writes, and its defaults: EMR's own where Spark is EMR's, or Spark's own. */
   private static final String OTHERWISE = "spark.s3commit.pending.otherwise";
+
+  private static final String EMRS_OWN =
+      "org.apache.spark.sql.execution.datasources.SQLEmrOptimizedCommitProtocol";
 
   private static final String SPARKS_OWN =
       "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol";
@@ -54,7 +57,18 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
         job.isPresent()
             ? null
             : FileCommitProtocol.instantiate(
-                SparkEnv.get().conf().get(OTHERWISE, SPARKS_OWN), writeId, path, dynamicPartitionOverwrite);
+                otherwise(), writeId, path, dynamicPartitionOverwrite);
+  }
+
+  private static String otherwise() {
+    String inherent = SPARKS_OWN;
+    try {
+      Class.forName(EMRS_OWN, false, Thread.currentThread().getContextClassLoader());
+      inherent = EMRS_OWN;
+    } catch (ClassNotFoundException error) {
+      // This is not EMR's Spark.
+    }
+    return SparkEnv.get().conf().get(OTHERWISE, inherent);
   }
 
   /** Refuses to write to, or to delete, a directory with files of a job. */

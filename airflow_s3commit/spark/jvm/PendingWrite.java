@@ -8,11 +8,8 @@ import java.io.ByteArrayOutputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
-import java.io.OutputStream;
 import java.io.Serializable;
 import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -24,7 +21,6 @@ import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.io.IOUtils;
@@ -48,7 +44,6 @@ final class PendingWrite implements Serializable {
 
   private static final ObjectMapper JSON = new ObjectMapper();
 
-  private static final String MAGIC = "fs.s3a.committer.magic.enabled";
   private static final String IN_MEMORY = "fs.s3a.committer.magic.track.commits.in.memory.enabled";
   private static final String MULTIPART = "fs.s3a.multipart.uploads.enabled";
   private static final String PURGE = "fs.s3a.multipart.purge";
@@ -162,7 +157,7 @@ final class PendingWrite implements Serializable {
       ByteArrayOutputStream copy = new ByteArrayOutputStream();
       IOUtils.copyBytes(in, copy, 4096, false);
       byte[] body = copy.toByteArray();
-      if (job.recordSha256 != null && !job.recordSha256.equals(sha256(body))) {
+      if (job.recordSha256 != null && !job.recordSha256.equals(Records.sha256(body))) {
         throw refusal(record + " was changed after the job was set up: its SHA-256 is not " + job.recordSha256);
       }
       if (!JSON.readTree(body).path("options").path("track_pending").asText("task").equals("task")) {
@@ -181,7 +176,7 @@ final class PendingWrite implements Serializable {
   }
 
   private boolean isEnded(Configuration conf) throws IOException {
-    return receipt().getFileSystem(conf).exists(receipt());
+    return Records.exists(receipt().getFileSystem(conf), receipt());
   }
 
   private UnsupportedOperationException refuseEnded() {
@@ -205,8 +200,8 @@ final class PendingWrite implements Serializable {
               + ".impl=org.apache.hadoop.fs.s3a.S3AFileSystem");
     }
     Configuration settings = fs.getConf();
-    if (!settings.getBoolean(MAGIC, true)) {
-      throw refusal(MAGIC + " is false, so S3A would publish the files at once: set it to true");
+    if (!settings.getBoolean(Records.MAGIC, true)) {
+      throw refusal(Records.MAGIC + " is false, so S3A would publish the files at once: set it to true");
     }
     if (!settings.getBoolean(MULTIPART, true)) {
       throw refusal(MULTIPART + " is false, so S3A would write the files at once: set it to true");
@@ -366,11 +361,11 @@ final class PendingWrite implements Serializable {
       extra.putArray("schemas").add(columns);
     }
     byte[] body = JSON.writeValueAsBytes(pendingset);
-    write(fs, taskFile(".pendingset"), body);
+    Records.write(fs, taskFile(".pendingset"), body);
     return JSON.createObjectNode()
         .put("task", taskName(task))
         .put("attempt", attempt)
-        .put("sha256", sha256(body))
+        .put("sha256", Records.sha256(body))
         .put("files", commits.size())
         .put("named", files.size())
         .put("bytes", bytes)
@@ -448,7 +443,7 @@ final class PendingWrite implements Serializable {
 
   /** Writes a record of this driver, and returns whether it stays: of a job that has ended nobody would remove it. */
   private boolean record(Configuration conf, Path file, byte[] body) throws IOException {
-    writeOutside(conf, file, body);
+    Records.writeOutside(conf, file, body);
     // Written first: either this sees the receipt, or what ends the job sees the record.
     if (!isEnded(conf)) {
       return true;
@@ -474,35 +469,5 @@ final class PendingWrite implements Serializable {
       throw refuseGone(home);
     }
     return home;
-  }
-
-  /** Writes a record past S3A's magic paths, where it would become a pending upload itself. */
-  private static void writeOutside(Configuration conf, Path file, byte[] body) throws IOException {
-    Configuration settings = new Configuration(conf);
-    settings.setBoolean(MAGIC, false);
-    settings.setBoolean("fs.s3a.bucket." + file.toUri().getAuthority() + ".committer.magic.enabled", false);
-    try (FileSystem fs = FileSystem.newInstance(file.toUri(), settings)) {
-      write(fs, file, body);
-    }
-  }
-
-  private static void write(FileSystem fs, Path file, byte[] body) throws IOException {
-    FSDataOutputStreamBuilder<?, ?> builder = fs.createFile(file).overwrite(true).recursive();
-    builder.opt("fs.s3a.create.performance", true);
-    try (OutputStream out = builder.build()) {
-      out.write(body);
-    }
-  }
-
-  private static String sha256(byte[] body) {
-    try {
-      StringBuilder digits = new StringBuilder();
-      for (byte one : MessageDigest.getInstance("SHA-256").digest(body)) {
-        digits.append(String.format(Locale.ROOT, "%02x", one));
-      }
-      return digits.toString();
-    } catch (NoSuchAlgorithmException error) {
-      throw new IllegalStateException(error);
-    }
   }
 }
