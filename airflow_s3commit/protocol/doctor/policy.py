@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX, SUCCESS
+from airflow_s3commit.protocol.model.layout import DELTA_LOG, HOME, MAGIC_PREFIX, SUCCESS
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 
 #: Default number of days after which pending uploads are removed: longer than any job should take.
@@ -28,7 +28,7 @@ _DATA_ACTIONS = (
 #: What both roles do to pendingsets and seals of stages.
 _STAGING_ACTIONS = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 
-#: What nobody but the committer may do to its records and to markers.
+#: What nobody but the committer may do to its records, to markers and to what other engines read.
 _WRITES = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:PutObject")
 
 
@@ -80,11 +80,12 @@ def iam_policies(
         _arn(partition, destination.bucket, destination.prefix, end) for end in (SUCCESS, f"*/{SUCCESS}")
     ]
     seals = _arn(partition, destination.bucket, destination.key(f"{HOME}/open/"), "*/sealed.json")
+    protected = below(destination, f"{HOME}/", f"{DELTA_LOG}/")
     hidden = below(destination, f"{HOME}/checkpoints/", f"{HOME}/lists/", f"{HOME}/log/")
     executors = [
         _statement("S3CommitData", data, below(destination, "")),
         *shared,
-        _statement("S3CommitProtected", _WRITES, [*below(destination, f"{HOME}/"), *markers], "Deny"),
+        _statement("S3CommitProtected", _WRITES, [*protected, *markers], "Deny"),
         _statement("S3CommitHidden", ("s3:GetObject",), [*hidden, seals], "Deny"),
     ]
     committer = [

@@ -63,8 +63,9 @@ def carried(context: JobContext, log: Log, entry: Entry) -> Entry:
     if (before := log.read_newest()) is not None:
         published = before.published or entry.published
         entry = replace(entry, marks=before.marks or entry.marks, published=published)
-    if entry.published and entry.commit is not None:
-        return publishable(context, log, entry)
+    if entry.published and entry.commit is not None and log.publishable_at != log.head.number:
+        entry = publishable(context, log, entry)
+        log.publishable_at = log.head.number if entry.published else -1
     return entry
 
 

@@ -77,6 +77,7 @@ class Log:
         end: The entry that ended the job; None if none was read.
         after_base: The entries after the base, in their order.
         reads: Every entry that was read, in their order, up to the head.
+        publishable_at: Number of the head after which the commit was found to be publishable; -1 before.
 
     """
 
@@ -89,6 +90,7 @@ class Log:
         self.end: Entry | None = None
         self.after_base: list[Entry] = []
         self.reads: list[Read] = []
+        self.publishable_at = -1
 
     @property
     def marks(self) -> bool:
