@@ -15,12 +15,9 @@ from airflow.cli.cli_config import ActionCommand, Arg
 from airflow_s3commit.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow.cli.cli_config import CLICommand
 
     from airflow_s3commit.cli.store_options import Connection
-    from airflow_s3commit.hooks.s3_commit import S3CommitHook
     from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["get_cli_commands"]
@@ -60,29 +57,19 @@ def run(args: argparse.Namespace) -> NoReturn:
     """
     from airflow_s3commit.cli.app import program  # noqa: PLC0415
     from airflow_s3commit.cli.store_options import StoreProvider  # noqa: PLC0415
+    from airflow_s3commit.settings import DEFAULT_CONNECTION  # noqa: PLC0415
 
-    conn_id, words = _connection_among(list(args.words))
-    conn_id = conn_id or args.aws_conn_id or _default_connection()
+    # The option may be among the words too, which Airflow does not parse.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--aws-conn-id", default=args.aws_conn_id or DEFAULT_CONNECTION)
+    found, words = parser.parse_known_args(list(args.words))
+    conn_id: str = found.aws_conn_id
     # Connections are in the metadata database, to which only Airflow's servers and commands have access.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     begins, ends = ("airflow", "s3commit"), ("--aws-conn-id", conn_id)
     provider = StoreProvider(begins, ends, lambda asked: _open(conn_id, asked), conn_id)
     program.main(words, prog_name="airflow s3commit", obj=provider)
     raise AssertionError("the program exits by itself")
-
-
-def _connection_among(words: list[str]) -> tuple[str | None, list[str]]:
-    """Extract the option from the words after the destination, which Airflow does not parse."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--aws-conn-id")
-    found, rest = parser.parse_known_args(words)
-    return found.aws_conn_id, rest
-
-
-def _default_connection() -> str:
-    from airflow_s3commit.settings import DEFAULT_CONNECTION  # noqa: PLC0415
-
-    return DEFAULT_CONNECTION
 
 
 def _open(conn_id: str, asked: Connection) -> ObjectStore:
@@ -92,6 +79,8 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
         StoreRejected: There is no such connection, or the command line names another store.
 
     """
+    from airflow.utils.cli import suppress_logs_and_warning  # noqa: PLC0415
+
     from airflow_s3commit.airflow_version import AirflowNotFoundException  # noqa: PLC0415
     from airflow_s3commit.exceptions import StoreRejected  # noqa: PLC0415
     from airflow_s3commit.hooks.s3_commit import S3CommitHook  # noqa: PLC0415
@@ -105,23 +94,17 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
     hook = S3CommitHook(
         conn_id, region_name=config.region, verify=config.verify, retry_deadline=asked.patience
     )
+
+    def connect(_args: argparse.Namespace) -> None:
+        # Without a connection, the hook would use the credentials of this machine.
+        hook.get_connection(conn_id)
+        _ = hook.store
+
     try:
-        _quietly(lambda: _connect(hook))
+        # Airflow's log would mix with the command's output on stdout.
+        suppress_logs_and_warning(connect)(argparse.Namespace(verbose=False))
     except AirflowNotFoundException as error:
         raise StoreRejected(
             f"Airflow has no connection {conn_id!r}: add it, or choose another with --aws-conn-id"
         ) from error
     return hook.store
-
-
-def _connect(hook: S3CommitHook) -> None:
-    # Without a connection, the hook would use the credentials of this machine.
-    hook.get_connection(str(hook.aws_conn_id))
-    _ = hook.store
-
-
-def _quietly(step: Callable[[], None]) -> None:
-    """Run a step without Airflow's log, because it would mix with the command's output on stdout."""
-    from airflow.utils.cli import suppress_logs_and_warning  # noqa: PLC0415
-
-    suppress_logs_and_warning(lambda _: step())(argparse.Namespace(verbose=False))

@@ -236,7 +236,7 @@ def section_of(param: click.Parameter) -> str:
         return "Arguments"
     if param.name in store_options.NAMES:
         return "Store"
-    return "Output" if param.name in ("as_json", "debug", "help") else "Options"
+    return "Output" if {"--json", "--debug", "--help"} & {*param.opts} else "Options"
 
 
 def store_command(
@@ -290,10 +290,11 @@ def store_command(
     return decorate
 
 
-def run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
+def _run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
     """Run a command's function, report its errors, and return the exit code."""
     try:
-        return function(session, **values)
+        with logged_to(session.output):
+            return function(session, **values)
     except BrokenPipeError:
         session.output.discard()
         return ExitCode.BROKEN_PIPE
@@ -332,8 +333,7 @@ def _runner(function: Body, *, registry: bool) -> Callable[..., ExitCode]:
             None if place is given else among,
             given if isinstance(given, str) else None,
         )
-        with logged_to(session.output):
-            return run(session, function, values)
+        return _run(session, function, values)
 
     return callback
 

@@ -106,6 +106,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         :raises AirflowFailException: The output of a stage is in an earlier job, which cannot continue.
         :raises AirflowException: A later try of this task has set up a job, which counts instead.
         """
+        from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
+
         self.require_text("destination")
         facts = job_context(context)
         with refusals_are_final():
@@ -120,7 +122,13 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             # Before the job exists: by this Airflow's database confirms whose job it is.
             context["ti"].xcom_push(key=JOB, value=reference.to_dict())
             self._register(reference, options)
-            job = self._set_up(reference, options, facts)
+            job = Job.setup(
+                self.hook.store,
+                reference.destination,
+                options=options,
+                job_id=reference.job_id,
+                context=facts,
+            )
             # After the job's record is written: of two tries at the same time, at least one sees the other.
             try:
                 self._abort_earlier(facts, reference.job_id)
@@ -138,17 +146,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             options.conflict_mode,
         )
         return job.reference.to_dict()
-
-    def _set_up(self, reference: JobReference, options: JobOptions, facts: Mapping[str, str]) -> Job:
-        from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
-
-        return Job.setup(
-            self.hook.store,
-            reference.destination,
-            options=options,
-            job_id=reference.job_id,
-            context=facts,
-        )
 
     def _warn_of_lifecycle(self, job: Job) -> None:
         """Warn of a rule that may abort uploads while the job waits; only until a job has ended there."""
@@ -256,10 +253,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         found = states_of(context, task_ids=stages) if stages else {}
         states: dict[str, str] = {}
         for name in stages:
-            of_it = {
-                known: found[known] for known in found if re.fullmatch(rf"{re.escape(name)}(_\d+)?", known)
-            }
-            states |= of_it or {name: "None"}
+            its_own = re.compile(rf"{re.escape(name)}(_\d+)?")
+            states |= {one: found[one] for one in found if its_own.fullmatch(one)} or {name: "None"}
         return states
 
     def _require_all_cleared(self, facts: Mapping[str, str], stages: Mapping[str, str]) -> None:

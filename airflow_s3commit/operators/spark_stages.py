@@ -87,13 +87,11 @@ class SparkStages:
 def add_sql(
     stages: SparkStages, sql: str | Sequence[str] | XComArg, **kwargs: Any
 ) -> S3CommitSparkSubmitOperator | MappedOperator:
-    """Add a stage that runs SQL in Spark's own shell, and return its task.
+    """Add a SQL stage, and return its task; see `S3CommitGroup.spark_sql`.
 
     :param stages: Adds the stage.
-    :param sql: Statements separated by ``;``; or a list of such strings, or an XCom with one, for a mapped
-        task with an instance for each. (templated)
-    :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``, ``writer`` and those of an
-        application.
+    :param sql: One or several texts of statements, or an XCom with them.
+    :param kwargs: Arguments of `S3CommitSparkSubmitOperator`.
     :raises ValueError: There is no SQL, or an argument is not one of the shell's.
     """
     if wrong := sorted(_NOT_THE_SHELLS & kwargs.keys()):

@@ -203,7 +203,9 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         # Includes Spark's own files, whose values a value on the command line would hide.
         given = {**self._sparks_defaults(), **(self.conf or {})}
         if self.ship_package:
-            self._ship(given)
+            from airflow_s3commit.spark.shipping import py_files  # noqa: PLC0415 - keeps parsing light
+
+            self.py_files = _with(py_files(), self.py_files or given.get("spark.submit.pyFiles", ""))
         address = self.hook.address
         committer = committer_conf(
             job.reference,
@@ -239,20 +241,10 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             pending_jar,
         )
 
-        jars = [path for path in (self.jars or given.get("spark.jars", "")).split(",") if path]
-        jar = pending_jar()
-        self.jars = ",".join([*jars, jar] if jar not in jars else jars)
+        self.jars = _with(pending_jar(), self.jars or given.get("spark.jars", ""))
         if given.get(PROTOCOL, PROTOCOL_CLASS) != PROTOCOL_CLASS:
             self.conf = {**(self.conf or {}), OTHER_PROTOCOL: given[PROTOCOL]}
-        extensions = [name for name in given.get(EXTENSIONS, "").split(",") if name.strip() != GUARD_CLASS]
-        self.conf = {**(self.conf or {}), EXTENSIONS: ",".join(filter(None, [*extensions, GUARD_CLASS]))}
-
-    def _ship(self, conf: Mapping[str, str]) -> None:
-        from airflow_s3commit.spark.shipping import py_files  # noqa: PLC0415 - keeps parsing light
-
-        given = [path for path in (self.py_files or conf.get("spark.submit.pyFiles", "")).split(",") if path]
-        package = py_files()
-        self.py_files = ",".join([*given, package] if package not in given else given)
+        self.conf = {**(self.conf or {}), EXTENSIONS: _with(GUARD_CLASS, given.get(EXTENSIONS, ""))}
 
     def _sealed_output(self, context: Context, job: Job, stage: str) -> JsonObject:
         attempt = cast("str", self._stage_attempt)
@@ -399,6 +391,12 @@ def read_properties(file: Path) -> dict[str, str]:
         if pair := re.match(r"\s*(spark\.[^\s=:]+)\s*[=:]?\s*(.*)", line):
             found[pair[1]] = re.sub(r"\\(.)", r"\1", pair[2]).strip()
     return found
+
+
+def _with(name: str, given: str) -> str:
+    """Return names that are separated by commas with one more at their end."""
+    others = (each.strip() for each in given.split(","))
+    return ",".join([*(each for each in others if each not in ("", name)), name])
 
 
 def _checked_stage(name: str) -> str:

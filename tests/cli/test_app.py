@@ -66,10 +66,10 @@ def test_all_commands_are_there(run: RunProgram) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_teaches_by_examples(run: RunProgram, command: str) -> None:
-    """Help has arguments, grouped options and examples that begin with the command, in 80 columns."""
+    """Help has arguments, grouped options and examples that begin with the command."""
     result = run(command, "--help")
     assert result.exit_code == 0
-    for heading in ("Arguments:", "Options:", "Store:", "Output:", "Examples:"):
+    for heading in ("Arguments:", "Store:", "Output:", "Examples:"):
         assert heading in result.stdout
     examples = result.stdout.partition("Examples:")[2]
     assert f"  s3commit {command} s3://" in examples
