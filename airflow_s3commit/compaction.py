@@ -194,7 +194,7 @@ class _Columns(Struct, frozen=True):
 
     Attributes:
         schema: The columns, each of which may be null.
-        spark: What Spark adds to a footer; None if the files were written without it.
+        spark: What Spark adds to a footer; empty if the files were written without it.
         text: The text by which a record keeps them.
 
     """
