@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.reader import dataset
 from airflow_s3commit.spark import committer_conf
+from tests.protocol.published import generations, replayed, versions
 from tests.spark.conftest import Lake, Submit
 from tests.spark.engines import ENGINES, RELEASE, Engine
 
@@ -87,7 +89,8 @@ def test_every_write_records_its_columns(
     jobs, hives = {}, [] if has_hive else ["hived"]
     written = {name: columns for name, columns in WRITTEN.items() if name not in hives}
     for name in (*written, *rows, "twice", *UNKNOWN):
-        options = JobOptions(conflict_mode="as-written")
+        publish: Any = "delta" if name == "typed" else None
+        options = JobOptions(conflict_mode="as-written", publish=publish)
         jobs[name] = Job.setup(lake.store, f"{lake.uri}{name}/", options=options)
         conf |= committer_conf(jobs[name].reference, "load", "1", writer="spark")
     place = lake.uri.replace("s3:", "s3a:").rstrip("/")
@@ -116,3 +119,10 @@ def test_every_write_records_its_columns(
     typed = dataset(lake.server.config, f"{lake.uri}typed/")
     assert typed.schema.names == [field for field, _ in WRITTEN["typed"][0]]
     assert typed.to_table().num_rows == 6
+    # So a job of Spark's own writers can be published.
+    assert replayed(lake.store, f"{lake.uri}typed/") == generations(lake.store, f"{lake.uri}typed/")
+    (actions,) = versions(lake.store, f"{lake.uri}typed/").values()
+    metadata = next(one["metaData"] for one in actions if "metaData" in one)
+    columns = json.loads(metadata["schemaString"])["fields"]
+    assert [(one["name"], one["type"]) for one in columns] == WRITTEN["typed"][0]
+    assert metadata["partitionColumns"] == ["dt", "h"]
