@@ -1,0 +1,1 @@
+"""What lets Spark's own tests run through the jar."""
