@@ -23,10 +23,8 @@ from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import cost_per_month
 from airflow_s3commit.protocol.metadata.registry import Registered
 from airflow_s3commit.protocol.metadata.removal import forget_destination
-from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
-from airflow_s3commit.protocol.sweep.plan import SweepPlan
-from airflow_s3commit.protocol.sweep.planner import plan_sweep
-from airflow_s3commit.protocol.sweep.registered import plan_registered
+from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep, plan_registered
+from airflow_s3commit.protocol.sweep.plan import SweepPlan, plan_sweep
 
 #: Maximum number of items to show.
 _SHOWN = 40

@@ -100,7 +100,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         self.require_text("destination", "staging")
         if is_pattern(self.destination):
             return self._sweep_registry(context)
-        from airflow_s3commit.protocol.sweep.planner import plan_sweep  # noqa: PLC0415 - light DAG parsing
+        from airflow_s3commit.protocol.sweep.plan import plan_sweep  # noqa: PLC0415 - light DAG parsing
 
         dry = not self.read("apply", _flag)
         with refusals_are_final():
@@ -143,7 +143,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         from airflow_s3commit.protocol.metadata.registry import read_registry  # noqa: PLC0415
         from airflow_s3commit.protocol.metadata.removal import forget_destination  # noqa: PLC0415
         from airflow_s3commit.protocol.model.destination import matches  # noqa: PLC0415
-        from airflow_s3commit.protocol.sweep.registered import plan_registered  # noqa: PLC0415
+        from airflow_s3commit.protocol.sweep.apply import plan_registered  # noqa: PLC0415
 
         if REGISTRY is None:
             raise AirflowFailException(

@@ -23,7 +23,7 @@ from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from airflow_s3commit.protocol.model.statistics import ColumnStatistics, Value
+    from airflow_s3commit.protocol.model.columns import ColumnStatistics, Value
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -15,7 +15,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+    from airflow_s3commit.protocol.model.columns import ColumnStatistics
 
 _UNKNOWN = -1
 

@@ -28,8 +28,13 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
-from airflow_s3commit.protocol.model.statistics import ColumnStatistics, Value
+from airflow_s3commit.protocol.model.columns import (
+    ColumnStatistics,
+    SparkField,
+    SparkSchema,
+    Value,
+    WrittenColumns,
+)
 from airflow_s3commit.tables.formats import ROW_METADATA
 
 _DECIMAL_DIGITS = 38

@@ -14,7 +14,7 @@ from airflow_s3commit.tables.columns import ColumnCounts
 from airflow_s3commit.tables.formats import FORMATS
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+    from airflow_s3commit.protocol.model.columns import ColumnStatistics
     from airflow_s3commit.tables.formats import Sink
 
 #: Arrow writes a file in very small pieces, and each would be a call of Python.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_s3commit.protocol.model.statistics import Columns
+    from airflow_s3commit.protocol.model.columns import Columns
 
 
 #: The entry of a Parquet footer with the files' Spark schema, without partition columns, as JSON.

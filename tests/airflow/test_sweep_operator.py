@@ -13,7 +13,7 @@ from airflow_s3commit import Destination, register_destination
 from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.operators import S3CommitSweepOperator, sweep
 from airflow_s3commit.protocol.metadata.registry import read_registry
-from airflow_s3commit.protocol.sweep.planner import plan_sweep
+from airflow_s3commit.protocol.sweep.plan import plan_sweep
 from tests.airflow.runs import FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
 
 DAY = 86_400.0

@@ -26,7 +26,7 @@ from airflow_s3commit.protocol.inspect.details import describe_job
 from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs, pending_uploads
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
 from airflow_s3commit.protocol.sweep.apply import apply_sweep
-from airflow_s3commit.protocol.sweep.planner import plan_sweep
+from airflow_s3commit.protocol.sweep.plan import plan_sweep
 from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
 from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch
 from airflow_s3commit.reader import UnreadablePartitions

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.reader.table_files import FilesByPath, JobFiles, PackedFiles, TableFile
 
 ONE = [

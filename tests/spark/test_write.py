@@ -10,7 +10,7 @@ from pyspark.sql.functions import desc
 
 from airflow_s3commit import Job
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, JobMismatch
-from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.spark import PendingWrite, write_pending
 from airflow_s3commit.spark.clustering import arrange
 from tests.spark.conftest import wait_until_idle

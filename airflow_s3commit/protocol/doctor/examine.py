@@ -1,11 +1,13 @@
 """Check that a destination, with these credentials, supports what the protocol requires.
 
-The checks write small hidden objects and start uploads, and remove all of them at the end.
+The checks write small hidden objects and start uploads, and remove all of them at the end. They are probes of
+the store, rehearsals of whole jobs, and an upload with each of the jobs' object options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from msgspec import Struct
 
@@ -16,20 +18,32 @@ from airflow_s3commit.exceptions import (
     NoSuchBucket,
     OutcomeUnknown,
     S3CommitError,
+    StoreRejected,
     StoreUnsuitable,
     Unavailable,
 )
-from airflow_s3commit.protocol.doctor.object_probes import object_probes
-from airflow_s3commit.protocol.doctor.probes import DATA_PROBES, RECORD_PROBES
-from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS
-from airflow_s3commit.protocol.doctor.sandbox import Finding, Probe, Sandbox, Verdict
+from airflow_s3commit.protocol.doctor.probes import (
+    BODY,
+    DATA_PROBES,
+    RECORD_PROBES,
+    RECORD_UPLOADS,
+    Finding,
+    Probe,
+    Sandbox,
+    Verdict,
+)
+from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import new_uuid
-from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.metadata.records import exists
+from airflow_s3commit.protocol.model.codec import KIB, Plain
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX
+from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
+from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX, SUCCESS
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.store.base import ObjectStore
-from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.protocol.write_job import write_job
+from airflow_s3commit.store.base import ObjectInfo, ObjectStore
+from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, with_headers
 from airflow_s3commit.store.profile import StoreProfile
 
 
@@ -166,3 +180,183 @@ def _remedy(error: S3CommitError) -> str:
     if isinstance(error, StoreUnsuitable):
         return "use another store"
     return "the store does not support this; use another store, or ask its operator"
+
+
+_PARTITION = "rehearsal=1"
+
+_COMMITS = 2
+
+#: Seconds between a job's death and its sweep.
+_SECONDS = 2.0
+
+
+def _commit(sandbox: Sandbox) -> Finding:
+    sandbox.rehearsed = True
+    for _ in range(_COMMITS):
+        _write(sandbox, "append")
+    files = _files(sandbox)
+    if len(files) != _COMMITS:
+        says = f"{_COMMITS} commits of a file each left {len(files)} files"
+        return Finding("failed", says, "use another store")
+    if not exists(sandbox.store, sandbox.bucket, _home(sandbox).key(SUCCESS)):
+        return Finding("failed", "a commit left no _SUCCESS", "use another store")
+    return Finding("ok", "two jobs committed, one after the other")
+
+
+def _replace(sandbox: Sandbox) -> Finding:
+    _write(sandbox, "replace")
+    files = _files(sandbox)
+    if len(files) != 1:
+        return Finding(
+            "failed",
+            f"after a replace of a partition {len(files)} files are in it instead of 1",
+            "use another store, or only append: readers by listing would see replaced files",
+        )
+    return Finding("ok", "a job replaced the files of a partition")
+
+
+def _abort(sandbox: Sandbox) -> Finding:
+    before = _files(sandbox)
+    report = _leave(sandbox).abort(reason="rehearsal")
+    if report.uploads < 1 or _files(sandbox) != before:
+        return Finding("failed", f"an abort found {report.uploads} of 1 pending uploads", RECORD_UPLOADS)
+    return Finding("ok", "an abort removed the pending upload, and left no file")
+
+
+def _sweep(sandbox: Sandbox) -> Finding:
+    before = _files(sandbox)
+    _leave(sandbox)
+    # Times have whole seconds, or finer ones in listings than in responses.
+    sandbox.clock.sleep(_SECONDS)
+    report = sweep(sandbox.store, _home(sandbox), older_than=0, dry_run=False, clock=sandbox.clock)
+    if report.failures:
+        return Finding("failed", f"a sweep failed: {report.failures[0].reason}", RECORD_UPLOADS)
+    if not report.jobs or _files(sandbox) != before:
+        return Finding("warning", "a sweep did not find a dead job", RECORD_UPLOADS)
+    return Finding("ok", "a sweep ended a dead job")
+
+
+def _home(sandbox: Sandbox) -> Destination:
+    return sandbox.home.below("rehearsal")
+
+
+def _options(conflict_mode: ConflictMode) -> JobOptions:
+    return JobOptions(committer="magic", conflict_mode=conflict_mode, track_pending="s3")
+
+
+def _write(sandbox: Sandbox, conflict_mode: ConflictMode) -> None:
+    """Commit a job with one file."""
+    options = _options(conflict_mode)
+    job = write_job(_home(sandbox), store=sandbox.store, job_options=options, clock=sandbox.clock)
+    with job as writer, writer.open(f"{_PARTITION}/part.bin") as file:
+        file.write(BODY)
+
+
+def _leave(sandbox: Sandbox) -> Job:
+    """Return a job with a pending upload, of a task whose stage is never sealed."""
+    job = Job.setup(sandbox.store, _home(sandbox), options=_options("append"), clock=sandbox.clock)
+    with job.task_attempt("rehearsal", "1", "00000", "1") as attempt:
+        with attempt.open(f"{_PARTITION}/left.bin") as file:
+            file.write(BODY)
+        attempt.commit()
+    return job
+
+
+def _files(sandbox: Sandbox) -> set[str]:
+    prefix = _home(sandbox).key(f"{_PARTITION}/")
+    return {info.key for info in sandbox.store.list_objects(sandbox.bucket, prefix)}
+
+
+#: Rehearsals, in an order in which each finds what those before it left.
+REHEARSALS = (
+    Probe("commit", _commit, ("objects", "complete uploads", "fencing")),
+    Probe("replace", _replace, ("commit",)),
+    Probe("abort", _abort, ("commit",)),
+    Probe("sweep", _sweep, ("commit",)),
+)
+
+
+_ENCRYPTION = ("sse", "sse_kms_key_id", "sse_bucket_key")
+
+_SSE = "x-amz-server-side-encryption"
+_BUCKET_KEY = f"{_SSE}-bucket-key-enabled"
+
+
+def object_probes(options: ObjectOptions) -> Iterator[Probe]:
+    """Yield a probe for each option that is set; those of encryption share one."""
+    for name in ("sse", "storage_class", "acl", "tags", "headers"):
+        if getattr(options, name):
+            # A bucket's policy may deny writes without encryption or an ACL, so every upload has them.
+            required = (*_ENCRYPTION, "acl") if "x-amz-acl" in options.of_records else _ENCRYPTION
+            tried = ObjectOptions.from_dict({one: getattr(options, one) for one in {name, *required}})
+            yield Probe(f"object option {name}", partial(_try_option, tried, name), ("complete uploads",))
+
+
+def _try_option(options: ObjectOptions, name: str, sandbox: Sandbox) -> Finding:
+    try:
+        key, upload_id = sandbox.begin(f"object-{name}", options.of_data)
+        etags = sandbox.send(key, upload_id, BODY)
+        sandbox.store.complete_upload(sandbox.bucket, key, upload_id, etags)
+        # Some stores send the number of tags with a GET only, not with a HEAD.
+        info = sandbox.store.get(sandbox.bucket, key, limit=KIB).info
+    except AccessDenied as error:
+        return Finding("failed", f"AccessDenied: {error}", _permission(options, name))
+    except (StoreRejected, OutcomeUnknown) as error:
+        says = f"{type(error).__name__}: {error}"
+        return Finding("failed", says, f"the store rejects this {name}: correct it or leave it out")
+    if name == "acl":
+        return Finding("ok", f"{options.acl} is accepted; whether it is in effect, a HEAD does not show")
+    if differences := _differences(options, name, info):
+        return _ignored(name, differences)
+    return Finding("ok", "the object has the option")
+
+
+def _permission(options: ObjectOptions, name: str) -> str:
+    if name == "sse" and options.sse != "AES256":
+        key = options.sse_kms_key_id or "the account's key for S3"
+        return f"allow kms:GenerateDataKey and kms:Decrypt on {key}, in the role's policy and in the key's"
+    if name == "acl":
+        return "allow s3:PutObjectAcl; a bucket with disabled ACLs accepts only bucket-owner-full-control"
+    if name == "tags":
+        return "allow s3:PutObjectTagging"
+    return (
+        "check what the bucket's policy requires; s3commit doctor --policy prints what the role's must allow"
+    )
+
+
+def _ignored(name: str, differences: list[str]) -> Finding:
+    says = f"accepted, but on the object {', '.join(differences)}"
+    if name == "sse" and not differences[0].startswith(_BUCKET_KEY):
+        remedy = "the store does not encrypt this way: leave it out, or use another store"
+        return Finding("failed", says, remedy)
+    if name == "tags":
+        remedy = "allow s3:GetObjectTagging, without which tags cannot be checked; or the store ignores them"
+        return Finding("warning", says, remedy)
+    return Finding("warning", says, f"the store ignores it: leave {name} out, or use another store")
+
+
+def _differences(options: ObjectOptions, name: str, info: ObjectInfo) -> list[str]:
+    """Return the headers whose value on an object differs from the option, each with its value."""
+    if name == "tags":
+        expected = {TAG_COUNT: str(len(options.tags))}
+    else:
+        expected = {
+            header: value
+            for header, value in options.of_data.items()
+            if header.startswith(_SSE) == (name == "sse") and _is_shown(header, value)
+        }
+    found = {**info.headers, **{f"{METADATA_PREFIX}{n}": value for n, value in info.metadata.items()}}
+    return [
+        f"{header} is {found.get(header)!r}"
+        for header, value in expected.items()
+        # A KMS key given by its id is shown as an ARN, which ends with the id.
+        if not (found.get(header) or "").endswith(value)
+    ]
+
+
+def _is_shown(header: str, value: str) -> bool:
+    """Return whether a store shows this header of an upload on its object."""
+    if header == "x-amz-acl" or (header.startswith(_SSE) and "alias/" in value):
+        return False
+    # AWS sends no storage class for its default.
+    return (header, value) not in (("x-amz-storage-class", "STANDARD"), (_BUCKET_KEY, "false"))

@@ -33,7 +33,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.hadoop.files import HadoopFile, HadoopFiles, files_of, magic_files
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
-from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
+from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import decode, largest, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, partition_of

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from airflow_s3commit._columns import Column
 from airflow_s3commit._format import age, number, size
 from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.hadoop.files import claims_of_hadoop
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify, find_hadoop_job
-from airflow_s3commit.protocol.inspect.claims import claims_of_hadoop
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal
-from airflow_s3commit.protocol.metadata.store_clock import read_time
+from airflow_s3commit.protocol.metadata.store_check import read_time
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.entry import Entry

@@ -25,7 +25,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.partition_names import hive_values
-from airflow_s3commit.protocol.model.statistics import ColumnStatistics, Value
+from airflow_s3commit.protocol.model.columns import ColumnStatistics, Value
 
 #: The table feature that this package alone writes. Delta's writers refuse tables with features that they do
 #: not know; its readers need not know a feature of writers.

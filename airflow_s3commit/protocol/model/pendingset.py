@@ -26,9 +26,9 @@ from airflow_s3commit.protocol.model.codec import (
     decode,
     largest,
 )
+from airflow_s3commit.protocol.model.columns import KnownColumns
 from airflow_s3commit.protocol.model.layout import PENDING_SUFFIX, PENDINGSET_SUFFIX
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.protocol.model.statistics import KnownColumns
 from airflow_s3commit.store.base import MAX_PARTS, CheckedEtag, PartEtag
 
 #: Whose loader reads the ETags of what we write: ``hadoop-3.4.2`` and later, or ``hadoop-3.3`` to 3.4.1.

@@ -19,8 +19,8 @@ from airflow_s3commit.protocol.model.codec import (
     Versioned,
     from_plain,
 )
+from airflow_s3commit.protocol.model.columns import KnownColumns, add_columns
 from airflow_s3commit.protocol.model.job import Removal
-from airflow_s3commit.protocol.model.statistics import KnownColumns, add_columns
 
 
 class Counts(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import delete_objects
-from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
+from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of

@@ -1,15 +1,41 @@
-"""The plan of a sweep: what to remove, and why."""
+"""Plan a sweep: decide which jobs are dead, and what to remove of them.
+
+A sweep removes what is left of jobs that have ended, by finishing their commit or abort; jobs that have not
+ended and were inactive for ``older_than``, by aborting them, Hadoop's too; uploads as old that no job claims;
+and files that commits replaced and retained, once their time has passed.
+
+It leaves everything that a live job may need, and a half-published job of Hadoop, which ``adopt`` ends. A job
+is active when it writes a record or starts an upload. All ages are by the store's clock.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from airflow_s3commit._columns import Column, some
 from airflow_s3commit._format import age, several, size
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.hadoop.files import claims_of_hadoop, directories_above
+from airflow_s3commit.protocol.hadoop.status import HadoopJob, Verdict, classify, find_hadoop_job
+from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
+from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
+from airflow_s3commit.protocol.metadata.records import exists
+from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.store_check import has_true_upload_times, probe_time, read_time
 from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
+from airflow_s3commit.protocol.model.layout import Layout, job_key, receipt_key, time_key
+from airflow_s3commit.protocol.steps.fold import read_table
+from airflow_s3commit.protocol.steps.found import Found
+from airflow_s3commit.protocol.steps.release import freed_objects, is_over, retained_since
+from airflow_s3commit.protocol.steps.sweep import Left, find_left, judge
+from airflow_s3commit.store.base import ObjectStore, Upload
 
 #: Price of S3 Standard in us-east-1 for the first 50 TB, in US dollars per GB and month. Parts of pending
 #: uploads are billed like objects. Source: AWS's public price list, https://aws.amazon.com/s3/pricing/
@@ -202,3 +228,241 @@ class SweepPlan(Plain, Struct, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, with the totals."""
         return {**super().to_dict(), "monthly_cost_usd": self.monthly_cost}
+
+
+_UNDATED = "this store does not show when uploads began"
+
+
+def plan_sweep(
+    store: ObjectStore,
+    destination: Destination,
+    *,
+    older_than: float,
+    staging_roots: Collection[Destination] = (),
+    threads: int = 16,
+) -> SweepPlan:
+    """Return what a sweep of a destination would remove, without removing it. Repeatable.
+
+    If no record is there to read the store's time from, a small hidden object is written and deleted. If
+    there are orphans, an upload is also started and aborted, to check that listings show when uploads began.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
+            any job waits for its commit.
+        staging_roots: Directories with stagings of its jobs that are not below the destination: what outlived
+            its job's record is found by these alone.
+        threads: Concurrent requests; 0 sends them in the caller's thread.
+
+    Raises:
+        ValueError: ``older_than`` is negative.
+        S3CommitError: The destination could not be read.
+
+    """
+    context = JobContext(store, Layout.of(destination, new_uuid()), threads=threads)
+    return decide(context, older_than, staging_roots).plan
+
+
+def decide(context: JobContext, older_than: float, roots: Collection[Destination]) -> Planner:
+    """Plan a sweep as `plan_sweep` does, for a job of the destination with an id that nobody uses."""
+    if not older_than >= 0:
+        raise ValueError(f"older_than is {older_than}; give a number of seconds, 0 or more")
+    store, home = context.store, context.layout.destination
+    now = read_time(store, home)
+    plan = SweepPlan(
+        destination=home.uri, staging_roots=[root.uri for root in roots], older_than=older_than, now=now
+    )
+    planner = Planner(context, plan)
+    try:
+        left = find_left(context, roots)
+        if now is None and (left.jobs or left.unnamed):
+            plan.now = probe_time(store, home.bucket, time_key(home))
+        if plan.now is not None:
+            planner.judge_all(left, roots)
+            planner.judge_replaced()
+    except InvalidRecord as error:
+        planner.leave(home.uri, f"its log cannot be read, so nothing is swept: {error}")
+    return planner
+
+
+@dataclass
+class Planner:
+    """What a sweep removes, and what it leaves.
+
+    Attributes:
+        context: A job of the destination with an id that nobody uses.
+        plan: The plan, as plain data.
+        found: What is left of each job to end, by its id.
+
+    """
+
+    context: JobContext
+    plan: SweepPlan
+    found: dict[str, Found] = field(default_factory=dict)
+    _dates_uploads: bool | None = None
+
+    @property
+    def time(self) -> float:
+        """The store's time, in seconds since the epoch; 0 if there is nothing to date."""
+        return self.plan.now or 0.0
+
+    def leave(self, what: str, reason: str) -> None:
+        """Note what is left, and why."""
+        self.plan.left.append(LeftAlone(what=what, reason=reason))
+
+    def judge_all(self, left: Left, roots: Collection[Destination]) -> None:
+        """Decide about every job, then about the uploads that are no job's."""
+        old = [upload for upload in left.unnamed if self.time - upload.initiated >= self.plan.older_than]
+        unknown = [one for one in left.jobs.values() if not (one.is_known or one.is_hadoops)]
+        keys = [one.key for one in (*old, *(upload for one in unknown for upload in one.uploads))]
+        context = self.context
+        claims = claims_of_hadoop(context.store, context.bucket, keys, roots, threads=context.threads)
+        orphans = [upload for upload in old if upload.upload_id not in claims]
+        for found in left.jobs.values():
+            if not claims.keys() & {upload.upload_id for upload in found.uploads}:
+                orphans += self._judge_job(found, has_log=left.has_log)
+        self._judge_orphans(orphans)
+        home = context.layout.destination.uri
+        elsewhere = Counter(one.staging for one in claims.values() if not one.staging.startswith(home))
+        for uri, number in sorted(elsewhere.items()):
+            why = f"files of Hadoop in {uri} name them: sweep its destination"
+            self.leave(several(number, "upload"), why)
+
+    def _judge_job(self, found: Found, *, has_log: bool) -> list[Upload]:
+        """Decide about a job; return its uploads if it is none."""
+        if not (found.is_known or found.is_more_than_objects or found.objects):
+            # Files that were copied here, or of other programs.
+            return []
+        action: Action | None
+        action, why = judge(found, self.time, self.plan.older_than)
+        uploads, stored = len(found.uploads), sum(self._sizes(found.uploads)) if action else 0
+        if action == "abort" and found.end is None and found.is_hadoops:
+            if (job := self._hadoops(found)) is not None:
+                action, why = self._judge_hadoops(found, classify(job))
+                uploads = job.others if action == "discard" else job.pending + job.others
+                stored = job.bytes if action == "abort" else 0
+        elif action == "abort" and not found.is_known and (reason := self._why_not_ours(found)):
+            action, why = None, reason
+        if action is None:
+            self.leave(f"job {found.job_id} ({found.layout.staging.uri})", why)
+            self.plan.jobs_left += 1
+            return []
+        if not (has_log or found.records):
+            # Setup begins the log: so it is no job of this package, whatever the names have.
+            return found.uploads
+        self.found[found.job_id] = found
+        self.plan.jobs.append(
+            DeadJob(
+                job_id=found.job_id,
+                staging=found.layout.staging.uri,
+                action=action,
+                state=_state(found),
+                silent=found.silent(self.time),
+                uploads=uploads,
+                bytes=stored,
+                reason=why,
+            )
+        )
+        return []
+
+    def _hadoops(self, found: Found) -> HadoopJob | None:
+        home = self.context.layout.destination
+        source = found.record.context.get("adopted_from") if found.record is not None else None
+        return find_hadoop_job(self.context.store, home, found.job_id, pendingsets_uri=source)
+
+    def _judge_hadoops(self, found: Found, told: Verdict) -> tuple[Action | None, str]:
+        """Decide about a silent job of Hadoop that has not ended here."""
+        why = f"the Hadoop job is {told.status}: {told.reason}"
+        # Once an adoption has sealed it, our own commit publishes it.
+        if told.status == "half-published" or (told.status == "successful" and found.sealed is not None):
+            return None, f"{why}; commit or abort it: s3commit adopt"
+        if told.status == "successful":
+            return "discard", f"{why}; only its leftovers are removed"
+        return "abort", f"{why}, and its last sign of life was {found.silent(self.time):.0f} s ago"
+
+    def _why_not_ours(self, found: Found) -> str:
+        """Return why a silent job without a record and an end here is left; empty if it is not.
+
+        Destinations nest: a job on a directory above or below has uploads here too, and its records there.
+        """
+        store, home = self.context.store, self.context.layout.destination
+        keys = [*(one.key for one in found.uploads), *(one.key for one in found.objects)]
+        if found.records:
+            job = replace(self.context, layout=found.layout)
+            recorded = list(tracked_uploads(job, found.layout.staging.prefix))
+            if None in recorded:
+                # A job on another directory may have chosen this one for its staging.
+                return (
+                    "its staging has a record that is damaged, or of another destination: look, and abort it"
+                )
+            keys += (upload.destinationKey for upload in recorded if upload is not None)
+        if not keys and not found.layout.is_below_destination:
+            return f"no record shows that it is a job on {home.uri}"
+        for place in directories_above(home.bucket, keys):
+            records = (job_key(place, found.job_id), receipt_key(place, found.job_id))
+            if any(exists(store, place.bucket, key) for key in records):
+                return f"it is a job on {place.uri}: sweep that"
+        if not (found.records or found.objects or self._times_are_true):
+            return f"nobody knows it, but {_UNDATED}"
+        return ""
+
+    def _judge_orphans(self, orphans: list[Upload]) -> None:
+        """Decide about old uploads that are of no job."""
+        for upload, stored in zip(orphans, self._sizes(orphans), strict=True):
+            past = self.time - upload.initiated
+            if not self._times_are_true:
+                what = f"upload {upload.upload_id} of {join_uri(self.context.bucket, upload.key)}"
+                self.leave(what, f"no job claims it, but {_UNDATED}")
+                continue
+            why = f"no job claims it, and it began {past:.0f} s ago"
+            self.plan.uploads.append(
+                OrphanUpload(key=upload.key, upload_id=upload.upload_id, age=past, bytes=stored, reason=why)
+            )
+
+    def judge_replaced(self) -> None:
+        """Decide about the files that commits have replaced and retained."""
+        table = read_table(self.context.store, self.context.layout.destination)
+        for generation, past in sorted(retained_since(self.context, table, self.time).items()):
+            taken = table.retained[generation]
+            counts = table.counts_of(taken.pieces)
+            one = ReplacedFiles(
+                generation=generation,
+                files=counts.files + len(taken.unowned),
+                bytes=counts.bytes,
+                age=past,
+                retain=taken.seconds,
+                reason=f"retained for {age(taken.seconds)}, and replaced {age(past)} ago",
+            )
+            if is_over(taken, past):
+                self.plan.replaced.append(one)
+            else:
+                files = f"{several(one.files, 'file')} ({size(one.bytes)})"
+                self.leave(f"{files} that generation {generation} replaced", one.reason)
+        if freed := list(freed_objects(self.context, table)) if table.freed else []:
+            why = "a sweep that died has released them, and not deleted all of them"
+            stored, generation = sum(info.size for info in freed), max(table.freed)
+            self.plan.replaced.append(
+                ReplacedFiles(generation=generation, files=len(freed), bytes=stored, reason=why)
+            )
+
+    @property
+    def _times_are_true(self) -> bool:
+        """Whether listings show when uploads began: a probe tells, once."""
+        if self._dates_uploads is None:
+            home = self.context.layout.destination
+            self._dates_uploads = bool(has_true_upload_times(self.context.store, home.bucket, time_key(home)))
+        return self._dates_uploads
+
+    def _sizes(self, uploads: Iterable[Upload]) -> list[int]:
+        ids = (PendingId(self.context.bucket, upload.key, upload.upload_id) for upload in uploads)
+        found = pending_parts(self.context.store, ids, threads=self.context.threads)
+        return [sum(part.size for part in parts or ()) for _, parts in found]
+
+
+def _state(found: Found) -> State | None:
+    if found.end is not None:
+        return "committed" if found.end.kind == "commit" else "aborted"
+    if found.record is None:
+        return None
+    return "sealed" if found.sealed is not None else "open"

@@ -20,10 +20,10 @@ from airflow_s3commit._causes import run_all
 from airflow_s3commit.exceptions import DuplicateOutput, JobClosed
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.pending_uploads import Tracker
+from airflow_s3commit.protocol.model.columns import Columns
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra
-from airflow_s3commit.protocol.model.statistics import Columns
 from airflow_s3commit.protocol.writer.multipart import OutputFile, PartSender, WritableFile
 from airflow_s3commit.store.execute import in_threads
 

@@ -11,8 +11,7 @@ import pytest
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import NoSuchKey, StoreRejected, StoreUnsuitable
-from airflow_s3commit.protocol.doctor.probes import DATA_PROBES, ODD_NAME, RECORD_PROBES
-from airflow_s3commit.protocol.doctor.sandbox import Sandbox
+from airflow_s3commit.protocol.doctor.probes import DATA_PROBES, ODD_NAME, RECORD_PROBES, Sandbox
 from airflow_s3commit.protocol.model.destination import Destination
 from tests.fakes import ManualClock
 

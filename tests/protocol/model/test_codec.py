@@ -10,7 +10,7 @@ import pytest
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
-from airflow_s3commit.protocol.metadata.store_clock import read_time
+from airflow_s3commit.protocol.metadata.store_check import read_time
 from airflow_s3commit.protocol.model import (
     codec,
     columns,
@@ -22,12 +22,12 @@ from airflow_s3commit.protocol.model import (
     sealed_job,
 )
 from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.entry import Commit, UnownedObject
 from airflow_s3commit.protocol.model.layout import list_key
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealedTask
-from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.manifests import manifest_files, read_manifest
 from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, apart

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.delta import (
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from tests.cases import each
 from tests.protocol.published import columns
 

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.codec import decode, encode
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.pendingset import (
     IOStatistics,
     PendingSet,
@@ -19,7 +20,6 @@ from airflow_s3commit.protocol.model.pendingset import (
     UploadEtag,
     UploadExtra,
 )
-from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.store.base import CheckedEtag
 from tests.protocol.model.test_records import ETAG, JOB, changed, golden, without
 

@@ -25,6 +25,7 @@ from airflow_s3commit.protocol.model import (
     sealed_job,
 )
 from airflow_s3commit.protocol.model.codec import JobOwned, decode, encode, sha256
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.entry import Commit, Entry, UnownedObject
 from airflow_s3commit.protocol.model.job import (
     AbortReport,
@@ -48,7 +49,6 @@ from airflow_s3commit.protocol.model.sealed_job import (
     SealReference,
     StageSealRecord,
 )
-from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.protocol.model.table import Source
 from tests.cases import each
 

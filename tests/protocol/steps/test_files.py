@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import DestinationNotEmpty
-from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
+from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.steps.files import unowned_objects
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.release import release

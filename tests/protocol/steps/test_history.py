@@ -14,7 +14,7 @@ from airflow_s3commit.exceptions import (
     NotReversible,
     S3CommitError,
 )
-from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
+from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import checkpoint_key
 from airflow_s3commit.protocol.steps import checkpoint, fold

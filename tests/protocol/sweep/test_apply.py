@@ -15,8 +15,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.sweep.apply import apply_sweep, sweep
-from airflow_s3commit.protocol.sweep.plan import SweepPlan
-from airflow_s3commit.protocol.sweep.planner import plan_sweep
+from airflow_s3commit.protocol.sweep.plan import SweepPlan, plan_sweep
 from airflow_s3commit.store.base import Upload
 from airflow_s3commit.testing.faulty_store import Crash, Effect, Fault, FaultyStore, StoreCall
 from tests.crash.faulty import FAULTS
