@@ -13,12 +13,12 @@ from typing import Self
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
 from airflow_s3commit.protocol.hadoop.status import find_hadoop_job, refuse_end
-from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid
+from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid, remembering
 from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, JobState
-from airflow_s3commit.protocol.model.layout import RECORD, SUCCESS, Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
@@ -37,7 +37,6 @@ from airflow_s3commit.protocol.steps.task import abort_attempt, abort_stage
 from airflow_s3commit.protocol.writer.files import UPLOAD_THREADS, AttemptFiles
 from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
-from airflow_s3commit.store.remembering import RememberingStore
 
 #: The entry of a job's context that holds its display name.
 NAME = "name"
@@ -137,8 +136,7 @@ class Job:
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
         plain = JobContext(
-            # The looks at the store are at the job's record, and need the store's own answers.
-            RememberingStore(store, but=(SUCCESS, RECORD)) if alone else store,
+            remembering(store, layout.destination) if alone else store,
             layout,
             clock=clock or SystemClock(),
             new_id=new_id,

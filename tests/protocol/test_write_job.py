@@ -105,7 +105,7 @@ def test_a_write_of_its_own_sends_an_exact_number_of_requests(mode: Any) -> None
         ):
             file.write(b"one")
         totals.append(sum(store.counters.values()))
-    assert totals[3] - totals[2] == {"append": 14, "replace": 17}[mode]
+    assert totals[3] - totals[2] == {"append": 13, "replace": 16}[mode]
 
 
 @each("mode", ["append", "replace"])

@@ -141,7 +141,7 @@ def test_a_driver_stopped_at_any_call_loses_and_doubles_nothing(mode: str, fault
         faulty = FaultyStore(store, Fault(fault, nth=at))
         attempted(faulty, lambda store: run(store, mode=mode))
         if not faulty.struck:
-            assert at > 18
+            assert at > 16
             return
         attempted(FaultyStore(store, Fault(fault, nth=max(1, at // 2))), lambda store: run(store, mode=mode))
         run(store, mode=mode)
@@ -159,7 +159,7 @@ def test_a_driver_stopped_at_any_call_of_a_later_batch(mode: str, fault: Effect)
         run(faulty, FIRST, mode)
         attempted(faulty, lambda store: run(store, mode=mode))
         if not faulty.struck:
-            assert at > 18
+            assert at > 16
             return
         run(store, mode=mode)
         check(store, batches=2)
@@ -192,7 +192,7 @@ def test_another_driver_at_any_call_of_a_zombie(mode: str, first: Batch | None, 
         zombie.before = wake
         attempted(zombie, lambda store: run(store, mode=mode))
         if calls < at:
-            assert at > 18
+            assert at > 16
             return
         check(store, batches=2 + earlier)
         assert run(store, mode=mode) is None
@@ -217,7 +217,7 @@ def test_a_later_batch_sends_an_exact_number_of_requests(mode: Any) -> None:
         job.seal_stage(STAGE, token, [task])
         commit_batch(job, token, 1)
         totals.append(sum(driver.counters.values()))
-    assert totals[3] - totals[2] == {"append": 17, "replace": 20}[mode]
+    assert totals[3] - totals[2] == {"append": 15, "replace": 18}[mode]
 
 
 def test_options_may_change_while_an_attempt_is_partly_set_up() -> None:

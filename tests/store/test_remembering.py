@@ -114,3 +114,26 @@ def _is_remembered(store: RememberingStore, key: str) -> bool:
         return store.get("lake", key).body == b"1"
     except NoSuchKey:
         return False
+
+
+def test_what_is_only_created_is_read_once(counted: CountingStore) -> None:
+    """Where a key says that its object is never overwritten, a second read asks nobody."""
+    store = RememberingStore(counted, is_fixed=lambda key: key.startswith("log/"))
+    for key in ("log/1", "log/2", "data"):
+        counted.put("lake", key, b"1")
+        store.get("lake", key) if key != "log/2" else list(store.perform([(0, Get("lake", key, 10))]))
+        counted.put("lake", key, b"2")
+    assert [store.get("lake", key).body for key in ("log/1", "log/2", "data")] == [b"1", b"1", b"2"]
+
+
+def test_what_was_swapped_is_believed_until_a_swap_is_refused(counted: CountingStore) -> None:
+    """What the process swapped is not read again, and is after another process has swapped it."""
+    store = RememberingStore(counted)
+    first = store.put("lake", "t/_SUCCESS", b"1", if_none_match=True)
+    second = store.put("lake", "t/_SUCCESS", b"2", if_match=first.etag)
+    assert store.get("lake", "t/_SUCCESS").info.etag == second.etag
+    counted.put("lake", "t/_SUCCESS", b"3")
+    assert store.get("lake", "t/_SUCCESS").body == b"2"
+    with pytest.raises(PreconditionFailed):
+        store.put("lake", "t/_SUCCESS", b"4", if_match=second.etag)
+    assert store.get("lake", "t/_SUCCESS").body == b"3"

@@ -13,14 +13,27 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import OutcomeUnknown, S3CommitError
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, RECORD, Layout, log_prefix
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.remembering import RememberingStore
 
 Alone: TypeAlias = Literal["", "driver", "writer"]
 
 #: Start of the note on an error that names the step it left.
 STEP_NOTE = "while running "
+
+
+def remembering(store: ObjectStore, home: Destination) -> ObjectStore:
+    """Return a store that remembers the records that one process has written: a saving of requests.
+
+    Also entries of the log and pendingsets that it has read. Not the job's record: the looks at the store are
+    at that, and need the store's own answers.
+    """
+    log = log_prefix(home)
+    return RememberingStore(
+        store, but=(RECORD,), is_fixed=lambda key: key.startswith(log) or key.endswith(PENDINGSET_SUFFIX)
+    )
 
 
 def new_uuid() -> str:

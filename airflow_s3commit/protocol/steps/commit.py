@@ -30,7 +30,7 @@ from airflow_s3commit.exceptions import (
     OutcomeUnknown,
     S3CommitError,
 )
-from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.context import JobContext, naming, remembering
 from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
 from airflow_s3commit.protocol.metadata.sealed_job import (
     bare_keys,
@@ -82,7 +82,8 @@ def commit(
 
     """
     counting = CountingStore(context.store)
-    context = recorded(replace(context, store=counting))
+    store = counting if context.alone else remembering(counting, context.layout.destination)
+    context = recorded(replace(context, store=store))
     with naming(context, "commit"):
         job, known = context.record, None
         log = Log(context, job.base if job is not None else None)

@@ -237,8 +237,10 @@ def _derive(context: JobContext, entry: Entry, table: Table, over_others: bool, 
         part = replace(commit, partitions={name: counts}, counts=counts, metrics={})
         write_marker(context, key, replace(entry, commit=part), list, over_others=over_others)
         return
-    found = find_marker(context, key)
     # That of a commit after the table that was read stays: the partition is looked at again.
-    if found is not None and found.generation is not None and found.generation <= table.head.number:
+    while (found := find_marker(context, key)) is not None and 0 < (
+        found.generation or 0
+    ) <= table.head.number:
         with suppress(PreconditionFailed, NoSuchKey):
             delete_record(context, context.bucket, key, if_match=found.etag)
+            return
