@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_job
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
+    from airflow_s3commit.protocol.metadata.pending_uploads import Progress
     from airflow_s3commit.protocol.metadata.registry import register_destination
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, JobState
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
         read_manifest,
     )
     from airflow_s3commit.protocol.steps.preview import Preview
-    from airflow_s3commit.protocol.steps.progress import Progress
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
     from airflow_s3commit.protocol.table_rollback import RollbackReport, rollback
     from airflow_s3commit.protocol.watch.search import search_manifest
@@ -196,7 +196,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.registration": ("RegistrationReport", "register_partitions"),
             "airflow_s3commit.protocol.repair": ("RepairReport", "repair"),
             "airflow_s3commit.protocol.steps.preview": ("Preview",),
-            "airflow_s3commit.protocol.steps.progress": ("Progress",),
+            "airflow_s3commit.protocol.metadata.pending_uploads": ("Progress",),
             "airflow_s3commit.protocol.sweep.apply": ("SweepReport", "sweep"),
             "airflow_s3commit.protocol.table_rollback": ("RollbackReport", "rollback"),
             "airflow_s3commit.protocol.watch.search": ("search_manifest",),

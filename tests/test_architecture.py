@@ -143,7 +143,7 @@ CALLS = {"Abort", "DeleteMany"}
 
 #: Where something is destroyed beside `protocol/metadata/removal.py`: uploads that no job claims, looked at
 #: once more, and probes, which remove what they made a moment ago.
-DESTROYERS = {"removal.py", "apply.py", "probes.py", "sandbox.py", "store_check.py", "store_clock.py"}
+DESTROYERS = {"removal.py", "apply.py", "probes.py", "store_check.py"}
 
 
 def test_everything_of_a_job_is_destroyed_through_one_gate() -> None:

@@ -35,8 +35,8 @@ from airflow_s3commit.cli.report import line
 from airflow_s3commit.exceptions import OutcomeUnknown, Refused, S3CommitError
 from airflow_s3commit.present import NextStep
 from airflow_s3commit.protocol.metadata.context import STEP_NOTE
-from airflow_s3commit.protocol.steps.progress import Progress as Pace
-from airflow_s3commit.protocol.steps.progress import ProgressLog
+from airflow_s3commit.protocol.metadata.pending_uploads import Progress as Pace
+from airflow_s3commit.protocol.metadata.pending_uploads import ProgressLog
 
 
 class ExitCode(IntEnum):

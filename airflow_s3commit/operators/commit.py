@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+    from airflow_s3commit.protocol.metadata.pending_uploads import Progress, ProgressLog
     from airflow_s3commit.protocol.model.manifest import Manifest
-    from airflow_s3commit.protocol.steps.progress import Progress, ProgressLog
     from airflow_s3commit.store.credentials import StoreAddress
     from airflow_s3commit.xcom import JsonObject
 
@@ -65,7 +65,7 @@ class CompletingOperator(CommitStepOperator):
                 "files; run it again to finish, or let the teardown abort the job."
             )
         if self._log_progress is None:
-            from airflow_s3commit.protocol.steps.progress import ProgressLog  # noqa: PLC0415 - keeps parsing light
+            from airflow_s3commit.protocol.metadata.pending_uploads import ProgressLog  # noqa: PLC0415 - keeps parsing light
 
             self._log_progress = ProgressLog(self.log)
         self._log_progress(progress)

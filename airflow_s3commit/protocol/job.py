@@ -14,6 +14,7 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
 from airflow_s3commit.protocol.hadoop.status import find_hadoop_job, refuse_end
 from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid, remembering
+from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.destination import Destination
@@ -28,7 +29,6 @@ from airflow_s3commit.protocol.steps.commit import commit, complete_part
 from airflow_s3commit.protocol.steps.finish import has_leftovers
 from airflow_s3commit.protocol.steps.manifests import find_manifest
 from airflow_s3commit.protocol.steps.preview import Preview, preview
-from airflow_s3commit.protocol.steps.progress import Progress
 from airflow_s3commit.protocol.steps.seal import seal
 from airflow_s3commit.protocol.steps.setup import load_job, never_set_up, open_job, recorded
 from airflow_s3commit.protocol.steps.stage import seal_stage

@@ -23,10 +23,9 @@ from airflow_s3commit.protocol.model.layout import Layout, job_key, log_prefix, 
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.abort import undo
-from airflow_s3commit.protocol.steps.finish import finish, first_keys
+from airflow_s3commit.protocol.steps.finish import derive_markers, finish, first_keys, write_marker
 from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
-from airflow_s3commit.protocol.steps.marker import derive_markers, write_marker
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import ObjectStore
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_s3commit._clock import Clock
+    from airflow_s3commit.protocol.metadata.pending_uploads import Progress
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import ConflictMode
-    from airflow_s3commit.protocol.steps.progress import Progress
     from airflow_s3commit.protocol.writer.files import LocalFile
     from airflow_s3commit.protocol.writer.multipart import OutputFile
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt

@@ -18,7 +18,7 @@ from pyarrow.fs import PyFileSystem, S3FileSystem
 from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.steps.file_list import FileSummary
+from airflow_s3commit.protocol.steps.files import FileSummary
 from airflow_s3commit.reader.formats import FileReading, UnreadableFiles, parse_file_options, reading_of
 from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression

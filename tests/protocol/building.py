@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
-from airflow_s3commit.protocol.steps import file_list
+from airflow_s3commit.protocol.steps import files as file_lists
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
 from tests.fakes import ManualClock
@@ -91,8 +91,8 @@ def once(
 @contextmanager
 def apart(when: bool = True) -> Iterator[None]:
     """Let commits write each list of files as an object, as if it were long; also a decorator for tests."""
-    limit = -1 if when else file_list.WITHIN_BYTES
-    with patch.object(file_list, "WITHIN_BYTES", limit):
+    limit = -1 if when else file_lists.WITHIN_BYTES
+    with patch.object(file_lists, "WITHIN_BYTES", limit):
         yield
 
 

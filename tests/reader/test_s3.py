@@ -23,7 +23,7 @@ from tests.store.s3.relay import gateway
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_s3commit.protocol.steps.progress import Progress
+    from airflow_s3commit.protocol.metadata.pending_uploads import Progress
     from airflow_s3commit.store.s3.store import TransportName
     from airflow_s3commit.testing.s3_server import S3Server
 

@@ -7,8 +7,7 @@ import pytest
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed
 from airflow_s3commit.store.base import Get, Head, ObjectToDelete
-from airflow_s3commit.store.forwarding import CountingStore
-from airflow_s3commit.store.remembering import RememberingStore
+from airflow_s3commit.store.forwarding import CountingStore, RememberingStore
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ from airflow_s3commit.protocol.hadoop.status import (
 )
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
+from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
 from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_seal
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
@@ -55,10 +56,8 @@ from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.protocol.steps.abort import abort
 from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.conflicts import decide
-from airflow_s3commit.protocol.steps.file_list import FileSummary
-from airflow_s3commit.protocol.steps.files import each_list
+from airflow_s3commit.protocol.steps.files import FileSummary, each_list
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.progress import Progress
 from airflow_s3commit.protocol.steps.seal import seal
 from airflow_s3commit.protocol.steps.setup import open_job, recorded, refuse_ended
 from airflow_s3commit.protocol.steps.stage import seal_stage

@@ -28,10 +28,10 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.doctor.policy import SAFE_DAYS
 from airflow_s3commit.protocol.metadata.records import exists
+from airflow_s3commit.protocol.metadata.removal import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.metadata.store_check import NO_ETAG, has_true_upload_times
 from airflow_s3commit.protocol.model.codec import KIB
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectInfo, ObjectStore, ObjectToDelete
 from airflow_s3commit.store.execute import in_threads
 

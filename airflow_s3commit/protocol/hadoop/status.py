@@ -32,13 +32,12 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.hadoop.files import HadoopFile, HadoopFiles, files_of, magic_files
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
-from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.removal import PendingId, is_ours
 from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import decode, largest, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, partition_of
 from airflow_s3commit.protocol.model.manifest import SuccessData
-from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes

@@ -17,11 +17,11 @@ from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.fold import read_table

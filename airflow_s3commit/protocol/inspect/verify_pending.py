@@ -12,13 +12,12 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
 from airflow_s3commit.protocol.inspect.verify_dataset import BATCH, MAX_NAMED, VerifyReport, verify_manifest
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
-from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.removal import PendingId, is_ours
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, find_seal, load_stage_seals
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import Layout, owner_of
-from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.steps.manifests import find_manifest
 from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse_ended

@@ -15,8 +15,8 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, RECORD, Layout, log_prefix
 from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.forwarding import RememberingStore
 from airflow_s3commit.store.headers import with_headers
-from airflow_s3commit.store.remembering import RememberingStore
 
 Alone: TypeAlias = Literal["", "driver", "writer"]
 

@@ -8,10 +8,10 @@ from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NoSuchKey, S3C
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.removal import check_place
 from airflow_s3commit.protocol.model.codec import decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, owner_of, seal_key
-from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,

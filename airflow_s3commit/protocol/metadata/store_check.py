@@ -42,9 +42,8 @@ from airflow_s3commit.protocol.model.layout import (
     probes_prefix,
 )
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete
-from airflow_s3commit.store.forwarding import CountingStore
+from airflow_s3commit.store.forwarding import CountingStore, RememberingStore
 from airflow_s3commit.store.headers import store_without_headers
-from airflow_s3commit.store.remembering import RememberingStore
 
 #: An ETag that no object has.
 NO_ETAG = "0" * 32

@@ -31,7 +31,7 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, remembering
-from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads
+from airflow_s3commit.protocol.metadata.pending_uploads import Counter, Progress, complete_uploads
 from airflow_s3commit.protocol.metadata.sealed_job import (
     bare_keys,
     load_seal,
@@ -47,12 +47,10 @@ from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.abort import abandon, undo
 from airflow_s3commit.protocol.steps.append import carried, end_job, ending
 from airflow_s3commit.protocol.steps.conflicts import Taken, decide
-from airflow_s3commit.protocol.steps.file_list import FileList, write_list
-from airflow_s3commit.protocol.steps.finish import Known, finish
+from airflow_s3commit.protocol.steps.files import FileList, write_list
+from airflow_s3commit.protocol.steps.finish import Known, finish, refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import table_at_head
 from airflow_s3commit.protocol.steps.log import Log
-from airflow_s3commit.protocol.steps.marker import refuse_markers_beside_retained
-from airflow_s3commit.protocol.steps.progress import Counter, Progress
 from airflow_s3commit.protocol.steps.setup import (
     find_end,
     load_job,

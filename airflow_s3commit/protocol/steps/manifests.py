@@ -11,9 +11,9 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
 from airflow_s3commit.protocol.steps.files import files_of
+from airflow_s3commit.protocol.steps.finish import read_success
 from airflow_s3commit.protocol.steps.fold import AT_ONCE, entries_after, newest_entries, read_table
 from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.protocol.steps.marker import read_success
 from airflow_s3commit.protocol.steps.state import look_up_end
 from airflow_s3commit.store.base import ObjectStore
 

@@ -21,20 +21,19 @@ from airflow_s3commit.exceptions import (
     Refused,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions, Position
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Source, Table
 from airflow_s3commit.protocol.steps.abort import abort, aborting_unbegun, undo
 from airflow_s3commit.protocol.steps.append import end_job, ending
 from airflow_s3commit.protocol.steps.files import files_in
-from airflow_s3commit.protocol.steps.finish import finish
+from airflow_s3commit.protocol.steps.finish import finish, refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log
-from airflow_s3commit.protocol.steps.marker import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.setup import look_at_record, set_up
 from airflow_s3commit.store.base import Head, ObjectInfo
 from airflow_s3commit.store.execute import in_batches, outcomes

@@ -40,11 +40,10 @@ from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.append import append
 from airflow_s3commit.protocol.steps.conflicts import decide, not_empty
-from airflow_s3commit.protocol.steps.file_list import write_list
-from airflow_s3commit.protocol.steps.files import list_older_data
+from airflow_s3commit.protocol.steps.files import list_older_data, write_list
+from airflow_s3commit.protocol.steps.finish import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
 from airflow_s3commit.protocol.steps.log import Log, find_receipt
-from airflow_s3commit.protocol.steps.marker import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.publish import prepare
 from airflow_s3commit.store.headers import with_headers
 

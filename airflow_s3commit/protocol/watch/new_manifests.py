@@ -19,9 +19,9 @@ from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import log_prefix, receipt_key
 from airflow_s3commit.protocol.model.manifest import Manifest, SuccessData
+from airflow_s3commit.protocol.steps.finish import read_success
 from airflow_s3commit.protocol.steps.fold import entries_after, entries_before, newest_entries, newest_entry
 from airflow_s3commit.protocol.steps.log import Read, find_receipt, read_entry
-from airflow_s3commit.protocol.steps.marker import read_success
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -23,9 +23,14 @@ from airflow_s3commit.protocol.metadata.pending_uploads import (
     tracked_uploads,
     untracked_uploads,
 )
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_objects, delete_ours
+from airflow_s3commit.protocol.metadata.removal import (
+    PendingId,
+    abort_uploads,
+    delete_objects,
+    delete_ours,
+    is_ours,
+)
 from airflow_s3commit.protocol.model.codec import decode
-from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.memory import MemoryStore

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.delta import (
     Change,
     columns_of,
@@ -19,7 +20,6 @@ from airflow_s3commit.protocol.model.delta import (
 from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from tests.cases import each
 from tests.protocol.published import columns
 

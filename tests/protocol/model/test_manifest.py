@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.file_list import WITHIN_BYTES
+from airflow_s3commit.protocol.steps.files import WITHIN_BYTES
 from airflow_s3commit.protocol.steps.manifests import (
     latest_manifest,
     manifest_files,
@@ -110,7 +110,7 @@ def test_an_empty_job_has_an_empty_list(is_apart: bool) -> None:
 @apart()
 def test_a_long_list_goes_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that is larger than a part is written as several, with the same content."""
-    monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list._PART_BYTES", 700)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.files._PART_BYTES", 700)
     lake = Lake()
     manifest = lake.sealed({f"dt={n % 3}/{n:03d}": b"x" * n for n in range(50)}).commit()
     [_, key] = sorted(lists(lake), key=lambda key: OURS in key)
@@ -123,7 +123,7 @@ def test_a_long_list_goes_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @apart()
 def test_a_list_whose_writer_died_leaves_nothing_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies while the list goes up in parts leaves no upload of it behind."""
-    monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list._PART_BYTES", 300)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.files._PART_BYTES", 300)
     for nth in (1, 2, 3):
         lake = Lake()
         job = lake.sealed({f"{n:03d}": b"x" for n in range(10)})
@@ -297,7 +297,7 @@ def test_manifests_survive_plain_json() -> None:
 @apart()
 def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that is longer than a piece is read piece by piece, and checked as a whole."""
-    monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list._READ_BYTES", 100)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.files._READ_BYTES", 100)
     lake, manifest = committed()
     [key] = [key for key in lists(lake) if OURS in key]
     assert len(lake.get(key)) > 200
@@ -312,7 +312,7 @@ def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @apart()
 def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of two lists are never combined."""
-    monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list._READ_BYTES", 100)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.files._READ_BYTES", 100)
     lake, manifest = committed()
     [key] = [key for key in lists(lake) if OURS in key]
     pieces = iter([0, 1])
@@ -336,7 +336,7 @@ def test_a_list_up_to_the_limit_lies_within(monkeypatch: pytest.MonkeyPatch) -> 
     lines = listed(Lake().sealed(NEW).commit())
     assert len(lines) < WITHIN_BYTES == 16 * 1024
     for over in (0, 1):
-        monkeypatch.setattr("airflow_s3commit.protocol.steps.file_list.WITHIN_BYTES", len(lines) - over)
+        monkeypatch.setattr("airflow_s3commit.protocol.steps.files.WITHIN_BYTES", len(lines) - over)
         lake = Lake()
         manifest = lake.sealed(NEW).commit()
         assert len(lists(lake)) == over

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import ForeignRecord
-from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
-from airflow_s3commit.protocol.model.layout import Layout, entry_key, job_key, list_key, receipt_key, seal_key
-from airflow_s3commit.protocol.model.ownership import (
+from airflow_s3commit.protocol.metadata.removal import (
     Proof,
     Thing,
     check_place,
     is_ours,
     why_not,
 )
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
+from airflow_s3commit.protocol.model.layout import Layout, entry_key, job_key, list_key, receipt_key, seal_key
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
 from airflow_s3commit.store.base import ObjectInfo
 from tests.cases import each

@@ -13,11 +13,11 @@ from greenlet import getcurrent, greenlet
 from airflow_s3commit import Destination, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.removal import object_metadata
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import is_hidden
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of, unique_name
-from airflow_s3commit.protocol.model.ownership import object_metadata
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.steps.abort import abort
 from airflow_s3commit.protocol.steps.commit import commit, complete_part

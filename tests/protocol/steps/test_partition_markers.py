@@ -9,8 +9,8 @@ import pytest
 from airflow_s3commit import JobOptions
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
+from airflow_s3commit.protocol.steps.finish import find_marker
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.marker import find_marker
 from airflow_s3commit.protocol.steps.setup import set_up
 from tests.protocol.building import Lake as Home
 from tests.protocol.building import named

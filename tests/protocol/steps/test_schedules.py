@@ -396,7 +396,7 @@ def test_a_full_disk_ends_a_commit_before_its_entry(fails: str, monkeypatch: pyt
     watched = Watched(lake)
     with monkeypatch.context() as patch:
         patch.setattr(_FullDisk, fails, _full)
-        patch.setattr("airflow_s3commit.protocol.steps.file_list.SpooledTemporaryFile", _FullDisk)
+        patch.setattr("airflow_s3commit.protocol.steps.files.SpooledTemporaryFile", _FullDisk)
         with pytest.raises(Unavailable, match=r"No space left on device.*TMPDIR"):
             lake.commit(A)(watched)
     assert len(watched.entries()) == 1
@@ -417,7 +417,7 @@ def test_a_full_disk_after_the_entry_is_no_failed_commit(fails: str, monkeypatch
         # The commit's own list comes first.
         files = chain([BytesIO], repeat(lambda: _FullDisk(0)))
         patch.setattr(
-            "airflow_s3commit.protocol.steps.file_list.SpooledTemporaryFile", lambda max_size: next(files)()
+            "airflow_s3commit.protocol.steps.files.SpooledTemporaryFile", lambda max_size: next(files)()
         )
         with pytest.raises(OutcomeUnknown, match=r"is committed, as entry 3.*No space left on device"):
             lake.commit(A)(watched)

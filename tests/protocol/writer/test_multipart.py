@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import JobClosed, OutcomeUnknown, StoreRejected, Unavailable
+from airflow_s3commit.protocol.metadata.removal import JOB_METADATA, PLACE_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
-from airflow_s3commit.protocol.model.ownership import JOB_METADATA, PLACE_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.writer.multipart import OutputFile, PartSender
 from airflow_s3commit.store.base import MIN_PART_BYTES
