@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model import (
     pendingset,
     sealed_job,
 )
-from airflow_s3commit.protocol.model import statistics as column_statistics
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
 
 #: Fields that have the same meaning in all records.
 EVERYWHERE = {
@@ -65,7 +65,7 @@ def _own() -> Iterator[type[msgspec.Struct]]:
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]
-    yield column_statistics.ColumnStatistics
+    yield ColumnStatistics
 
 
 def own_records() -> str:

@@ -19,7 +19,6 @@ from airflow_s3commit.protocol.steps import (
     commit,
     finish,
     fold,
-    marker,
     release,
     rollback,
     seal,
@@ -115,7 +114,7 @@ def _deletes_before_the_entry(patch: pytest.MonkeyPatch) -> None:
 
 
 def _marker_over_a_newer_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(marker, "_is_as_new", lambda *_: False)
+    patch.setattr(finish, "_is_as_new", lambda *_: False)
 
 
 def _no_receipt_of_the_newest(patch: pytest.MonkeyPatch) -> None:
