@@ -82,6 +82,7 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_s3commit.operators.audit",
                     "airflow_s3commit.operators.commit",
                     "airflow_s3commit.operators.compact",
+                    "airflow_s3commit.operators.publish",
                     "airflow_s3commit.operators.register",
                     "airflow_s3commit.operators.abort",
                     "airflow_s3commit.operators.sweep",

@@ -38,11 +38,10 @@ FACES = {
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress",
     "airflow_s3commit.notifications": "AbortUploadsNotifier",
     "airflow_s3commit.operators": """
-        S3CommitAbortOperator S3CommitAuditOperator S3CommitCompactOperator
-        S3CommitJobOperator
-        S3CommitPartOperator S3CommitRegisterPartitionsOperator S3CommitResolveConflictsOperator
-        S3CommitSetupOperator S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator
-        commit_in_parts
+        S3CommitAbortOperator S3CommitAuditOperator S3CommitCompactOperator S3CommitJobOperator
+        S3CommitPartOperator S3CommitPublishIcebergOperator S3CommitRegisterPartitionsOperator
+        S3CommitRegisterTableOperator S3CommitResolveConflictsOperator S3CommitSetupOperator
+        S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator commit_in_parts
     """,
     "airflow_s3commit.reader": "UnreadableFiles UnreadablePartitions dataset",
     "airflow_s3commit.sensors": "S3SuccessManifestSensor",

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
         commit_in_parts,
     )
     from airflow_s3commit.operators.compact import S3CommitCompactOperator
-    from airflow_s3commit.operators.register import S3CommitRegisterPartitionsOperator
+    from airflow_s3commit.operators.publish import S3CommitPublishIcebergOperator
+    from airflow_s3commit.operators.register import (
+        S3CommitRegisterPartitionsOperator,
+        S3CommitRegisterTableOperator,
+    )
     from airflow_s3commit.operators.seal import (
         S3CommitResolveConflictsOperator,
         S3CommitStagesOperator,
@@ -29,7 +33,9 @@ __all__ = [
     "S3CommitCompactOperator",
     "S3CommitJobOperator",
     "S3CommitPartOperator",
+    "S3CommitPublishIcebergOperator",
     "S3CommitRegisterPartitionsOperator",
+    "S3CommitRegisterTableOperator",
     "S3CommitResolveConflictsOperator",
     "S3CommitSetupOperator",
     "S3CommitSparkSubmitOperator",
@@ -50,7 +56,11 @@ if not TYPE_CHECKING:
                 "commit_in_parts",
             ),
             "airflow_s3commit.operators.compact": ("S3CommitCompactOperator",),
-            "airflow_s3commit.operators.register": ("S3CommitRegisterPartitionsOperator",),
+            "airflow_s3commit.operators.publish": ("S3CommitPublishIcebergOperator",),
+            "airflow_s3commit.operators.register": (
+                "S3CommitRegisterPartitionsOperator",
+                "S3CommitRegisterTableOperator",
+            ),
             "airflow_s3commit.operators.seal": (
                 "S3CommitResolveConflictsOperator",
                 "S3CommitStagesOperator",

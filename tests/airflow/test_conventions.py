@@ -18,7 +18,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_s3commit import Destination, Job, JobReference, MemoryStore
 from airflow_s3commit.operators import (
     S3CommitCompactOperator,
+    S3CommitPublishIcebergOperator,
     S3CommitRegisterPartitionsOperator,
+    S3CommitRegisterTableOperator,
     S3CommitSetupOperator,
     S3CommitSparkSubmitOperator,
     S3CommitSweepOperator,
@@ -108,6 +110,8 @@ def test_every_parameter_has_a_type(cls: type) -> None:
 
 #: How each class that takes a destination is made, in a DAG file, with nothing else that is optional.
 WITH_DESTINATION = {
+    S3CommitPublishIcebergOperator: {"task_id": "publish", "table": "lake.flights"},
+    S3CommitRegisterTableOperator: {"task_id": "register", "database": "lake", "table": "flights"},
     S3CommitSetupOperator: {"task_id": "setup"},
     S3CommitSweepOperator: {"task_id": "sweep", "staging": None},
     S3CommitCompactOperator: {"task_id": "compact"},

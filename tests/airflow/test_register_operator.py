@@ -1,14 +1,16 @@
-"""The registration in Glue as a task, on moto's Glue."""
+"""Registrations in Glue as tasks, on moto's Glue."""
 
 from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit.operators import S3CommitRegisterPartitionsOperator
-from tests.airflow.runs import DAY, commit
+from airflow_s3commit import JobOptions, write_table
+from airflow_s3commit.operators import S3CommitRegisterPartitionsOperator, S3CommitRegisterTableOperator
+from tests.airflow.runs import DAY, FLIGHTS, commit
 from tests.moto_glue import glue_client, registered
 
 
@@ -36,3 +38,50 @@ def test_a_refusal_is_final(store, context) -> None:
         )
         with pytest.raises(AirflowFailException, match=r"lake\.flat has no partition columns"):
             task.execute(context)
+
+
+def register_table(table: str = "delays") -> S3CommitRegisterTableOperator:
+    """Return the task that registers the destination under a name."""
+    return S3CommitRegisterTableOperator(
+        task_id="register",
+        destination=FLIGHTS,
+        database="lake",
+        table=table,
+        aws_conn_id=None,
+        region_name="eu-west-1",
+    )
+
+
+def publish(store) -> None:
+    """Commit a row to the destination, published."""
+    rows = pa.table({"dt": ["2013-01-01"], "id": [1]})
+    options = JobOptions(conflict_mode="append", publish="delta")
+    write_table(rows, FLIGHTS, store=store, partition_by=["dt"], job_options=options)
+
+
+def test_a_published_table_is_created_once(store, context) -> None:
+    """Engines find its place, and that it is a Delta table; a second run finds it there."""
+    publish(store)
+    with glue_client() as client:
+        first, second = register_table().execute(context), register_table().execute(context)
+        found = client.get_table(DatabaseName="lake", Name="delays")["Table"]
+    assert (first["created"], second["created"]) == (True, False)
+    assert found["StorageDescriptor"]["Location"] == FLIGHTS
+    assert found["Parameters"]["table_type"] == "DELTA"
+    json.dumps(first)
+
+
+def test_another_table_of_the_name_is_left_alone(store, context) -> None:
+    """A table of plain files at the same place is not the Delta table: the task fails for good."""
+    publish(store)
+    with glue_client(), pytest.raises(AirflowFailException, match=r"another table lake\.flights already"):
+        register_table("flights").execute(context)
+
+
+def test_a_table_that_is_not_published_is_not_registered(store, context) -> None:
+    """Engines would find no version there."""
+    commit(store)
+    with glue_client() as client:
+        with pytest.raises(AirflowFailException, match="s3commit publish"):
+            register_table().execute(context)
+        assert [one["Name"] for one in client.get_tables(DatabaseName="lake")["TableList"]] == ["flights"]

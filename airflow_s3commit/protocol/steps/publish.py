@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 
 from msgspec.structs import replace
@@ -40,7 +39,8 @@ from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import delta_version, version_key, versions_prefix
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Pieces, Source, Table
+from airflow_s3commit.protocol.model.table import Source, Table
+from airflow_s3commit.protocol.steps.changes import Contents
 from airflow_s3commit.protocol.steps.delta_checkpoint import checkpoint_if_due
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
@@ -149,23 +149,6 @@ def read_origin(store: ObjectStore, home: Destination, version: int) -> Origin:
     return origin_of(start, join_uri(home.bucket, key))
 
 
-@dataclass(frozen=True)
-class _State:
-    """What a table consists of at a moment: its commits by partition, and the commits by number."""
-
-    live: Mapping[str, frozenset[int]]
-    sources: Mapping[int, Source]
-
-    @classmethod
-    def of(cls, table: Table) -> _State:
-        return cls({name: frozenset(numbers) for name, numbers in table.live.items()}, {**table.sources})
-
-    def without(self, other: _State) -> Pieces:
-        """Return the commits by partition that the other state does not have there."""
-        differing = {name: numbers - other.live.get(name, frozenset()) for name, numbers in self.live.items()}
-        return {name: numbers for name, numbers in differing.items() if numbers}
-
-
 def _change(store: ObjectStore, home: Destination, entry: Entry) -> Change:
     """Return what an entry changes: the difference of the table before and after it.
 
@@ -176,9 +159,9 @@ def _change(store: ObjectStore, home: Destination, entry: Entry) -> Change:
     table = read_table(store, home, entry.number - 1)
     is_first = entry.delta_version == 0
     before = None if is_first else delta_columns(table)
-    was = _State({}, {}) if is_first else _State.of(table)
+    was = Contents({}, {}) if is_first else Contents.of(table)
     table.apply(entry, "")
-    now = _State.of(table)
+    now = Contents.of(table)
     gained, lost = now.without(was), was.without(now)
     return Change(
         before,

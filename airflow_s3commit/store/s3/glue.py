@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
+from airflow_s3commit.exceptions import InvalidOption, OutcomeUnknown, Unavailable
 from airflow_s3commit.store.execute import in_batches
 from airflow_s3commit.store.s3.errors import translate
 from airflow_s3commit.store.s3.request import Request
@@ -34,7 +34,56 @@ class _TableRequest(Request):
 
     def unconfirmed(self, why: str) -> OutcomeUnknown | Unavailable:
         kind = Unavailable if self.operation.startswith("Get") else OutcomeUnknown
-        return kind(f"{self}: {why}; register the partitions again")
+        return kind(f"{self}: {why}; register it again")
+
+
+def create_delta_table(
+    client: Any, database: str, table: str, location: str, *, catalog_id: str | None = None
+) -> bool:
+    """Create a table of Glue that engines read as the Delta table at a location, unless it is there.
+
+    It has no columns: engines take those of the Delta log, at each query. Returns whether it was missing.
+    Repeatable.
+
+    Args:
+        client: A boto3 client for ``glue``.
+        database: The database, which exists.
+        table: The table.
+        location: URI of the table's directory.
+        catalog_id: The account with the catalog; None for the caller's own.
+
+    Raises:
+        InvalidOption: There is another table of this name.
+        S3CommitError: Glue refused the request.
+
+    """
+    account = {} if catalog_id is None else {"CatalogId": catalog_id}
+    formats = {"table_type": "DELTA", "classification": "delta", "spark.sql.sources.provider": "delta"}
+    made = {
+        "Name": table,
+        "TableType": "EXTERNAL_TABLE",
+        "Parameters": {**formats, "EXTERNAL": "TRUE"},
+        "StorageDescriptor": {"Location": location, "Columns": []},
+    }
+    try:
+        client.create_table(DatabaseName=database, TableInput=made, **account)
+        return True
+    except client.exceptions.AlreadyExistsException:
+        pass
+    except Exception as error:
+        raise translate(error, _TableRequest("CreateTable", f"{database}.{table}")) from error
+    try:
+        found = client.get_table(DatabaseName=database, Name=table, **account)["Table"]
+    except Exception as error:
+        raise translate(error, _TableRequest("GetTable", f"{database}.{table}")) from error
+    there = found.get("StorageDescriptor", {}).get("Location", "")
+    kind = found.get("Parameters", {}).get("table_type", "")
+    if there.rstrip("/") != location.rstrip("/") or kind.upper() != "DELTA":
+        raise InvalidOption(
+            f"Glue has another table {database}.{table} already, {kind or 'of files'} at"
+            f" {there or 'no place'}: drop it, or choose another name"
+        )
+    return False
 
 
 class GlueTable:

@@ -1,0 +1,372 @@
+"""Publish a table to an Iceberg catalog: each commit becomes a snapshot, which other engines read whole.
+
+Snapshots follow from the log alone. pyiceberg writes them below ``_iceberg/`` of the destination; no data
+file is opened or moved. The number of the newest commit that is published is a property of the catalog's
+table, which changes together with the snapshot. So a publication may be repeated at any time, by any process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from msgspec import Struct
+from pyiceberg.conversions import to_bytes
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    ValidationError,
+    ValidationException,
+)
+from pyiceberg.expressions.literals import literal
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from airflow_s3commit.exceptions import InvalidOption, OutcomeUnknown, Unavailable
+from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.delta import DeltaColumns, partition_values
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import Position
+from airflow_s3commit.protocol.steps.changes import TableChange, changes
+from airflow_s3commit.protocol.steps.publish import delta_columns
+from airflow_s3commit.tables.columns import from_text
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table.metadata import TableMetadata
+
+    from airflow_s3commit.protocol.model.manifest import FileEntry
+    from airflow_s3commit.store.base import ObjectStore
+
+#: Property of the catalog's table and of each snapshot: the number of the commit.
+GENERATION = "s3commit.generation"
+
+#: Property of each snapshot: SHA-256 of the commit's entry.
+_ENTRY = "s3commit.entry"
+
+#: Times to begin again because another process has published meanwhile.
+_TRIES = 5
+
+
+class IcebergReport(Plain, Struct, frozen=True, kw_only=True):
+    """What a publication has added to a catalog.
+
+    Attributes:
+        destination: URI of the table.
+        table: The table in the catalog.
+        generation: The generation that the catalog has now; 0 without a commit.
+        published: The generations of which a snapshot was added.
+
+    """
+
+    destination: str
+    table: str
+    generation: int
+    published: list[int]
+
+
+def publish_iceberg(
+    store: ObjectStore, destination: str | Destination, catalog: Catalog, table: str
+) -> IcebergReport:
+    """Add a snapshot to a catalog's table for each commit that it lacks; create the table if it is missing.
+
+    A new table begins with the newest generation. Repeatable, and safe beside commits and other publications.
+    After a crash the catalog has an older generation, which is whole as long as its files are retained.
+
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        catalog: The catalog. By its properties pyiceberg writes to the destination's bucket.
+        table: The table's name in a namespace that exists: ``lake.flights``.
+
+    Raises:
+        InvalidOption: Iceberg cannot have the files, columns or partitions; or the catalog's table is of
+            another destination, or another program has written to it.
+        Unavailable: Other processes keep changing the catalog's table.
+        OutcomeUnknown: The catalog's answer was lost: publish again.
+        InvalidRecord: The log is damaged, or was begun anew.
+
+    """
+    home, published = Destination.of(destination), list[int]()
+    for _ in range(_TRIES):
+        try:
+            newest = _publish(store, home, catalog, table, published)
+        except (CommitFailedException, ValidationException):
+            continue
+        except CommitStateUnknownException as error:
+            raise OutcomeUnknown(f"the catalog's answer about {table} was lost; publish it again") from error
+        return IcebergReport(destination=home.uri, table=table, generation=newest, published=published)
+    raise Unavailable(f"other processes have changed {table} {_TRIES} times meanwhile; publish it again")
+
+
+def _publish(store: ObjectStore, home: Destination, catalog: Catalog, name: str, published: list[int]) -> int:
+    """Publish what is missing, note each generation, and return the newest one in the catalog."""
+    try:
+        found = catalog.load_table(name)
+    except NoSuchTableError:
+        first = next(changes(store, home, Position()), None)
+        if first is None or not (columns := delta_columns(first.table)).fields:
+            return 0
+        # Another process may create it first, and publish: only the table itself says what it has.
+        found = _create(catalog, name, home, columns)
+    since = _published(found, name, home)
+    for change in changes(store, home, since):
+        _commit(found, name, home, change)
+        since = change.table.head
+        published.append(since.number)
+    return since.number
+
+
+def _create(catalog: Catalog, name: str, home: Destination, columns: DeltaColumns) -> IcebergTable:
+    schema = assign_fresh_schema_ids(_schema(columns))
+    spec = PartitionSpec(
+        *(
+            PartitionField(schema.find_field(one).field_id, 1000 + number, IdentityTransform(), one)
+            for number, one in enumerate(columns.partitions)
+        )
+    )
+    properties = {
+        GENERATION: "0",
+        "write.metadata.path": f"{home.uri}_iceberg",
+        # Files have no ids of fields.
+        "schema.name-mapping.default": schema.name_mapping.model_dump_json(),
+        # A retry would publish a generation twice: it does not look at what has changed meanwhile.
+        "commit.retry.num-retries": "0",
+        # Only a sweep deletes data files.
+        "gc.enabled": "false",
+    }
+    try:
+        return catalog.create_table_if_not_exists(
+            name, schema, location=home.uri.rstrip("/"), partition_spec=spec, properties=properties
+        )
+    except NoSuchNamespaceError as error:
+        raise InvalidOption(f"the catalog has no namespace for {name}: create it first") from error
+
+
+def _published(found: IcebergTable, name: str, home: Destination) -> Position:
+    """Return the entry whose snapshot is the current one; number 0 before the first.
+
+    Raises:
+        InvalidOption: The table is not of this destination, or another program has changed it.
+
+    """
+    number = found.properties.get(GENERATION)
+    if number is None or found.location().rstrip("/") != home.uri.rstrip("/"):
+        raise InvalidOption(
+            f"{name} is in the catalog already, and is not the publication of {home.uri}, but a table at"
+            f" {found.location()}: choose another name"
+        )
+    snapshot = found.current_snapshot()
+    known = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary else {}
+    if known.get(GENERATION, "0") != number:
+        raise InvalidOption(
+            f"the current snapshot of {name} is not that of generation {number} of {home.uri}: another"
+            " program has written to it. Drop it from the catalog, without its files, and publish again"
+        )
+    return Position(int(number), known.get(_ENTRY, ""))
+
+
+def _commit(found: IcebergTable, name: str, home: Destination, change: TableChange) -> None:
+    """Add the snapshot of a commit, by one change of the catalog."""
+    number, columns = change.table.head.number, delta_columns(change.table)
+    if [field.name for field in found.spec().fields] != [*columns.partitions]:
+        raise InvalidOption(
+            f"generation {number} of {home.uri} has the partition columns {[*columns.partitions]}, which are"
+            f" others than those of {name}: publish it under another name"
+        )
+    told = {
+        GENERATION: str(number),
+        _ENTRY: change.table.head.sha256,
+        "s3commit.job": change.entry.job_id or "",
+    }
+    with found.transaction() as transaction:
+        try:
+            with transaction.update_schema() as update:
+                update.union_by_name(_schema(columns))
+        except ValidationError as error:
+            raise InvalidOption(
+                f"generation {number} of {home.uri} has columns that {name} cannot get ({error}): publish it"
+                " under another name"
+            ) from error
+        files = _Files(home, transaction.table_metadata, columns, _zones(change, columns, home))
+        removed, update_snapshot = list(change.removed), transaction.update_snapshot(told)
+        # Readers that follow a table take what was only added, and stop at anything else.
+        with update_snapshot.overwrite() if removed else update_snapshot.merge_append() as snapshot:
+            for file in removed:
+                snapshot.delete_data_file(files.of(file))
+            for file in change.added:
+                snapshot.append_data_file(files.of(file))
+        transaction.set_properties({GENERATION: str(number)})
+
+
+def _zones(change: TableChange, columns: DeltaColumns, home: Destination) -> dict[str, tzinfo]:
+    """Return the time zones in which directories have the values of partition columns, by column."""
+    zones: dict[str, str] = {}
+    for text in change.table.schemas() if "timestamp" in columns.partitions.values() else ():
+        for field in from_text(text, f"the log of {home.uri}").partitions:
+            if (
+                pa.types.is_timestamp(field.type)
+                and zones.setdefault(field.name, field.type.tz) != field.type.tz
+            ):
+                raise InvalidOption(
+                    f"partition column {field.name!r} of {home.uri} has times of {zones[field.name]} and of"
+                    f" {field.type.tz}: write it in one time zone, such as UTC"
+                )
+    return {name: pa.lib.string_to_tzinfo(zone) for name, zone in zones.items() if zone}
+
+
+class _Files:
+    """Makes the records of data files that Iceberg's manifests have.
+
+    Args:
+        home: The destination.
+        metadata: The catalog's table.
+        columns: The columns of the files.
+        zones: The time zones of partition columns.
+
+    """
+
+    def __init__(
+        self, home: Destination, metadata: TableMetadata, columns: DeltaColumns, zones: dict[str, tzinfo]
+    ) -> None:
+        self._home = home
+        self._fields = {field.name: field for field in metadata.schema().fields}
+        self._spec_id = metadata.default_spec_id
+        self._columns = columns
+        self._zones = zones
+        self._record_of = cache(self._record)
+
+    def of(self, file: FileEntry) -> DataFile:
+        """Return the record of a file.
+
+        Raises:
+            InvalidOption: Nobody counted its rows.
+
+        """
+        where = join_uri(self._home.bucket, file.key)
+        if file.rows is None:
+            raise InvalidOption(
+                f"the rows of {where} were not counted, and Iceberg must know them: replace it"
+            )
+        values, nulls, least, greatest = (
+            dict[int, int](),
+            dict[int, int](),
+            dict[int, bytes](),
+            dict[int, bytes](),
+        )
+        for name, known in (file.statistics or {}).items():
+            if (field := self._fields.get(name)) is None:
+                continue
+            if known.values is not None and known.nulls is not None:
+                values[field.field_id], nulls[field.field_id] = known.values + known.nulls, known.nulls
+            for bounds, value in ((least, known.least), (greatest, known.greatest)):
+                if (bound := _bound(field.field_type, value)) is not None:
+                    bounds[field.field_id] = bound
+        made = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=where,
+            file_format=FileFormat.PARQUET,
+            partition=self._record_of(file.partition),
+            record_count=file.rows,
+            file_size_in_bytes=file.size,
+            value_counts=values,
+            null_value_counts=nulls,
+            lower_bounds=least,
+            upper_bounds=greatest,
+        )
+        made.spec_id = self._spec_id
+        return made
+
+    def _record(self, partition: str) -> Record:
+        texts = partition_values(partition, self._columns)
+        return Record(*(self._value(name, text) for name, text in texts.items()))
+
+    def _value(self, name: str, text: str | None) -> Any:
+        """Return a partition's value as Iceberg has it: dates in days, times in microseconds."""
+        kind = self._fields[name].field_type
+        if text is None or isinstance(kind, StringType):
+            return text
+        if isinstance(kind, BinaryType):
+            return text.encode()
+        if isinstance(kind, TimestampType | TimestamptzType):
+            moment = datetime.fromisoformat(text)
+            if isinstance(kind, TimestamptzType):
+                moment = moment.replace(tzinfo=moment.tzinfo or self._zones.get(name, UTC)).astimezone(UTC)
+            text = moment.isoformat()
+        return literal(text).to(kind).value
+
+
+def _bound(kind: IcebergType, value: Any) -> bytes | None:
+    """Return a least or greatest value as Iceberg has it; None if it has none for the type."""
+    try:
+        return to_bytes(kind, literal(value).to(kind).value) if isinstance(kind, PrimitiveType) else None
+    except (TypeError, ValueError):
+        return None
+
+
+_TYPES: dict[str, IcebergType] = {
+    "byte": IntegerType(),
+    "short": IntegerType(),
+    "integer": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestamptzType(),
+    "timestamp_ntz": TimestampType(),
+}
+
+
+def _schema(columns: DeltaColumns) -> Schema:
+    ids = count(1)
+    return Schema(*(_field(one, ids) for one in columns.fields))
+
+
+def _field(field: dict[str, Any], ids: Iterator[int]) -> NestedField:
+    return NestedField(next(ids), field["name"], _type(field["type"], ids), required=False)
+
+
+def _type(kind: Any, ids: Iterator[int]) -> IcebergType:
+    """Return Iceberg's type for one of Spark's JSON that Delta has."""
+    match kind:
+        case {"type": "array", "elementType": element}:
+            return ListType(next(ids), _type(element, ids), element_required=False)
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return MapType(next(ids), _type(key, ids), next(ids), _type(value, ids), value_required=False)
+        case {"type": "struct", "fields": fields}:
+            return StructType(*(_field(one, ids) for one in fields))
+    if kind.startswith("decimal"):
+        return DecimalType(*map(int, kind[len("decimal(") : -1].split(",")))
+    return _TYPES[kind]

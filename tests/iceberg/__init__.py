@@ -1,0 +1,1 @@
+"""Tests of the publication to Iceberg catalogs."""
