@@ -19,8 +19,7 @@ from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import CommandLines, NextStep
 from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
 from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policies, lifecycle_rule
-from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport
-from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_job
+from airflow_s3commit.protocol.inspect.verify_job import PendingReport, VerifyReport, verify_job
 from airflow_s3commit.protocol.inspect.verify_table import TableReport
 from airflow_s3commit.protocol.inspect.verify_table import verify as verify_table
 

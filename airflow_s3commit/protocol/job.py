@@ -30,10 +30,16 @@ from airflow_s3commit.protocol.steps.finish import has_leftovers
 from airflow_s3commit.protocol.steps.manifests import find_manifest
 from airflow_s3commit.protocol.steps.preview import Preview, preview
 from airflow_s3commit.protocol.steps.seal import seal
-from airflow_s3commit.protocol.steps.setup import load_job, never_set_up, open_job, recorded
-from airflow_s3commit.protocol.steps.stage import seal_stage
-from airflow_s3commit.protocol.steps.state import find_state, is_publishing, look_up_end
-from airflow_s3commit.protocol.steps.task import abort_attempt, abort_stage
+from airflow_s3commit.protocol.steps.setup import (
+    find_state,
+    is_publishing,
+    load_job,
+    look_up_end,
+    never_set_up,
+    open_job,
+    recorded,
+)
+from airflow_s3commit.protocol.steps.stage import abort_attempt, abort_stage, seal_stage
 from airflow_s3commit.protocol.writer.files import UPLOAD_THREADS, AttemptFiles
 from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.steps.state import is_publishing
+from airflow_s3commit.protocol.steps.setup import is_publishing
 from dev.background import Background
 from dev.demo.story import REFRESH
 

@@ -10,7 +10,7 @@ from airflow_s3commit._columns import Column
 from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import DestinationNotEmpty, NoSuchJob, Refused
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, summary_of
-from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
+from airflow_s3commit.protocol.inspect.verify_job import PendingReport, verify_pending
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seal, stage_attempts
 from airflow_s3commit.protocol.model.codec import Plain

@@ -32,7 +32,7 @@ from airflow_s3commit.protocol.model.pendingset import decode_pendingset, pendin
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.fold import AT_ONCE, newest_entries, newest_entry
 from airflow_s3commit.protocol.steps.found import Found, find_end, find_jobs
-from airflow_s3commit.protocol.steps.state import look_up_end
+from airflow_s3commit.protocol.steps.setup import look_up_end
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from airflow_s3commit._columns import Column, Named, some
 from airflow_s3commit._format import size
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.inspect.verify_dataset import (
+from airflow_s3commit.protocol.inspect.verify_files import (
     BATCH,
     MAX_NAMED,
     ExpectedFile,

@@ -14,7 +14,7 @@ from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.finish import read_success
 from airflow_s3commit.protocol.steps.fold import AT_ONCE, entries_after, newest_entries, read_table
 from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.protocol.steps.state import look_up_end
+from airflow_s3commit.protocol.steps.setup import look_up_end
 from airflow_s3commit.store.base import ObjectStore
 
 __all__ = [

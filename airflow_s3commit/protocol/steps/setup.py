@@ -1,4 +1,7 @@
-"""Set up a job: look at the store, and create the job's record. The first setup here begins the log."""
+"""Set up a job: look at the store, and create the job's record. The first setup here begins the log.
+
+And read how far a job is, by its records and by the log.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,16 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
+from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_record
-from airflow_s3commit.protocol.metadata.sealed_job import check_digest
+from airflow_s3commit.protocol.metadata.sealed_job import check_digest, find_seal
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.entry import Commit, Entry
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
-from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job_key
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobState, Position
+from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job_key, owner_of
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.append import append
 from airflow_s3commit.protocol.steps.conflicts import decide, not_empty
@@ -388,3 +392,57 @@ def _checked(context: JobContext, record: JobRecord) -> JobRecord:
         where = join_uri(context.bucket, job_key(layout.destination, layout.job_id))
         raise InvalidRecord(f"{where} is of job {record.job_id} on {record.destination}: it was copied here")
     return record
+
+
+def find_state(context: JobContext) -> JobState | None:
+    """Return how far a job is; None if it was never set up.
+
+    Raises:
+        InvalidRecord: A record is damaged, or was copied here.
+
+    """
+    stored = find_job(context)
+    job = stored.record if stored is not None else None
+    end = look_up_end(context, job)
+    if end is not None:
+        return JobState(
+            state="committed" if end.kind == "commit" else "aborted",
+            generation=end.number if end.kind == "commit" else None,
+            since=end.since,
+            reason=end.why,
+            finished=job is None,
+        )
+    if job is None:
+        return None
+    seal = find_seal(context)
+    if seal is not None:
+        return JobState(state="sealed", since=seal.record.created)
+    return JobState(state="open", since=job.created)
+
+
+def look_up_end(context: JobContext, job: JobRecord | None) -> Entry | None:
+    """Return the entry that ended a job; None if it has not ended.
+
+    Args:
+        context: The job.
+        job: Its record; None without one.
+
+    Raises:
+        InvalidRecord: An entry or the receipt is damaged.
+
+    """
+    # The newest entry first: it alone may lack its receipt.
+    log = Log(context, job.base if job is not None else None)
+    log.read()
+    return log.end or find_end(context)
+
+
+def is_publishing(context: JobContext) -> bool:
+    """Return whether some of a sealed job's files are objects already. Lists the partitions of the seal."""
+    seal = find_seal(context)
+    if seal is None:
+        return False
+    if context.record is not None and context.record.adopted:
+        return True
+    listed = data_objects(context, list(seal.record.partitions))
+    return any(owner_of(info.key) == context.job_id for info in listed)

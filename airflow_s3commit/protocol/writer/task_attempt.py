@@ -24,7 +24,7 @@ from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts
 from airflow_s3commit.protocol.steps.publish import refuse_output
 from airflow_s3commit.protocol.steps.setup import find_end, load_job, refusing_ended
-from airflow_s3commit.protocol.steps.task import commit_attempt
+from airflow_s3commit.protocol.steps.stage import commit_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,12 @@ from greenlet import getcurrent, greenlet
 from airflow_s3commit import Destination, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.removal import object_metadata
+from airflow_s3commit.protocol.metadata.removal import (
+    PendingId,
+    abort_uploads,
+    delete_record,
+    object_metadata,
+)
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import is_hidden
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
@@ -25,9 +30,8 @@ from airflow_s3commit.protocol.steps.release import release
 from airflow_s3commit.protocol.steps.rollback import roll_back
 from airflow_s3commit.protocol.steps.seal import seal
 from airflow_s3commit.protocol.steps.setup import load_job, set_up
-from airflow_s3commit.protocol.steps.stage import seal_stage
+from airflow_s3commit.protocol.steps.stage import commit_attempt, seal_stage
 from airflow_s3commit.protocol.steps.sweep import carry_out, find_left, judge
-from airflow_s3commit.protocol.steps.task import commit_attempt, withdraw_attempt
 from airflow_s3commit.store.base import Call, Outcome
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.forwarding import ForwardingStore
@@ -59,6 +63,13 @@ OLDER = ("dt=1/older.parquet", "dt=4/older.parquet")
 Actor: TypeAlias = Callable[[Any], object]
 
 T = TypeVar("T")
+
+
+def withdraw_attempt(context: JobContext, extra: TaskExtra, uploads: list[PendingUpload]) -> None:
+    """Abort the uploads of an attempt of a job that has ended, then delete its pendingset. Repeatable."""
+    abort_uploads(context, map(PendingId.of, uploads))
+    key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
+    delete_record(context, context.staging_bucket, key)
 
 
 class Lake:

@@ -23,8 +23,8 @@ from airflow_s3commit.protocol.steps import (
     rollback,
     seal,
     setup,
+    stage,
     sweep,
-    task,
 )
 from airflow_s3commit.protocol.steps.abort import abort_pending, clean, delete_objects, write_receipt
 from airflow_s3commit.protocol.steps.log import read_entry
@@ -66,7 +66,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _task_does_not_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(task, "find_end", _nothing)
+    patch.setattr(stage, "find_end", _nothing)
 
 
 def _sealer_does_not_look(patch: pytest.MonkeyPatch) -> None:
@@ -265,8 +265,8 @@ def _an_empty_dataset_gets_no_first_entry(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_record_is_the_flag(patch: pytest.MonkeyPatch) -> None:
-    find = task.find_end
-    patch.setattr(task, "find_end", lambda context: find(context) if find_job(context) is None else None)
+    find = stage.find_end
+    patch.setattr(stage, "find_end", lambda context: find(context) if find_job(context) is None else None)
 
 
 def _a_reader_believes_a_listing(patch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,13 @@ import pytest
 
 from airflow_s3commit import history
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, JobClosed, NoSuchJob
-from airflow_s3commit.protocol.inspect import verify_dataset
-from airflow_s3commit.protocol.inspect.verify_dataset import verify_manifest
-from airflow_s3commit.protocol.inspect.verify_pending import verify_job, verify_pending
+from airflow_s3commit.protocol.inspect import verify_files
+from airflow_s3commit.protocol.inspect.verify_job import (
+    VerifyReport,
+    verify_job,
+    verify_manifest,
+    verify_pending,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import Layout
@@ -25,7 +29,7 @@ def _committed(lake: Lake, files: Mapping[str, bytes] = FILES, **options: object
     return lake.sealed(files, **options).commit()
 
 
-def _report(lake: Lake, manifest: Manifest) -> verify_dataset.VerifyReport:
+def _report(lake: Lake, manifest: Manifest) -> VerifyReport:
     context = JobContext(lake.store, Layout.of(Destination.parse(lake.destination), manifest.job_id))
     return verify_manifest(context, manifest)
 
@@ -139,7 +143,7 @@ def test_a_changed_list_of_files_is_refused() -> None:
 
 def test_findings_beyond_the_named_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A report does not grow with the damage."""
-    monkeypatch.setattr(verify_dataset, "MAX_NAMED", 1)
+    monkeypatch.setattr(verify_files, "MAX_NAMED", 1)
     lake = Lake()
     manifest = _committed(lake)
     for path in FILES:

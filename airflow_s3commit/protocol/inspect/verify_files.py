@@ -1,4 +1,4 @@
-"""Compare committed files with the objects at their keys; here all files that one job committed.
+"""Compare committed files with the objects at their keys.
 
 Reads only. Differences are findings in a report, not errors.
 """
@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
 from airflow_s3commit._columns import Column, Named, some
 from airflow_s3commit._format import number, size
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import partition_of
-from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.table import Table
-from airflow_s3commit.protocol.steps.files import files_of
-from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.store.base import Head, ObjectInfo
 from airflow_s3commit.store.execute import in_batches, outcomes
 
@@ -133,35 +128,6 @@ class FileDifferences(Plain, Struct, kw_only=True):
                 self.changed += [change] if len(self.changed) < MAX_NAMED else []
 
 
-class VerifyReport(FileDifferences, kw_only=True):
-    """What is left of the files that one job committed: `FileDifferences`, and which job's.
-
-    Attributes:
-        job_id: Id of the job.
-        destination: URI of its destination.
-        generation: Number of its commit in the log.
-
-    """
-
-    kind = "committed"
-    derived = ("complete", "sound")
-    columns = (
-        Column("job", "job_id"),
-        Column("destination", "destination"),
-        Column("generation", "generation"),
-        *FileDifferences.columns,
-    )
-
-    job_id: str
-    destination: str
-    generation: int
-
-    @property
-    def sound(self) -> bool:
-        """The same as `complete`."""
-        return self.complete
-
-
 class ExpectedFile(NamedTuple):
     """A file that may be there: its bytes, its ETag and upload id, empty if unknown, and its commit.
 
@@ -241,38 +207,6 @@ class ExpectedFiles:
 def _bytes_of(key: str) -> bytes:
     # Keys of other programs may contain what text in the database cannot.
     return key.encode("utf-8", "surrogatepass")
-
-
-def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
-    """Compare the files that a job committed with the objects at its destination. Reads only.
-
-    Lists the partitions. Sends a HEAD request only for a file whose ETag in the listing is not the one
-    computed from its parts, because the object is encrypted or changed; the HEAD shows the upload id.
-
-    Raises:
-        InvalidRecord: The manifest's list of files is gone or was changed, or has a key outside the
-            destination.
-        S3CommitError: A request failed.
-
-    """
-    store, home = context.store, context.layout.destination
-    report = VerifyReport(
-        job_id=manifest.job_id, destination=manifest.destination, generation=manifest.generation
-    )
-    # The log is read after the files were looked at: a commit may have replaced them since.
-    with closing(ExpectedFiles(context, report, lambda: read_table(store, home))) as expected:
-        for entry in files_of(store, home, manifest.source):
-            expected.add(entry.key, ExpectedFile(entry.size, entry.etag, entry.upload, manifest.generation))
-        report.files = expected.count()
-        if report.files != manifest.counts.files:
-            raise InvalidRecord(
-                f"{manifest.uri} lists {report.files} files, and counts {manifest.counts.files}"
-            )
-        partitions = [name for name, counts in manifest.partitions.items() if counts.files]
-        for batch in in_batches(data_objects(context, sorted(partitions)), BATCH):
-            expected.compare(batch)
-        expected.add_missing()
-    return report
 
 
 def _compare(

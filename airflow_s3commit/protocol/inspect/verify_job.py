@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from msgspec import Struct
 
 from airflow_s3commit._columns import Column, Named, some
 from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
-from airflow_s3commit.protocol.inspect.verify_dataset import BATCH, MAX_NAMED, VerifyReport, verify_manifest
+from airflow_s3commit.protocol.inspect.verify_files import (
+    BATCH,
+    MAX_NAMED,
+    ExpectedFile,
+    ExpectedFiles,
+    FileDifferences,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId, is_ours
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, find_seal, load_stage_seals
@@ -18,12 +26,43 @@ from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import Layout, owner_of
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.steps.files import files_of
+from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.manifests import find_manifest
-from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse_ended
-from airflow_s3commit.protocol.steps.state import look_up_end
+from airflow_s3commit.protocol.steps.setup import look_up_end, never_set_up, recorded, refuse_ended
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore, Part
 from airflow_s3commit.store.execute import in_batches, outcomes
+
+
+class VerifyReport(FileDifferences, kw_only=True):
+    """What is left of the files that one job committed: `FileDifferences`, and which job's.
+
+    Attributes:
+        job_id: Id of the job.
+        destination: URI of its destination.
+        generation: Number of its commit in the log.
+
+    """
+
+    kind = "committed"
+    derived = ("complete", "sound")
+    columns = (
+        Column("job", "job_id"),
+        Column("destination", "destination"),
+        Column("generation", "generation"),
+        *FileDifferences.columns,
+    )
+
+    job_id: str
+    destination: str
+    generation: int
+
+    @property
+    def sound(self) -> bool:
+        """The same as `complete`."""
+        return self.complete
 
 
 class PendingFinding(Struct, frozen=True, kw_only=True):
@@ -136,6 +175,38 @@ def verify_job(
     context = recorded(JobContext(store, Layout.of(Destination.of(destination), job_id), threads=threads))
     manifest = find_manifest(context)
     return verify_pending(context, deep=deep) if manifest is None else verify_manifest(context, manifest)
+
+
+def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
+    """Compare the files that a job committed with the objects at its destination. Reads only.
+
+    Lists the partitions. Sends a HEAD request only for a file whose ETag in the listing is not the one
+    computed from its parts, because the object is encrypted or changed; the HEAD shows the upload id.
+
+    Raises:
+        InvalidRecord: The manifest's list of files is gone or was changed, or has a key outside the
+            destination.
+        S3CommitError: A request failed.
+
+    """
+    store, home = context.store, context.layout.destination
+    report = VerifyReport(
+        job_id=manifest.job_id, destination=manifest.destination, generation=manifest.generation
+    )
+    # The log is read after the files were looked at: a commit may have replaced them since.
+    with closing(ExpectedFiles(context, report, lambda: read_table(store, home))) as expected:
+        for entry in files_of(store, home, manifest.source):
+            expected.add(entry.key, ExpectedFile(entry.size, entry.etag, entry.upload, manifest.generation))
+        report.files = expected.count()
+        if report.files != manifest.counts.files:
+            raise InvalidRecord(
+                f"{manifest.uri} lists {report.files} files, and counts {manifest.counts.files}"
+            )
+        partitions = [name for name, counts in manifest.partitions.items() if counts.files]
+        for batch in in_batches(data_objects(context, sorted(partitions)), BATCH):
+            expected.compare(batch)
+        expected.add_missing()
+    return report
 
 
 def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
