@@ -14,6 +14,8 @@ from airflow_s3commit.store.s3.config import S3Config, new_client
 from airflow_s3commit.store.s3.store import S3Store
 from tests.store.s3.fault_server import FaultServer, Say, Seen
 
+pytestmark = pytest.mark.loopback
+
 _ONCE = RetryPolicy(deadline=0)
 
 
