@@ -29,6 +29,7 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     NoSuchKey,
     PreconditionFailed,
+    StoreUnsuitable,
     TooLarge,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect
@@ -242,6 +243,10 @@ def clean(context: JobContext, entry: Entry, staged: list[str] | None) -> None:
     write_checkpoint(store, layout.destination, entry)
 
 
+#: Refused writes on one condition after which the store is taken to compare another object than it reads.
+REFUSALS = 3
+
+
 class Marker(NamedTuple):
     """The marker that is there; ``generation`` is None for another program's."""
 
@@ -268,14 +273,25 @@ def write_marker(
         keys: Returns the keys of its first files, at most 100.
         over_others: Write over such a marker too, and over one that is damaged.
 
+    Raises:
+        StoreUnsuitable: The store reads the marker as one thing, and compares it as another.
+
     """
     store, bucket = context.store, context.bucket
+    tried: list[dict[str, Any]] = []
     while True:
         found = find_marker(context, key)
         is_others = found is not None and found.generation is None
         if found is not None and not (over_others and is_others) and _is_as_new(context, key, found, entry):
             return
         condition: dict[str, Any] = {"if_none_match": True} if found is None else {"if_match": found.etag}
+        if tried.count(condition) == REFUSALS:
+            raise StoreUnsuitable(
+                f"s3://{bucket}/{key} was found to fulfil {condition}, and a write on that condition was"
+                f" refused, {REFUSALS} times: look for what changes responses on their way, such as a proxy"
+                " that compresses or caches, and run s3commit doctor"
+            )
+        tried.append(condition)
         body = encode(success_of(context, entry, keys()))
         with suppress(PreconditionFailed, NoSuchKey):
             store.put(bucket, key, body, **condition)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_s3commit.exceptions import OutcomeUnknown, PreconditionFailed
 from airflow_s3commit.protocol.steps.manifests import read_success
+from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, named, once
 
@@ -51,6 +53,23 @@ def test_a_commit_that_slept_leaves_the_marker_of_a_later_one() -> None:
     lake.store.before = once("put", "_SUCCESS", overtake)
     slow.commit()
     assert read_success(lake.store, lake.context().layout.destination).generation == 3
+
+
+def test_a_store_that_refuses_what_it_shows_ends_the_commit() -> None:
+    """A marker that cannot be written on the condition that was read is no endless loop, but an error."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"})
+
+    def refuse(call: StoreCall) -> None:
+        if call.verb == "put" and call.key == MARKER:
+            raise PreconditionFailed("412")
+
+    lake.store.before = refuse
+    with pytest.raises(OutcomeUnknown, match="refused, 3 times"):
+        job.commit()
+    lake.store.rest()
+    job.commit()
+    assert read_success(lake.store, lake.context().layout.destination).generation == 2
 
 
 def test_the_marker_comes_after_what_it_says() -> None:

@@ -76,7 +76,7 @@ def test_a_store_that_throttles(seaweed: S3Server, prefix: str) -> None:
 
 @pytest.mark.all
 @pytest.mark.seaweedfs
-@pytest.mark.parametrize("at", [40, 120, 200])
+@pytest.mark.parametrize("at", [40, 80, 120])
 def test_an_outage_of_three_seconds(at: int, seaweed: S3Server, prefix: str) -> None:
     """A store that resets all connections for three seconds, before or in a commit, fails no job."""
     count = 0

@@ -72,11 +72,15 @@ HARMLESS = frozenset(
 #: Harmless to a job that has begun, but a set-up refuses the store: it does not list the set-up's own upload.
 NOT_LISTED = frozenset({"ListMultipartUploads misses the newest", "ListMultipartUploads misses the oldest"})
 
+#: Completed uploads stay pending, and their parts are paid for, until a sweep or a lifecycle rule.
+KEEPS_UPLOADS = "CompleteMultipartUpload keeps the upload"
+
 #: A set-up looks at conditions and listings of uploads alone. These only the doctor finds.
 FOUND_BY_THE_DOCTOR = frozenset(
     {
         "AbortMultipartUpload does nothing",
         "CompleteMultipartUpload does nothing",
+        "DeleteObjects does nothing",
         "ListObjectsV2 misses the newest",
         "ListObjectsV2 misses the oldest",
         "ListObjectsV2 says another ETag",
@@ -144,7 +148,7 @@ def test_no_job_claims_what_is_not_so(lying: tuple[LyingStore, S3Store]) -> None
             assert (name, body) in found or (name, expected[name]) in found
     else:
         assert _data(liar) == sorted(expected.items())
-        assert list(liar.memory.list_uploads("lake", "")) == []
+        assert liar.name == KEEPS_UPLOADS or list(liar.memory.list_uploads("lake", "")) == []
 
 
 @pytest.mark.parametrize(
