@@ -15,6 +15,7 @@ from rich.console import Console
 
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.store.s3.store import S3Store
+from dev.demo.engines import ask_engines
 from dev.demo.flights import Flights
 from dev.demo.report import chapter_view, counts_view, judge, tell
 from dev.demo.servers import exit_code_of, start
@@ -67,7 +68,11 @@ def _demonstrate(console: Console, home: Path, dags: Path, nights: int, *, uncha
         reported = _chapter(console, f"Report on {FIRST_DAY}", lambda: story.report(FIRST_DAY))
         console.print(counts_view(*reported))
         console.rule("[bold]What is there now[/]", align="left")
-        return judge(console, server.config, DESTINATION, flights, chapters) and reported[0].holds
+        right = judge(console, server.config, DESTINATION, flights, chapters) and reported[0].holds
+        console.rule("[bold]What other engines see[/]", align="left")
+        days = {one.day for one in chapters if one.manifest is not None}
+        expected = {day.isoformat(): flights.of(day).num_rows for day in days}
+        return ask_engines(console, server.config, DESTINATION, expected) and right
 
 
 def _refreshes(console: Console, story: Story, nights: int) -> list[Chapter]:

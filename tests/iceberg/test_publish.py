@@ -13,7 +13,8 @@ pytest.importorskip("pyiceberg")
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import GreaterThan
 
-from airflow_s3commit import InvalidOption, InvalidRecord, rollback, sweep
+from airflow_s3commit import InvalidOption, InvalidRecord, JobOptions, rollback, sweep
+from airflow_s3commit.compaction import compact
 from airflow_s3commit.iceberg import publish_iceberg
 from airflow_s3commit.testing import Crash
 from tests.iceberg.conftest import NAME, PARTITIONS, open_catalog, rows, shown
@@ -40,11 +41,15 @@ def test_each_generation_is_equal(lake, catalog) -> None:
     publish()
     lake.write(rows(300, PARTITIONS[:1], extra=pa.array(["new", None])))
     publish()
-    rollback(lake.store, lake.uri, to=2, retain="1d")
+    rollback(lake.store, lake.uri, to=3, retain="1d")
     publish()
     lake.write(rows(400, PARTITIONS[3:]), "replace")
     publish()
-    assert published == [2, 3, 4, 6, 7, 8]
+    before = lake.truth()
+    assert compact(lake.store, lake.uri, job_options=JobOptions(retain="1d")).partitions
+    publish()
+    assert shown(catalog) == before
+    assert published == [2, 3, 4, 6, 7, 8, 9]
     for generation in published:
         assert shown(catalog, generation) == lake.truth(generation)
     assert publish_iceberg(lake.store, lake.uri, catalog, NAME).published == []

@@ -1,0 +1,68 @@
+"""Other engines, asked for the rows of the dataset once it is published: they read the Delta log alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_s3commit._format import several
+from airflow_s3commit.protocol.publication import publish_table
+from airflow_s3commit.store.s3.store import S3Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rich.console import Console
+
+    from airflow_s3commit.protocol.model.destination import Destination
+    from airflow_s3commit.store.s3.config import S3Config
+
+#: The rows of each day, by its name.
+Days = dict[str, int]
+
+
+def ask_engines(console: Console, config: S3Config, destination: Destination, expected: Days) -> bool:
+    """Publish the dataset, and show in a line what each engine sees; return whether that is right.
+
+    Args:
+        console: Where it is shown.
+        config: Address and keys of the store.
+        destination: The dataset.
+        expected: The rows of each day with a commit.
+
+    """
+    report = publish_table(S3Store.connect(config), destination)
+    console.print(f"published: generation {report.generation} is version {report.version} of a Delta table")
+    options = {
+        "AWS_ENDPOINT_URL": config.endpoint_url or "",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": config.region or "",
+        "AWS_ACCESS_KEY_ID": config.access_key or "",
+        "AWS_SECRET_ACCESS_KEY": config.secret_key or "",
+    }
+    right = True
+    for name, ask in _ENGINES.items():
+        found = ask(destination.uri, options)
+        same = found == expected
+        right = right and same
+        verdict = "[green]right[/]" if same else "[bold red]wrong[/]"
+        console.print(f"{name} sees {sum(found.values()):,} rows of {several(len(found), 'day')}: {verdict}")
+    return right
+
+
+def _polars(uri: str, options: Mapping[str, str]) -> Days:
+    import polars as pl  # noqa: PLC0415 - the story needs none of these
+
+    counted = pl.scan_delta(uri, storage_options=dict(options)).group_by("dt").len().collect()
+    return {str(day): rows for day, rows in counted.iter_rows()}
+
+
+def _duckdb(uri: str, options: Mapping[str, str]) -> Days:
+    import duckdb  # noqa: PLC0415
+    from deltalake import DeltaTable  # noqa: PLC0415
+
+    flights = duckdb.from_arrow(DeltaTable(uri, storage_options=dict(options)).to_pyarrow_dataset().scanner())
+    counted = flights.aggregate("dt, count(*)")
+    return {str(day): rows for day, rows in counted.fetchall()}
+
+
+_ENGINES: dict[str, Callable[[str, Mapping[str, str]], Days]] = {"polars": _polars, "DuckDB": _duckdb}
