@@ -28,8 +28,8 @@ try:
 except ImportError:  # Airflow 3.1
     from airflow.models.dagbag import DagBag
 
-#: What no environment of Airflow needs: Spark has its own, and libcurl is an extra.
-OPTIONAL = {"pycurl", "pyspark", "pytest"}
+#: What no environment of Airflow needs: Spark has its own, and libcurl and Iceberg are extras.
+OPTIONAL = {"pycurl", "pyiceberg", "pyspark", "pytest"}
 
 
 def missing() -> dict[str, str]:
