@@ -1,20 +1,21 @@
-"""The web application of the page: its routes and their responses."""
+"""The web application of the page: its routes and their responses.
+
+Dependencies read stores without blocking a thread of Airflow's, and check permissions; then a route shows
+what they return. An error becomes a page, by its type.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
-from itertools import islice
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import Depends, FastAPI, Form, HTTPException, Query, Request
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, Response
-from fastapi.routing import APIRoute
+from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from airflow_s3commit._causes import described
@@ -27,47 +28,22 @@ from airflow_s3commit.exceptions import (
     Refused,
     S3CommitError,
 )
-from airflow_s3commit.plugin.auth import Access, FormTokens, Metadata, Origin, is_same_origin
-from airflow_s3commit.plugin.history import HistoryView
-from airflow_s3commit.plugin.render import Pages
-from airflow_s3commit.plugin.service import FRESH, MOST_UPLOADS, DestinationService, Offer, Unreadable, offers
-from airflow_s3commit.plugin.stores import Place, StillRunning
-from airflow_s3commit.plugin.views import IDLE, STATES, DestinationView, JobView, Wanted, search_fleet
-from airflow_s3commit.protocol.inspect.jobs import UploadSummary
-from airflow_s3commit.settings import api_base_url, api_secret_key
+from airflow_s3commit.plugin.auth import Access, Metadata, Origin, is_same_origin
+from airflow_s3commit.plugin.places import Connection
+from airflow_s3commit.plugin.render import HEADERS, job_values, render
+from airflow_s3commit.plugin.service import FEW_PLACES, FRESH, DestinationService, StillRunning, Unreadable
+from airflow_s3commit.plugin.views import DestinationView, Filter, JobView, Offer, read_job, search_fleet
+from airflow_s3commit.protocol.inspect.jobs import UploadSummary, pending_uploads
+from airflow_s3commit.protocol.model.destination import RegisteredDestination
+from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.settings import api_base_url
 
 logger = logging.getLogger(__name__)
 
-#: Rows on one page of a table.
-_PAGE = 25
+#: Maximum number of pending uploads on a page, and of jobs on the tab of a run.
+MOST_UPLOADS, _OF_RUN = 500, 8
 
-#: Maximum number of destinations to read anew, with their ended jobs, each time the list of jobs is loaded.
-_FEW_PLACES = 12
-
-#: Maximum number of jobs on the tab of a run.
-_OF_RUN = 8
-
-
-class CarefulRoute(APIRoute):
-    """A route whose unexpected exceptions are logged and become a page with status 503."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of requests."""
-        answer = super().get_route_handler()
-
-        async def careful(request: Request) -> Response:
-            try:
-                return await answer(request)
-            except (HTTPException, RequestValidationError):
-                raise
-            except Exception as error:
-                logger.exception("the page %s failed", request.url.path)
-                raise HTTPException(
-                    HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"The page failed with {type(error).__name__}; the API server's log has the details.",
-                ) from error
-
-        return careful
+_Text = Annotated[str, Query(max_length=2000)]
 
 
 def _access(request: Request, user: GetUserDep) -> Access:
@@ -77,11 +53,13 @@ def _access(request: Request, user: GetUserDep) -> Access:
     return access
 
 
+def _service(request: Request) -> DestinationService:
+    service: DestinationService = request.app.state.service
+    return service
+
+
 AccessDep = Annotated[Access, Depends(_access)]
-PageNumber = Annotated[int, Query(ge=1, le=1000)]
-EntryNumber = Annotated[int | None, Query(ge=1, lt=2**63)]
-At = Annotated[str, Query(max_length=2000)]
-JobId = Annotated[str, Query(max_length=200)]
+ServiceDep = Annotated[DestinationService, Depends(_service)]
 
 
 def create_app(service: DestinationService | None = None, metadata: Metadata | None = None) -> FastAPI:
@@ -92,331 +70,228 @@ def create_app(service: DestinationService | None = None, metadata: Metadata | N
         metadata: The metadata of DAGs and runs; by default Airflow's database.
 
     """
-    app = FastAPI(title="S3 commits", docs_url=None, redoc_url=None, openapi_url=None)
-    app.router.route_class = CarefulRoute
+    app = FastAPI(
+        title="S3 commits",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        default_response_class=HTMLResponse,
+        dependencies=[Depends(_access)],
+    )
+    app.state.service = service or DestinationService()
     app.state.metadata = metadata or Metadata()
-    routes = _Routes(service or DestinationService(), app.state.metadata)
-    app.add_api_route("/", routes.overview, response_class=HTMLResponse)
-    app.add_api_route("/destination", routes.destination, response_class=HTMLResponse)
-    app.add_api_route("/history", routes.history, response_class=HTMLResponse)
-    app.add_api_route("/uploads", routes.uploads, response_class=HTMLResponse)
-    app.add_api_route("/job", routes.job, response_class=HTMLResponse)
-    app.add_api_route("/end", routes.confirm, response_class=HTMLResponse)
-    app.add_api_route("/end", routes.end, methods=["POST"], response_class=HTMLResponse)
-    app.add_api_route("/run", routes.run, response_class=HTMLResponse)
-    app.add_exception_handler(AnyHTTPException, routes.http_error)
+    app.add_api_route("/", overview)
+    app.add_api_route("/destination", destination)
+    app.add_api_route("/uploads", uploads)
+    app.add_api_route("/job", job)
+    app.add_api_route("/run", run)
+    app.add_api_route("/end", end, methods=["POST"], dependencies=[Depends(_same_origin)])
+    for kind in (AnyHTTPException, S3CommitError, Exception):
+        app.add_exception_handler(kind, show_error)
     return app
 
 
-class _Routes:
-    """The routes. They await stores without blocking a thread, and do other work in the thread pool."""
+async def _known(service: ServiceDep) -> tuple[list[RegisteredDestination], str | None]:
+    return await service.places()
 
-    def __init__(self, service: DestinationService, metadata: Metadata) -> None:
-        self._service = service
-        self._metadata = metadata
-        self._pages = Pages()
-        self._tokens = FormTokens(api_secret_key())
 
-    async def overview(  # noqa: PLR0917 - FastAPI's arguments
-        self,
-        request: Request,
-        access: AccessDep,
-        find: Annotated[str, Query(max_length=500)] = "",
-        state: Annotated[str, Query(max_length=20)] = "",
-        idle: int = 0,
-        page: PageNumber = 1,
-        places: PageNumber = 1,
-        ended: PageNumber = 1,
-        every: int = 0,
-    ) -> Response:
-        """Show the jobs of all destinations, or of those that a search finds; of few also the ended ones."""
-        try:
-            known = await self._service.places()
-        except InvalidDestination as error:
-            return self._misconfigured(request, error)
-        wanted = Wanted(find.strip(), state if state in STATES else "", idle if idle in IDLE else 0)
-        few = len(known.places) <= _FEW_PLACES
-        views = await self._visible(await self._service.destination_views(known.places, whole=few), access)
-        return await self._page(
-            request,
-            "fleet",
-            fleet=search_fleet(views, wanted),
-            known=len(known.places),
-            fresh=0 if few else FRESH,
-            registry_problem=known.problem,
-            wanted=wanted,
-            states=STATES,
-            idles=IDLE,
-            every=every if every in {5, 10, 30} else 0,
-            page=page,
-            places=places,
-            ended=ended,
-            per_page=_PAGE,
+KnownDep = Annotated[tuple[list[RegisteredDestination], str | None], Depends(_known)]
+
+
+async def _views(service: ServiceDep, known: KnownDep) -> list[DestinationView]:
+    return await service.views(known[0])
+
+
+def _home(known: KnownDep, at: _Text) -> RegisteredDestination:
+    """Return a destination that the page knows: it reads no others."""
+    homes, problem = known
+    home = next((one for one in homes if one.destination == at), None)
+    if home is None:
+        why = f"; the registry could not be read: {problem}" if problem is not None else ""
+        words = f"{at!r} is neither in [s3commit] destinations nor in a registry{why}"
+        raise HTTPException(HTTPStatus.NOT_FOUND, words)
+    return home
+
+
+HomeDep = Annotated[RegisteredDestination, Depends(_home)]
+
+
+async def _view(service: ServiceDep, home: HomeDep) -> DestinationView:
+    return await service.view(home)
+
+
+ViewDep = Annotated[DestinationView, Depends(_view)]
+
+
+async def _uploads(service: ServiceDep, home: HomeDep) -> list[UploadSummary]:
+    def reading(found: Connection) -> list[UploadSummary]:
+        uploads = pending_uploads(
+            found.store, home.place, home.staging_root, measure=True, most=MOST_UPLOADS + 1
         )
+        return sorted(uploads, key=lambda upload: upload.initiated)
 
-    async def destination(
-        self, request: Request, access: AccessDep, at: At, page: PageNumber = 1, ended: PageNumber = 1
-    ) -> Response:
-        """Show the jobs of one destination, page by page."""
-        (destination_view,) = await self._visible(
-            await self._service.destination_views([await self._place(at)]), access
-        )
-        return await self._page(
-            request,
-            "destination",
-            destination_view=destination_view,
-            fleet=search_fleet([destination_view], Wanted()),
-            page=page,
-            ended=ended,
-            per_page=_PAGE,
-        )
+    return await service.read(home, reading)
 
-    async def history(
-        self, request: Request, access: AccessDep, at: At, before: EntryNumber = None
-    ) -> Response:
-        """Show the generations of a destination's table, newest first, page by page."""
-        place = await self._place(at)
+
+async def _job(service: ServiceDep, access: AccessDep, home: HomeDep, job_id: _Text) -> JobView:
+    """Return a job; raise `NoSuchJob` also for a job that the user may not see."""
+    try:
+        view = await service.read(home, lambda found: read_job(found.store, home, job_id, found.endpoint_url))
+        if await run_in_threadpool(access.may_read, view.job.context):
+            return view
+    except NoSuchJob:
+        logger.debug("no job %s at %s", job_id, home.destination, exc_info=True)
+    except (InvalidRecord, Unreadable):
+        # The DAG of the job is unknown.
+        if await run_in_threadpool(access.may_read, {}):
+            raise
+    raise NoSuchJob(f"no job {job_id} at {home.destination}, or you have no permission to read its DAG")
+
+
+JobDep = Annotated[JobView, Depends(_job)]
+
+
+def _same_origin(request: Request) -> None:
+    if not is_same_origin(request.headers, api_base_url()):
+        raise HTTPException(HTTPStatus.FORBIDDEN, "This form was not sent from this page.")
+
+
+def _permitted(request: Request, user: GetUserDep, access: AccessDep, view: JobDep, offer: Offer) -> Offer:
+    """Return what a user wants to do with a job and may, after a note in Airflow's audit log."""
+    job, uri = view.job, view.home.destination
+    refused = access.why_not_end(job, uri)
+    if refused is not None:
+        raise HTTPException(HTTPStatus.FORBIDDEN, refused)
+    if offer not in view.offers:
+        raise JobClosed(f"job {job.job_id} is {job.state or 'gone'} now, so {offer} is not possible")
+    logger.info("user %s wants to %s job %s on %s", user.get_name(), offer, job.job_id, uri)
+    facts = {"job_id": job.job_id, "destination": uri}
+    request.app.state.metadata.log_action(
+        f"s3commit.{offer}", user.get_name(), access.origin(job.context), facts
+    )
+    return offer
+
+
+def overview(  # noqa: PLR0917 - FastAPI's arguments
+    access: AccessDep,
+    known: KnownDep,
+    views: Annotated[list[DestinationView], Depends(_views)],
+    find: _Text = "",
+    state: Filter = "",
+    idle: Annotated[int, Query(ge=0)] = 0,
+    every: Annotated[int, Query(ge=0, le=3600)] = 0,
+) -> HTMLResponse:
+    """Show the jobs of all destinations, or of those that a search finds; of few also the ended ones."""
+    homes, problem = known
+    return _page(
+        "fleet",
+        fleet=search_fleet(_visible(views, access), find.strip(), state, idle),
+        known=len(homes),
+        problem=problem,
+        fresh=FRESH if len(homes) > FEW_PLACES else 0,
+        query={"find": find.strip(), "state": state, "idle": idle},
+        every=every,
+    )
+
+
+def destination(access: AccessDep, view: ViewDep) -> HTMLResponse:
+    """Show the jobs of one destination, and the generations of its table."""
+    (view,) = _visible([view], access)
+    return _page("destination", view=view, fleet=search_fleet([view]))
+
+
+def uploads(
+    access: AccessDep, found: Annotated[list[UploadSummary], Depends(_uploads)], view: ViewDep
+) -> HTMLResponse:
+    """Show the pending uploads of one destination, for jobs that the user may see."""
+    contexts = {listed.job.job_id: listed.job.context for listed in view.jobs}
+    access.prefetch(contexts.values())
+    shown = [one for one in found if access.may_read(contexts.get(one.job_id or "", {}))]
+    return _page("uploads", home=view.home, uploads=shown[:MOST_UPLOADS], cut=len(found) > MOST_UPLOADS)
+
+
+def job(access: AccessDep, view: JobDep) -> HTMLResponse:
+    """Show one job, with the forms by which a user ends it."""
+    refused = access.why_not_end(view.job, view.home.destination) if view.offers else None
+    return _page("job", refused=refused, **job_values(view))
+
+
+async def end(
+    user: GetUserDep, service: ServiceDep, view: JobDep, offer: Annotated[Offer, Depends(_permitted)]
+) -> HTMLResponse:
+    """End a job, for a user who confirmed it and may edit its run."""
+    failed, reason = False, f"{offer} by {user.get_name()} on the page in Airflow"
+    try:
+        words = await service.end(view.home, view.job, offer, reason)
+    except StillRunning as error:
+        words = str(error)
+    except S3CommitError as error:
+        failed, words = True, described(error)
+    return _page("message", title=f"Job {view.job.job_id}", words=words, failed=failed, view=view)
+
+
+def _recorded(request: Request, access: AccessDep, dag_id: _Text, run_id: _Text) -> list[JobReference]:
+    """Return the jobs that the tasks of a run recorded."""
+    origin = Origin.of({"dag_id": dag_id, "run_id": run_id})
+    if origin is None or not access.may_read({"dag_id": dag_id}):
+        raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read the runs of this DAG.")
+    found: list[JobReference] = request.app.state.metadata.jobs_of(origin)
+    return found
+
+
+async def run(
+    service: ServiceDep,
+    access: AccessDep,
+    recorded: Annotated[list[JobReference], Depends(_recorded)],
+    known: KnownDep,
+) -> HTMLResponse:
+    """Show the jobs of one DAG run, on a read-only tab of its page."""
+    shown, problems = [], []
+    for one in recorded[:_OF_RUN]:
         try:
-            whole = await self._service.history(place, before)
-        except S3CommitError as error:
-            return self._store_error(request, place, error)
+            shown.append(job_values(await _job(service, access, _home(known, one.destination), one.job_id)))
+        except (S3CommitError, HTTPException) as error:
+            why = str(error.detail) if isinstance(error, HTTPException) else described(error)
+            problems.append(f"Job {one.job_id} on {one.destination}: {why}")
+    return _page("run", jobs=shown, problems=problems)
 
-        def visible() -> HistoryView:
-            access.prefetch([*(step.entry.context for step in whole.steps), *whole.sized])
-            return whole.visible_to(access.may_read)
 
-        history_view = await run_in_threadpool(visible)
-        return await self._page(request, "history", history_view=history_view, newest=before is None)
+#: Titles of pages about errors; of errors of our own with the status, and the first that matches counts.
+_TITLES = {
+    HTTPStatus.UNAUTHORIZED: "You are not signed in to Airflow",
+    HTTPStatus.FORBIDDEN: "Permission denied",
+    HTTPStatus.NOT_FOUND: "Not found",
+}
+_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
+    NoSuchJob: (HTTPStatus.NOT_FOUND, "Not found"),
+    JobClosed: (HTTPStatus.CONFLICT, "The state of the job has changed"),
+    InvalidDestination: (HTTPStatus.INTERNAL_SERVER_ERROR, "The configuration is not valid"),
+    InvalidRecord: (HTTPStatus.UNPROCESSABLE_ENTITY, "The records cannot be read"),
+    NoSuchKey: (HTTPStatus.UNPROCESSABLE_ENTITY, "The records cannot be read"),
+    Unreadable: (HTTPStatus.UNPROCESSABLE_ENTITY, "The records cannot be read"),
+    S3CommitError: (HTTPStatus.SERVICE_UNAVAILABLE, "The store is unavailable"),
+    Exception: (HTTPStatus.INTERNAL_SERVER_ERROR, "The page cannot be shown"),
+}
 
-    async def uploads(self, request: Request, access: AccessDep, at: At) -> Response:
-        """Show the pending uploads of one destination, for jobs that the user may see."""
-        place = await self._place(at)
-        try:
-            uploads = await self._service.uploads(place)
-        except S3CommitError as error:
-            return self._store_error(request, place, error)
-        (destination_view,) = await self._service.destination_views([place])
-        contexts = {job.job_id: job.context for job in destination_view.jobs}
 
-        def visible() -> list[UploadSummary]:
-            access.prefetch(contexts.values())
-            return [upload for upload in uploads if access.may_read(contexts.get(upload.job_id or "", {}))]
+def show_error(_: Request, error: Exception) -> HTMLResponse:
+    """Show an error, by its type. Uvicorn logs one that nothing expects."""
+    if isinstance(error, AnyHTTPException):
+        status, words = error.status_code, str(error.detail)
+        title = _TITLES.get(HTTPStatus(status), "The page cannot be shown")
+    else:
+        status, title = next(answer for kind, answer in _ERRORS.items() if isinstance(error, kind))
+        words = f"The page failed with {type(error).__name__}; the API server's log has the details."
+        if isinstance(error, S3CommitError):
+            words = str(error) if isinstance(error, Refused) else described(error)
+    return _page("message", status, title=title, words=words, failed=True, view=None)
 
-        shown = await run_in_threadpool(visible)
-        return await self._page(
-            request,
-            "uploads",
-            place=place,
-            uploads=shown[:MOST_UPLOADS],
-            cut=len(uploads) > MOST_UPLOADS,
-            unclaimed=sum(upload.job_id is None for upload in shown),
-        )
 
-    async def job(self, request: Request, access: AccessDep, at: At, job_id: JobId) -> Response:
-        """Show one job."""
-        place = await self._place(at)
-        try:
-            job_view = await self._job_view(place, job_id, access)
-            values = await self._job_values(job_view)
-        except S3CommitError as error:
-            return self._store_error(request, place, error)
-        possible = offers(job_view)
-        refused = (
-            await run_in_threadpool(access.why_not_end, job_view.summary, place.uri) if possible else None
-        )
-        return await self._page(request, "job", offers=[] if refused else possible, refused=refused, **values)
+def _visible(views: Sequence[DestinationView], access: Access) -> list[DestinationView]:
+    """Return the views without the jobs that the user may not see."""
+    access.prefetch(one.job.context for view in views for one in (*view.jobs, *view.ended))
+    return [view.visible_to(access.may_read) for view in views]
 
-    async def confirm(  # noqa: PLR0917 - FastAPI's arguments
-        self, request: Request, user: GetUserDep, access: AccessDep, at: At, job_id: JobId, step: str
-    ) -> Response:
-        """Show the form that confirms the end of a job. Reads only."""
-        place = await self._place(at)
-        try:
-            job_view, offer = await self._endable(place, job_id, step, access)
-        except S3CommitError as error:
-            return self._store_error(request, place, error)
-        token = self._tokens.sign(user.get_id(), step, place.uri, job_id)
-        return await self._page(
-            request,
-            "confirm",
-            place=place,
-            job=job_view.summary,
-            offer=offer,
-            token=token,
-            words=None,
-            failed=False,
-        )
 
-    async def end(  # noqa: PLR0917 - FastAPI's arguments
-        self,
-        request: Request,
-        user: GetUserDep,
-        access: AccessDep,
-        at: Annotated[str, Form(max_length=2000)],
-        job_id: Annotated[str, Form(max_length=200)],
-        step: Annotated[str, Form(max_length=20)],
-        token: Annotated[str, Form(max_length=4000)],
-    ) -> Response:
-        """End a job, for a user who confirmed it and may edit its run."""
-        if not is_same_origin(request.headers, api_base_url()):
-            raise HTTPException(HTTPStatus.FORBIDDEN, "This form was not sent from this page.")
-        if not self._tokens.is_valid(token, user.get_id(), step, at, job_id):
-            raise HTTPException(
-                HTTPStatus.FORBIDDEN, "This form has expired, or is for another user. Open the job again."
-            )
-        place = await self._place(at)
-        failed = False
-        try:
-            job_view, offer = await self._endable(place, job_id, step, access)
-        except S3CommitError as error:
-            return self._store_error(request, place, error)
-        job = job_view.summary
-        logger.info("user %s requests %s of job %s on %s", user.get_name(), step, job_id, place.uri)
-        await run_in_threadpool(
-            self._metadata.log_action,
-            f"s3commit.{step}",
-            user.get_name(),
-            await run_in_threadpool(access.origin, job.context),
-            {"job_id": job_id, "destination": place.uri},
-        )
-        try:
-            reason = f"{step} by {user.get_name()} on the page in Airflow"
-            words = await self._service.end(place, job, offer.step, reason)
-        except StillRunning:
-            words = "This takes longer, and continues in the background. The job's page shows the progress."
-        except S3CommitError as error:
-            failed, words = True, described(error)
-        return await self._page(
-            request, "confirm", place=place, job=job, offer=offer, token=None, words=words, failed=failed
-        )
-
-    async def run(
-        self,
-        request: Request,
-        access: AccessDep,
-        dag_id: JobId,
-        run_id: Annotated[str, Query(max_length=500)],
-    ) -> Response:
-        """Show the jobs of one DAG run, on a read-only tab of its page."""
-        context = {"dag_id": dag_id, "run_id": run_id}
-        origin = Origin.of(context)
-        if origin is None or not await run_in_threadpool(access.may_read, context):
-            raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read the runs of this DAG.")
-        try:
-            known = await self._service.places()
-        except InvalidDestination as error:
-            return self._misconfigured(request, error)
-        shown, problems = [], []
-        for job_id, uri in (await self._jobs_of(known.configured[:_FEW_PLACES], origin)).items():
-            place = next((place for place in known.places if place.uri == uri), None)
-            if place is None:
-                problems.append(
-                    f"Job {job_id} is on {uri}, which is not in [s3commit] destinations or the registry."
-                )
-                continue
-            try:
-                shown.append(await self._job_values(await self._job_view(place, job_id, access)))
-            except NoSuchJob:
-                problems.append(f"Job {job_id} on {uri} no longer exists.")
-            except S3CommitError as error:
-                problems.append(f"Job {job_id} on {uri}: {described(error)}")
-        return await self._page(request, "run", jobs=shown, problems=problems, dag_id=dag_id, run_id=run_id)
-
-    def http_error(self, request: Request, error: Exception) -> Response:
-        """Show an HTTP error with its status."""
-        assert isinstance(error, AnyHTTPException)
-        title = {
-            HTTPStatus.UNAUTHORIZED: "You are not signed in to Airflow",
-            HTTPStatus.FORBIDDEN: "Permission denied",
-            HTTPStatus.NOT_FOUND: "Not found",
-        }.get(HTTPStatus(error.status_code), "The page cannot be shown")
-        return self._error_page(request, title, str(error.detail), error.status_code)
-
-    async def _visible(
-        self, destination_views: Sequence[DestinationView], access: Access
-    ) -> list[DestinationView]:
-        """Return the views without the jobs that the user may not see."""
-
-        def visible() -> list[DestinationView]:
-            access.prefetch(
-                job.context
-                for destination_view in destination_views
-                for job in (*destination_view.jobs, *destination_view.ended)
-            )
-            return [destination_view.visible_to(access.may_read) for destination_view in destination_views]
-
-        return await run_in_threadpool(visible)
-
-    async def _jobs_of(self, places: Sequence[Place], origin: Origin) -> dict[str, str]:
-        """Return the destination URIs of a run's jobs by job id, from XComs and from the jobs' records."""
-        known = await run_in_threadpool(self._metadata.jobs_of, origin)
-        found = {job.job_id: job.destination for job in known}
-        for destination_view in await self._service.destination_views(places):
-            for job in (*destination_view.jobs, *destination_view.ended):
-                claimed = Origin.of(job.context)
-                if claimed and (claimed.dag_id, claimed.run_id) == (origin.dag_id, origin.run_id):
-                    found.setdefault(job.job_id, destination_view.place.uri)
-        return dict(islice(found.items(), _OF_RUN))
-
-    async def _place(self, uri: str) -> Place:
-        try:
-            return await self._service.place(uri)
-        except InvalidDestination as error:
-            raise HTTPException(HTTPStatus.NOT_FOUND, str(error)) from error
-
-    async def _job_view(self, place: Place, job_id: str, access: Access) -> JobView:
-        """Return a job; raise `NoSuchJob` also for a job that the user may not see."""
-        try:
-            job_view = await self._service.job_view(place, job_id)
-            if await run_in_threadpool(access.may_read, job_view.summary.context):
-                return job_view
-        except NoSuchJob:
-            logger.debug("no job %s at %s", job_id, place.uri, exc_info=True)
-        except (InvalidRecord, Unreadable):
-            # The DAG of the job is unknown.
-            if await run_in_threadpool(access.may_read, {}):
-                raise
-        raise NoSuchJob(f"no job {job_id} at {place.uri}, or you have no permission to read its DAG")
-
-    async def _job_values(self, job_view: JobView) -> dict[str, Any]:
-        def values() -> dict[str, Any]:
-            return self._pages.job_values(job_view, self._service.endpoint_url(job_view.place.aws_conn_id))
-
-        return await run_in_threadpool(values)
-
-    async def _endable(self, place: Place, job_id: str, step: str, access: Access) -> tuple[JobView, Offer]:
-        job_view = await self._job_view(place, job_id, access)
-        refused = await run_in_threadpool(access.why_not_end, job_view.summary, place.uri)
-        if refused is not None:
-            raise HTTPException(HTTPStatus.FORBIDDEN, refused)
-        for offer in offers(job_view):
-            if offer.step == step:
-                return job_view, offer
-        raise JobClosed(f"job {job_id} is {job_view.summary.state or 'gone'} now, so {step} is not possible")
-
-    def _store_error(self, request: Request, place: Place, error: S3CommitError) -> Response:
-        title, status = "The store is unavailable", HTTPStatus.SERVICE_UNAVAILABLE
-        if isinstance(error, NoSuchJob):
-            title, status = "Not found", HTTPStatus.NOT_FOUND
-        elif isinstance(error, JobClosed):
-            title, status = "The state of the job has changed", HTTPStatus.CONFLICT
-        elif isinstance(error, InvalidRecord | NoSuchKey | Unreadable):
-            title, status = "The records cannot be read", HTTPStatus.UNPROCESSABLE_ENTITY
-        words = str(error) if isinstance(error, Refused) else f"{place.uri}: {described(error)}"
-        return self._error_page(request, title, words, status)
-
-    def _misconfigured(self, request: Request, error: InvalidDestination) -> Response:
-        return self._error_page(request, "The configuration is not valid", str(error), HTTPStatus.OK)
-
-    def _error_page(self, request: Request, title: str, words: str, status: int) -> Response:
-        return self._rendered(request, "error", status, title=title, words=words)
-
-    async def _page(self, request: Request, template: str, **values: Any) -> Response:
-        return await run_in_threadpool(self._rendered, request, template, HTTPStatus.OK, **values)
-
-    def _rendered(self, request: Request, template: str, status: int, **values: Any) -> Response:
-        root = str(request.scope.get("root_path", ""))
-        html = self._pages.render(template, root, **values)
-        # Keys from a store may contain lone surrogates, which UTF-8 cannot encode.
-        body = html.encode("utf-8", "backslashreplace")
-        return HTMLResponse(body, status, headers=self._pages.headers)
+def _page(template: str, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:
+    return HTMLResponse(render(template, **values), status, headers=HEADERS)

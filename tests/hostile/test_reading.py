@@ -12,7 +12,6 @@ from itertools import cycle
 
 import pytest
 
-from airflow_s3commit import Destination
 from airflow_s3commit.cli import store_options
 from tests.hostile.doors import COMMANDS, READING, only_ours, run_command
 from tests.hostile.rotation import ALL, in_turn
@@ -40,25 +39,18 @@ def test_reading_hostile_records(name: str) -> None:
 
 
 @pytest.mark.airflow
-@pytest.mark.parametrize(("name", "turn"), [("destination", 6), ("job", 7), ("history", 8)])
+@pytest.mark.parametrize(("name", "turn"), [("destination", 6), ("job", 7)])
 def test_the_page_with_hostile_records(name: str, turn: int) -> None:
     """The page in Airflow's UI reads records as safely as everything else."""
-    from airflow_s3commit.plugin import history, views  # noqa: PLC0415 - they need Airflow
-    from airflow_s3commit.plugin.render import Pages  # noqa: PLC0415
-    from airflow_s3commit.plugin.stores import Place  # noqa: PLC0415
-
-    # Its templates are compiled once, as for all requests of a page.
-    pages = Pages()
+    from airflow_s3commit.plugin import places, render, views  # noqa: PLC0415 - they need Airflow
 
     def look(lake: GuardedLake) -> None:
-        place = Place(Destination.parse(lake.destination))
+        (home,) = places.read_places(lake.destination)
         if name == "destination":
-            views.read_destination(lake.store, place)
-        elif name == "history":
-            view = history.read_history(lake.store, place, None)
-            pages.render("history", "", history_view=view, newest=True)
+            view = views.read_destination(lake.store, home)
+            render.render("destination", view=view, fleet=views.search_fleet([view]))
         else:
-            views.read_job(lake.store, place, lake.job_id)
+            render.job_values(views.read_job(lake.store, home, lake.job_id))
 
     go_through(turn, look)
 

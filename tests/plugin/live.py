@@ -122,7 +122,7 @@ class LiveAirflow:
             log=self.home / f"{name}.log",
             environment=self._environment,
             directory=ROOT,
-            grace=5.0,
+            grace=0.5,
         )
 
     def _wait_for(self, server: Program) -> None:

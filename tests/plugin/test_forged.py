@@ -11,10 +11,12 @@ import pytest
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.plugin.render import Pages
-from airflow_s3commit.plugin.service import FRESH, DestinationService
-from airflow_s3commit.plugin.stores import Place, read_places
-from airflow_s3commit.plugin.views import IDLE, STATES, Wanted, search_fleet
+from airflow_s3commit.plugin.places import Connection, read_places
+from airflow_s3commit.plugin.render import job_values, render
+from airflow_s3commit.plugin.service import DestinationService
+from airflow_s3commit.plugin.views import read_job, search_fleet
+from airflow_s3commit.protocol.inspect.jobs import pending_uploads
+from airflow_s3commit.protocol.model.destination import RegisteredDestination
 from tests.plugin.scene import FLIGHTS, ORDERS, set_scene
 
 pytestmark = pytest.mark.airflow
@@ -61,20 +63,22 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from paths(below, (*path, step))
 
 
-async def pages(renderer: Pages, service: DestinationService, place: Place, job_id: str) -> list[str]:
-    """Return what is shown of a destination and of one of its jobs."""
-    places, wanted = (await service.places()).places, Wanted()
-    fleet = search_fleet(await service.destination_views(places, whole=True), wanted)
-    common = {"wanted": wanted, "states": STATES, "idles": IDLE, "every": 0, "registry_problem": None}
-    numbers = {"known": len(places), "fresh": FRESH, "page": 1, "places": 1, "ended": 1, "per_page": 50}
-    shown = [renderer.render("fleet", "", fleet=fleet, **numbers, **common)]
+async def pages(service: DestinationService, home: RegisteredDestination, job_id: str) -> list[str]:
+    """Return what is shown of all destinations, and of one of them and of one of its jobs."""
+    homes, problem = await service.places()
+    views = await service.views(homes)
+    query = {"find": "", "state": "", "idle": 0}
+    about = {"known": len(homes), "problem": problem, "fresh": 0, "query": query, "every": 0}
+    shown = [render("fleet", fleet=search_fleet(views), **about)]
+    own = next(view for view in views if view.home == home)
+    shown.append(render("destination", view=own, fleet=search_fleet([own])))
     try:
-        uploads = await service.uploads(place)
-        shown.append(
-            renderer.render("uploads", "", place=place, uploads=uploads, cut=False, unclaimed=len(uploads))
+        uploads = await service.read(
+            home, lambda found: list(pending_uploads(found.store, home.place, measure=True))
         )
-        values = renderer.job_values(await service.job_view(place, job_id), None)
-        shown.append(renderer.render("job", "", offers=[], refused=None, **values))
+        shown.append(render("uploads", home=home, uploads=uploads, cut=False))
+        view = await service.read(home, lambda found: read_job(found.store, home, job_id))
+        shown.append(render("job", refused=None, **job_values(view)))
     except S3CommitError as error:
         shown.append(str(error))
     return shown
@@ -95,8 +99,8 @@ def test_a_forged_record_hides_no_other_job() -> None:
     lake = MemoryStore(buckets=("lake",))
     scene = set_scene(lake)
     places = read_places(f"{FLIGHTS} {ORDERS}")
-    service = DestinationService(lambda: places, lambda _: lake, lambda _: None, wait=60.0)
-    renderer, count = Pages(), 0
+    service = DestinationService(lambda: places, lambda *_: Connection(lake), wait=60.0)
+    count = 0
     for key, body in records(lake):
         ended = {scene.committed, scene.aborted} if "/log/" in key else set()
         shown_by_others = [one for one in vars(scene).values() if one not in key and one not in ended]
@@ -106,7 +110,7 @@ def test_a_forged_record_hides_no_other_job() -> None:
             if count % 499:
                 continue
             lake.put("lake", key, forged)
-            overview, *others = asyncio.run(pages(renderer, service, places[0], own))
+            overview, *others = asyncio.run(pages(service, places[0], own))
             what = f"{key}: {forged[:2000]!r}"
             assert [job_id for job_id in shown_by_others if job_id not in overview] == [], what
             assert "could not be read" not in overview, what
@@ -132,10 +136,10 @@ def test_a_destination_full_of_damage_hides_no_other_one(body: bytes) -> None:
     lake = MemoryStore(buckets=("lake",))
     scene = set_scene(lake)
     places = read_places(f"{FLIGHTS} {ORDERS}")
-    service = DestinationService(lambda: places, lambda _: lake, lambda _: None, wait=60.0)
+    service = DestinationService(lambda: places, lambda *_: Connection(lake), wait=60.0)
     for key, _ in records(lake):
         lake.put("lake", key, body)
-    overview, *_ = asyncio.run(pages(Pages(), service, places[0], scene.sealed))
+    overview, *_ = asyncio.run(pages(service, places[0], scene.sealed))
     assert scene.secret in overview
     assert scene.homeless in overview
     assert overview.count("damaged") >= 3 or overview.count("could not be read") == 1

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
-import threading
-import time
 from importlib.metadata import entry_points
-from types import SimpleNamespace
 
 import pytest
 
-from airflow_s3commit import Destination, MemoryStore
 from airflow_s3commit.exceptions import InvalidDestination
-from airflow_s3commit.plugin.auth import FORM_SECONDS, FormTokens
-from airflow_s3commit.plugin.service import DestinationService
-from airflow_s3commit.plugin.stores import Place, read_places
-from airflow_s3commit.protocol.inspect.jobs import JobSummary
+from airflow_s3commit.plugin.places import read_places
 from airflow_s3commit.store.forwarding import total_requests
 
 pytestmark = pytest.mark.airflow
@@ -35,7 +27,10 @@ pytestmark = pytest.mark.airflow
 )
 def test_destinations_are_read_from_plain_text_and_json(text: str) -> None:
     """Each comes once, in order, with the default connection."""
-    assert read_places(text) == [Place(Destination("lake", "a/")), Place(Destination("lake", "b/"))]
+    assert [(home.destination, home.aws_conn_id) for home in read_places(text)] == [
+        ("s3://lake/a/", "aws_default"),
+        ("s3://lake/b/", "aws_default"),
+    ]
 
 
 def test_a_destination_may_have_its_own_connection_and_staging() -> None:
@@ -47,15 +42,15 @@ def test_a_destination_may_have_its_own_connection_and_staging() -> None:
             {"destination": "s3://lake/c/", "staging": "s3://records/"},
         ]
     )
-    assert [(place.aws_conn_id, place.staging_root) for place in read_places(text)] == [
+    assert [(home.aws_conn_id, home.staging) for home in read_places(text)] == [
         (None, None),
         ("x", None),
-        ("aws_default", Destination("records", "")),
+        ("aws_default", "s3://records/"),
     ]
 
 
 @pytest.mark.parametrize(
-    "text", ["lake/a", "[", '[{"aws_conn_id": "x"}]', "[1]", '[{"destination": "s3://a/b", "conn": 1}]']
+    "text", ["lake/a", "[", "{}", '[{"aws_conn_id": "x"}]', "[1]", '[{"destination": "s3://a/b", "conn": 1}]']
 )
 def test_other_configurations_are_refused(text: str) -> None:
     """They end in a message, not a traceback."""
@@ -66,43 +61,6 @@ def test_other_configurations_are_refused(text: str) -> None:
 def test_an_empty_configuration_names_no_destinations() -> None:
     """White space names none either."""
     assert read_places("") == read_places(" \n") == []
-
-
-def test_a_form_is_good_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is only good for an API server with the same key."""
-    tokens = FormTokens("key")
-    token = tokens.sign("ann", "abort", "s3://lake/a/", "job")
-    assert FormTokens("key").is_valid(token, "ann", "abort", "s3://lake/a/", "job")
-    assert not FormTokens("other").is_valid(token, "ann", "abort", "s3://lake/a/", "job")
-    later = time.time() + FORM_SECONDS + 2
-    monkeypatch.setattr("itsdangerous.timed.time", SimpleNamespace(time=lambda: later))
-    assert not tokens.is_valid(token, "ann", "abort", "s3://lake/a/", "job")
-
-
-def test_two_steps_of_one_job_are_not_confused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request for another step than the one under way does not get that one's answer."""
-    begun, release = threading.Event(), threading.Event()
-
-    def end_job(*asked: object, **_: object) -> str:
-        *_, step, reason = asked
-        if step == "recover":
-            begun.set()
-            release.wait(20)
-        return f"{step} {reason}"
-
-    monkeypatch.setattr("airflow_s3commit.plugin.service.end_job", end_job)
-    (place,) = read_places("s3://lake/flights/")
-    job = JobSummary(job_id="j", destination=place.uri, staging=None, state="sealed")
-    service = DestinationService(lambda: [place], lambda _: MemoryStore(buckets=("lake",)), wait=20)
-
-    async def both() -> tuple[str, str]:
-        first = asyncio.create_task(service.end(place, job, "recover", "by one"))
-        assert await asyncio.to_thread(begun.wait, 20)
-        second = await service.end(place, job, "abort", "by another")
-        release.set()
-        return await first, second
-
-    assert asyncio.run(both()) == ("recover by one", "abort by another")
 
 
 def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
