@@ -16,7 +16,6 @@ def add_failure(first: BaseException, second: BaseException, doing: str, left: s
         second: The error of the clean-up.
         doing: The step that failed: ``aborting the upload of …``.
         left: What the failed step leaves visible or pending.
-
     """
     if second is first:
         return
@@ -48,7 +47,6 @@ def noting(first: BaseException, doing: str, left: str) -> Iterator[None]:
         first: The earlier error; the caller raises it after the block.
         doing: What the block does, as for `add_failure`.
         left: What remains if the block fails.
-
     """
     try:
         yield
@@ -64,7 +62,6 @@ def undoing(clean_up: Callable[[], object], doing: str, left: str) -> Iterator[N
         clean_up: The clean-up; its own error becomes a note of the block's error.
         doing: What the clean-up does, as for `add_failure`.
         left: What remains if the clean-up fails.
-
     """
     try:
         yield
@@ -84,7 +81,6 @@ def ending(clean_up: Callable[[], object], doing: str, left: str) -> Iterator[No
         clean_up: The clean-up.
         doing: What the clean-up does, as for `add_failure`.
         left: What remains if the clean-up fails.
-
     """
     with undoing(clean_up, doing, left):
         yield
@@ -98,7 +94,6 @@ def run_all(steps: Iterable[Callable[[], object]], doing: str, left: str) -> Non
         steps: The steps, run in order.
         doing: What each step does, as for `add_failure`.
         left: What remains if a step fails.
-
     """
     first: Exception | None = None
     for step in steps:

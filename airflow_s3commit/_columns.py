@@ -32,7 +32,6 @@ class Column(NamedTuple):
         show: Returns the value as text.
         room: Minimum width of a terminal, in characters, for a table to show it.
         folds: Whether a table may fold its values.
-
     """
 
     title: str
@@ -61,7 +60,6 @@ class Named(NamedTuple):
         field: The field with the list.
         total: The field with their number; empty if the list has all.
         harmless: Whether they do no harm.
-
     """
 
     title: str

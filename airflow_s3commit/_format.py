@@ -123,7 +123,6 @@ def seconds_of(text: str) -> float:
 
     Raises:
         ValueError: The text is not a duration with units.
-
     """
     found = _DURATION.findall(text)
     if not found or _DURATION.sub("", text).strip():

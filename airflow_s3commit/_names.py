@@ -21,7 +21,6 @@ def lazy(
     Args:
         package: The package's ``__name__``.
         names: The full name of each module, with the names to export from it.
-
     """
     homes = {name: module for module, exported in names.items() for name in exported}
 

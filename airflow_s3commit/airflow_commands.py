@@ -53,7 +53,6 @@ def run(args: argparse.Namespace) -> NoReturn:
     Args:
         args: The command line as parsed by Airflow: ``aws_conn_id``, and the program's own arguments in
             ``words``.
-
     """
     from airflow_s3commit.cli.app import program  # noqa: PLC0415
     from airflow_s3commit.cli.store_options import StoreProvider  # noqa: PLC0415
@@ -77,7 +76,6 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
 
     Raises:
         StoreRejected: There is no such connection, or the command line names another store.
-
     """
     from airflow.utils.cli import suppress_logs_and_warning  # noqa: PLC0415
 

@@ -69,7 +69,6 @@ class Compacted(Plain, Struct, frozen=True, kw_only=True):
         files: How many files it has.
         bytes: Their size.
         after: How many files are expected after the compaction.
-
     """
 
     columns = (
@@ -96,7 +95,6 @@ class Compaction(Plain, Struct, frozen=True, kw_only=True):
         generation: The generation that the compaction made; None for a dry run, and without a partition.
         files: How many files it wrote.
         rows: How many rows are in them, as many as before.
-
     """
 
     destination: str
@@ -141,7 +139,6 @@ def compact(
         DestinationNotEmpty: Another job has uploads in a partition, or another program put objects there.
         DestinationChanged: Another job changed a partition, or a file, meanwhile. Nothing was changed.
         S3CommitError: As `write_job` raises it.
-
     """
     home = Destination.of(destination)
     table = read_table(store, home)
@@ -196,7 +193,6 @@ class _Columns(Struct, frozen=True):
         schema: The columns, each of which may be null.
         spark: What Spark adds to a footer; empty if the files were written without it.
         text: The text by which a record keeps them.
-
     """
 
     schema: pa.Schema
@@ -209,7 +205,6 @@ def _columns(table: Table, home: Destination, pieces: Pieces) -> _Columns:
 
     Raises:
         InvalidOption: There is no such job, or one has recorded no columns that pyarrow wrote.
-
     """
     texts: dict[str, str] = {}
     for one in sorted(set(chain.from_iterable(pieces.values()))):
@@ -246,7 +241,6 @@ def _refuse_company(store: ObjectStore, home: Destination, table: Table, chosen:
 
     Raises:
         DestinationNotEmpty: There are some.
-
     """
     for upload in store.list_uploads(home.bucket, home.prefix):
         partition = partition_of(home.relative(upload.key) or "")
@@ -304,7 +298,6 @@ def _batches(where: str, file: FileEntry, source: IO[bytes], schema: pa.Schema) 
     Raises:
         InvalidOption: A column has times that pyarrow would write in another way than the file has them.
         DestinationChanged: The file has another number of rows than was committed.
-
     """
     read = 0
     with closing(source), pq.ParquetFile(source) as parquet:
@@ -330,7 +323,6 @@ def _copied(store: ObjectStore, bucket: str, file: FileEntry) -> IO[bytes]:
 
     Raises:
         DestinationChanged: The object is not what was committed.
-
     """
     found = store.head(bucket, file.key)
     # The name of a job's own file has its id; another program can only have written over an older one.

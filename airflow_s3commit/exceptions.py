@@ -111,7 +111,6 @@ class Unavailable(DidNotHappen):
     Args:
         message: The request and the reason.
         retry_after: Seconds to wait before a retry, if the store names them.
-
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -129,7 +128,6 @@ class StoreRejected(DidNotHappen):
     Args:
         message: The request and the store's message.
         code: The store's error code, such as ``InvalidPart``.
-
     """
 
     def __init__(self, message: str, *, code: str = "") -> None:

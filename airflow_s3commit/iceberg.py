@@ -85,7 +85,6 @@ class IcebergReport(Plain, Struct, frozen=True, kw_only=True):
         table: The table in the catalog.
         generation: The generation that the catalog has now; 0 without a commit.
         published: The generations of which a snapshot was added.
-
     """
 
     destination: str
@@ -103,7 +102,6 @@ def publish_iceberg(
     After a crash the catalog has an older generation, which is whole as long as its files are retained.
 
     Args:
-        store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
         catalog: The catalog. By its properties pyiceberg writes to the destination's bucket.
         table: The table's name in a namespace that exists: ``lake.flights``.
@@ -114,7 +112,6 @@ def publish_iceberg(
         Unavailable: Other processes keep changing the catalog's table.
         OutcomeUnknown: The catalog's answer was lost: publish again.
         InvalidRecord: The log is damaged, or was begun anew.
-
     """
     home, published = Destination.of(destination), list[int]()
     for _ in range(_TRIES):
@@ -177,7 +174,6 @@ def _published(found: IcebergTable, name: str, home: Destination) -> Position:
 
     Raises:
         InvalidOption: The table is not of this destination, or another program has changed it.
-
     """
     number = found.properties.get(GENERATION)
     if number is None or found.location().rstrip("/") != home.uri.rstrip("/"):
@@ -248,11 +244,9 @@ class _Files:
     """Makes the records of data files that Iceberg's manifests have.
 
     Args:
-        home: The destination.
         metadata: The catalog's table.
         columns: The columns of the files.
         zones: The time zones of partition columns.
-
     """
 
     def __init__(
@@ -270,7 +264,6 @@ class _Files:
 
         Raises:
             InvalidOption: Nobody counted its rows.
-
         """
         where = join_uri(self._home.bucket, file.key)
         if file.rows is None:

@@ -43,7 +43,6 @@ class Metric(NamedTuple):
         kind: ``counter``, ``timer`` or ``gauge``.
         unit: Unit of the values.
         meaning: The meaning, in one sentence.
-
     """
 
     kind: Kind

@@ -84,7 +84,6 @@ class Fact(NamedTuple):
         name: Label.
         text: Value.
         tone: Colour of the value: a job state or ``bad``; empty for none.
-
     """
 
     name: str
@@ -157,9 +156,7 @@ def state(summary: JobSummary, published: int = 0) -> Fact:
     """Return how far a job is, or its status if it is a Hadoop job.
 
     Args:
-        summary: The job.
         published: How many of its files are objects, if it is sealed.
-
     """
     if published:
         files = f"{number(published)} of {several(summary.output.files, 'file')}"
@@ -241,7 +238,6 @@ class NextStep(NamedTuple):
     Attributes:
         words: What to do.
         command: The command line that does it; None if there is none.
-
     """
 
     words: str
@@ -258,7 +254,6 @@ class CommandLines:
         staging_root: The root of the jobs' staging, if not the destination.
         program: The words that start the program.
         store_options: The options of the connection to the store.
-
     """
 
     destination: Destination

@@ -106,7 +106,6 @@ class Minimal:
     Args:
         config: Where to, and whose.
         connections: How many at once.
-
     """
 
     def __init__(self, config: S3Config, connections: int) -> None:
@@ -200,7 +199,6 @@ class Bare:
         config: Where to.
         call: What the request completes.
         connections: How many at once.
-
     """
 
     def __init__(self, config: S3Config, call: Complete, connections: int) -> None:

@@ -19,7 +19,6 @@ class Meter:
 
     Args:
         spark: The session, whose JVM is looked at.
-
     """
 
     def __init__(self, spark: SparkSession) -> None:

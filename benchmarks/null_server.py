@@ -50,7 +50,6 @@ class Server:
         seconds: As given.
         records: What is kept.
         connections: The open ones.
-
     """
 
     def __init__(self, seconds: float, after: int, down: float) -> None:
@@ -92,7 +91,6 @@ class Connection(asyncio.Protocol):
 
     Args:
         server: What it belongs to.
-
     """
 
     def __init__(self, server: Server) -> None:

@@ -26,7 +26,6 @@ class Asked:
         target: The path with its query, as they came.
         headers: Its headers, by name in lower case.
         body: Its body.
-
     """
 
     method: str

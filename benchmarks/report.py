@@ -36,7 +36,6 @@ class Measured:
         name: The subject.
         rates: Its calls a second, by round.
         cpu: Microseconds of this process's processor time a call, by round.
-
     """
 
     name: str

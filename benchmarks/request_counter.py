@@ -33,7 +33,6 @@ class RequestCounter:
     Attributes:
         endpoint_url: The address of the door.
         seen: Requests since `take` was last called, by S3's name for them.
-
     """
 
     def __init__(self, endpoint_url: str, latency: float = 0.0) -> None:

@@ -97,7 +97,6 @@ class Shape:
         files: Files of the first task; every other one writes one file.
         partitions: Partitions; all but the first get one of the first task's files each.
         existing: Files in the first partition before the job.
-
     """
 
     tasks: int = 2

@@ -53,7 +53,6 @@ class Server(MemoryStore):
 
     Attributes:
         requests: Requests so far, by kind.
-
     """
 
     def __init__(self, commits: int, files: int) -> None:
@@ -120,7 +119,6 @@ class OlderServer(Server):
     Args:
         jobs: Jobs, each of which wrote a partition.
         files: Files of each.
-
     """
 
     def __init__(self, jobs: int, files: int) -> None:

@@ -20,7 +20,6 @@ class ApiError(RuntimeError):
     Args:
         message: The request and the answer.
         status: The HTTP status; 0 if there was no answer.
-
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -39,7 +38,6 @@ class AirflowApi:
     Attributes:
         url: As given.
         user: As given.
-
     """
 
     def __init__(self, url: str, user: str, password: str) -> None:
@@ -78,7 +76,6 @@ class AirflowApi:
             dag_id: Which DAG.
             partition_key: The partition it is for; None for DAGs without.
             conf: Values for the DAG's params.
-
         """
         body = {"logical_date": None, "partition_key": partition_key, "conf": dict(conf or {})}
         return str(self._post(f"/dags/{quote(dag_id)}/dagRuns", body)["dag_run_id"])
@@ -91,7 +88,6 @@ class AirflowApi:
             first: The first partition's time, in ISO 8601.
             last: The last one's.
             conf: Values for the DAG's params.
-
         """
         body = {
             "dag_id": dag_id,

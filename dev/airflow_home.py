@@ -46,7 +46,6 @@ def wait_for_dags(airflow: RunningAirflow, dag_ids: Sequence[str], seconds: floa
 
     Raises:
         ProgramFailed: A process ended, a DAG file does not import, or it takes longer than these seconds.
-
     """
     deadline = time.monotonic() + seconds
     while missing := [dag_id for dag_id in dag_ids if not airflow.api.has_dag(dag_id)]:
@@ -74,7 +73,6 @@ class AirflowHome:
 
     Attributes:
         api: Its REST API.
-
     """
 
     def __init__(
@@ -118,7 +116,6 @@ class AirflowHome:
 
         Raises:
             ProgramFailed: The database could not be made.
-
         """
         self.home.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._passwords, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -143,7 +140,6 @@ class AirflowHome:
 
         Raises:
             ProgramFailed: A process ended, a DAG file does not import, or it takes longer than four minutes.
-
         """
         deadline = time.monotonic() + START_SECONDS
         while not self.api.healthy("metadatabase", "scheduler", "dag_processor"):
@@ -158,7 +154,6 @@ class AirflowHome:
 
         Raises:
             ProgramFailed: One has ended.
-
         """
         check_running(self._programs)
 

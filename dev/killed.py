@@ -38,12 +38,7 @@ T = TypeVar("T")
 
 
 class Announcing(ForwardingStore):
-    """A store that writes a line before each call.
-
-    Args:
-        inner: The store.
-
-    """
+    """A store that writes a line before each call."""
 
     def __init__(self, inner: S3Store) -> None:
         super().__init__(inner)
@@ -71,7 +66,6 @@ class Generation:
     """One generation of a dataset, written by a sealed job.
 
     Args:
-        store: The store.
         destination: URI of the dataset, with a slash at its end.
         name: The generation's name, which its files contain.
         options: Of the job, which replaces what is there.
@@ -79,7 +73,6 @@ class Generation:
     Attributes:
         job: The job.
         keys: The keys of its uploads; that of a late task is not part of the output.
-
     """
 
     def __init__(self, store: S3Store, destination: str, name: str, options: JobOptions) -> None:
@@ -134,15 +127,12 @@ def check_generation(store: S3Store, bucket: str, prefix: str, name: str, keys: 
     """Check that a dataset has exactly the files of one generation, and no job left anything.
 
     Args:
-        store: The store.
-        bucket: The bucket.
         prefix: The dataset's prefix.
         name: The generation's name.
         keys: The keys of all uploads, for stores that list them by their exact keys only.
 
     Raises:
         AssertionError: There is something else.
-
     """
     expected = sorted(_data(name, task, part) for task in range(TASKS) for part in range(PARTITIONS))
     found = [info.key for info in store.list_objects(bucket, prefix) if "/dt=" in info.key]
@@ -157,7 +147,6 @@ def finish_killed(config: S3Config, bucket: str, prefix: str, options: JobOption
 
     Args:
         config: How to reach the store.
-        bucket: The bucket.
         prefix: The prefix of the dataset, with nothing below it.
         options: Of the jobs.
         strike: Number of the strike, which decides where the process is killed and what the other one does.
@@ -165,7 +154,6 @@ def finish_killed(config: S3Config, bucket: str, prefix: str, options: JobOption
     Raises:
         AssertionError: There is something else.
         S3CommitError: A job failed.
-
     """
     store = S3Store.connect(config, retry=RetryPolicy(deadline=_DEADLINE))
     destination = f"s3://{bucket}/{prefix}"

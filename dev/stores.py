@@ -68,7 +68,6 @@ class OtherStore:
         needs: The program that installs it.
         environment: Further environment variables.
         keys: Access key and secret key.
-
     """
 
     name: str
@@ -94,7 +93,6 @@ class OtherStore:
 
         Raises:
             ProgramFailed: The program that installs it is missing, or failed.
-
         """
         if self.is_installed:
             return
@@ -114,7 +112,6 @@ class OtherStore:
 
         Raises:
             ProgramFailed: It was not ready in time.
-
         """
         (port,) = free_ports(1)
         data = folder / "data"
@@ -273,7 +270,6 @@ def run_jobs(store: S3Store, *, lists_uploads: bool = True) -> int:
     Raises:
         AssertionError: There are other files than the jobs should leave.
         S3CommitError: A job failed.
-
     """
     done = 0
     modes: tuple[ConflictMode, ...] = ("append", "replace")
@@ -340,7 +336,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             record each upload.
         killed: How many killed commits another process finished, or took back; None if no job ran.
         deviates: In what it differs from AWS S3, where jobs adapt to it, and why it is not fit.
-
     """
 
     store: str
@@ -358,7 +353,6 @@ def measure(store: OtherStore, folder: Path) -> Result:
     Raises:
         ProgramFailed: It did not start.
         S3CommitError: A job failed.
-
     """
     with store.running(folder) as config:
         other = connect(config)

@@ -23,7 +23,6 @@ def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Test],
     Args:
         names: The argument of the test, or the arguments, that a case gives.
         cases: The values, or tuples of values. None at all is an error, as it would test nothing.
-
     """
     arguments = (names,) if isinstance(names, str) else names
     given = [dict(zip(arguments, (case,) if isinstance(names, str) else case, strict=True)) for case in cases]

@@ -15,7 +15,6 @@ class ManualClock:
 
     Attributes:
         slept: Every pause that was asked for, in seconds, in order.
-
     """
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:

@@ -47,7 +47,6 @@ class History:
         retained: The commit that took away each file that is to stay in place.
         released: The files that must not come back.
         lists: The keys of the lists of files that entries name, without those that lie within them.
-
     """
 
     def __init__(self, read: Callable[[str], bytes]) -> None:
@@ -172,7 +171,6 @@ class History:
         Args:
             body: Its text, decompressed.
             root: The destination's prefix.
-
         """
         head, *lines = map(json.loads, body.splitlines())
         number = head["head"]["number"]

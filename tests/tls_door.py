@@ -33,7 +33,6 @@ class Authority:
 
     Attributes:
         file: Its certificate.
-
     """
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +96,6 @@ class TlsDoor:
 
     Attributes:
         opened: How many connections were made through it.
-
     """
 
     def __init__(self, port: int, certificate: Path) -> None:

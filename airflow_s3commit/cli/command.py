@@ -43,7 +43,6 @@ def _type(name: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
     Args:
         name: What the help calls a value.
         parse: Returns the value of a text, or raises `S3CommitError` or `ValueError`.
-
     """
 
     def parsed(text: str) -> Any:
@@ -136,7 +135,6 @@ class Session:
         yes: Whether ``--yes`` was given.
         registry: The registry with the destinations of the command; None for ``destination`` only.
         pattern: The pattern that these destinations match; None for all.
-
     """
 
     connection: Connection
@@ -206,7 +204,6 @@ class StoreCommand(click.Command):
 
     Attributes:
         environment: The variables that replace its leading arguments, for command lines without them.
-
     """
 
     environment: tuple[str, ...] = ()
@@ -260,7 +257,6 @@ def store_command(
         confirms: Whether the command asks for confirmation, and takes ``--yes``.
         environment: Whether variables may give destination and job, as for a program's task.
         registry: Whether the command takes the destinations of a registry too.
-
     """
 
     def decorate(function: Body) -> StoreCommand:

@@ -93,7 +93,6 @@ class Output:
     Args:
         as_json: Whether to write one JSON object, instead of tables, colours and progress.
         debug: Whether to write tracebacks.
-
     """
 
     def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
@@ -205,7 +204,6 @@ class Output:
 
         Raises:
             click.exceptions.Exit: The answer is no, which is reported.
-
         """
         if not yes and self.is_interactive and not click.confirm(plain(question), err=True):
             failure = {"type": "Declined", "outcome": "did_not_happen"}
@@ -223,7 +221,6 @@ class Output:
         Args:
             what: Name of the activity.
             total: Number of steps; None if unknown.
-
         """
         with self._bar(what, total) as update:
             yield lambda steps: update(completed=steps)

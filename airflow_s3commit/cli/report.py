@@ -67,10 +67,8 @@ class Rows:
     """A table of reports, without the columns for which a terminal is too narrow.
 
     Args:
-        columns: The columns.
         reports: The reports.
         most: Maximum number of rows; the others are counted.
-
     """
 
     def __init__(self, columns: Iterable[Column], reports: Sequence[object], most: int | None = None) -> None:

@@ -217,7 +217,6 @@ def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:
 
     Raises:
         click.UsageError: There is no such file, it is hidden, or standard input has no name.
-
     """
     path = Path(source)
     if source == "-":

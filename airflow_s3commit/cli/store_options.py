@@ -33,7 +33,6 @@ class Connection:
         config: The store's address and the credentials' profile.
         patience: Seconds for which to retry a request.
         object_options: Options of the objects that the command writes.
-
     """
 
     config: S3Config
@@ -46,7 +45,6 @@ class Connection:
 
         Raises:
             click.UsageError: The endpoint is not a URL, or contains a user name or password.
-
         """
         verify_ssl, bundle = values.pop("verify_ssl"), values.pop("ca_bundle")
         patience, object_options = values.pop("patience"), as_object_options(values.pop("object_options"))
@@ -68,7 +66,6 @@ class StoreProvider:
         arguments: The options at the end of these command lines, to connect to the same store.
         open: Opens the store of a connection.
         aws_conn_id: Airflow's connection of the store; None without Airflow.
-
     """
 
     program: tuple[str, ...]
@@ -88,7 +85,6 @@ def open_store(connection: Connection) -> ObjectStore:
     Raises:
         AccessDenied: The profile does not exist, or the credentials are incomplete.
         StoreRejected: Another part of the configuration is not usable.
-
     """
     return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
 

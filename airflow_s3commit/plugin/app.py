@@ -68,7 +68,6 @@ def create_app(service: DestinationService | None = None, metadata: Metadata | N
     Args:
         service: Reads the stores; by default with a timeout of eight seconds.
         metadata: The metadata of DAGs and runs; by default Airflow's database.
-
     """
     app = FastAPI(
         title="S3 commits",

@@ -54,7 +54,6 @@ class Origin:
         run_id: Id of the DAG run; None if the record has no valid one.
         task_id: Id of the task; None if the record has no valid one.
         map_index: Index of the mapped task instance; -1 if the task is not mapped.
-
     """
 
     dag_id: str
@@ -99,7 +98,6 @@ class Access:
         manager: Airflow's auth manager.
         user: The user.
         metadata: Airflow's database.
-
     """
 
     def __init__(self, manager: BaseAuthManager[BaseUser], user: BaseUser, metadata: Metadata) -> None:
@@ -120,7 +118,6 @@ class Access:
 
         Args:
             contexts: The contexts of the jobs.
-
         """
         known = [dag for dag in self._details(contexts) if dag is not None]
         requests = [
@@ -146,9 +143,7 @@ class Access:
         Airflow.
 
         Args:
-            job: The job.
             destination: URI of the job's destination.
-
         """
         origin, dag = self.origin(job.context), next(self._details([job.context]), None)
         if origin is not None and not self._may("PUT", dag):
@@ -204,7 +199,6 @@ def is_same_origin(headers: Mapping[str, str], base_url: str) -> bool:
     Args:
         headers: The request's headers.
         base_url: Airflow's configured base URL, which differs from the request's host behind a proxy.
-
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
@@ -238,7 +232,6 @@ class Metadata:
 
         Args:
             origin: The run; with a task id, only this task is read.
-
         """
         if origin.run_id is None:
             return []
@@ -264,7 +257,6 @@ class Metadata:
             owner: Name of the user.
             origin: The run of the job; None if Airflow has no such DAG.
             facts: Details of the event.
-
         """
         log = Log(event=event, owner=owner, extra=json.dumps(dict(facts)))
         if origin is not None:

@@ -39,7 +39,6 @@ def read_places(text: str) -> list[RegisteredDestination]:
 
     Raises:
         InvalidDestination: The text has another form, or a URI is not a destination.
-
     """
     entries: list[str | _Configured] = [*filter(None, re.split(r"[\s,]+", text))]
     if text.strip().startswith(("[", "{")):
@@ -67,7 +66,6 @@ class Connection(NamedTuple):
     Attributes:
         store: Its store.
         endpoint_url: The store's endpoint, for command lines; None for AWS.
-
     """
 
     store: ObjectStore
@@ -93,7 +91,6 @@ def connect(aws_conn_id: str | None, seconds: float) -> Connection:
     Raises:
         AccessDenied: The connection does not exist, or its credentials are incomplete.
         StoreRejected: The connection cannot be used.
-
     """
     try:
         hook = _hook(aws_conn_id, seconds, int(monotonic() // _REUSE_SECONDS))

@@ -114,7 +114,6 @@ def render(template: str, **values: Any) -> str:
     Args:
         template: Name of the template, without its suffix.
         **values: Values for the template.
-
     """
     return _ENVIRONMENT.get_template(f"{template}.html").render(**values)
 

@@ -66,9 +66,7 @@ class TimedStore(ForwardingStore):
     """A store that makes a check before every call, and for every item that a call yields.
 
     Args:
-        inner: The store to forward to.
         check: Raises an error once the time is up.
-
     """
 
     def __init__(self, inner: ObjectStore, check: Callable[[], None]) -> None:
@@ -101,7 +99,6 @@ class DestinationService:
         wait: Seconds that a page waits.
         registry: The registry's prefix; None for none. Its connection is ``[s3commit] registry_conn_id``.
         clock: The clock; None for the system's.
-
     """
 
     def __init__(
@@ -130,7 +127,6 @@ class DestinationService:
 
         Raises:
             InvalidDestination: The configuration is not valid.
-
         """
         known = {home.destination: home for home in self._places()}
         at, entries, problem = self._registered
@@ -189,7 +185,6 @@ class DestinationService:
             StillRunning: The reading takes longer than a page waits.
             Unreadable: The reading failed unexpectedly, and was logged.
             S3CommitError: The reading failed.
-
         """
         end = self._clock.monotonic() + self._wait
         too_long = StillRunning(
@@ -231,7 +226,6 @@ class DestinationService:
         Raises:
             StillRunning: It takes longer than a page waits, and continues in the background.
             S3CommitError: It failed or was refused.
-
         """
 
         def work() -> str:

@@ -49,7 +49,6 @@ class Listed:
         home: Its destination.
         job: The job.
         progress: Progress of its commit; None unless it is running or was interrupted.
-
     """
 
     home: RegisteredDestination
@@ -103,7 +102,6 @@ class DestinationView:
         cut: Whether there are more jobs than were read.
         problem: Why the destination could not be read; None if it was read.
         damage: Why the jobs that ended could not be read; None if they were, or were not wanted.
-
     """
 
     home: RegisteredDestination
@@ -118,7 +116,6 @@ class DestinationView:
 
         Args:
             may_read: Returns whether the user may see a job with a given context.
-
         """
         return replace(
             self,
@@ -133,14 +130,11 @@ def read_destination(
     """Read the jobs of a destination that are in progress or ended recently.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
         ended: Whether to read the jobs that ended; without this, a destination without jobs takes two
             requests.
 
     Raises:
         S3CommitError: A request failed.
-
     """
     found = list(islice(list_jobs(store, home.place, home.staging_root), MOST_JOBS + 1))
     progress = commit_progress(store, home.place, found)
@@ -168,7 +162,6 @@ class JobView:
         progress: Progress of its commit; None unless it has begun and is not in the log.
         successor: The job with which a later try of the same task has ended, so that this one is left over;
             None if there is none, or if this one has ended or its commit has begun.
-
     """
 
     home: RegisteredDestination
@@ -205,7 +198,6 @@ def read_job(
         NoSuchJob: The job does not exist.
         InvalidRecord: The job id is not valid.
         S3CommitError: A request failed.
-
     """
     details = describe_job(store, home.place, job_id)
     job = details.summary
@@ -270,7 +262,6 @@ class Fleet(NamedTuple):
         jobs: The jobs in progress of all: commits first, then those that have been idle longest.
         ended: The jobs that ended recently, where they were read, latest first.
         unread: Destinations that could not be read, by reason.
-
     """
 
     rows: Sequence[DestinationView]
@@ -285,12 +276,10 @@ def search_fleet(
     """Return the destinations and jobs that match, of those that the user may see.
 
     Args:
-        views: The destinations.
         text: Part of a destination's URI, a job's id, its name or day, its DAG or run, regardless of case; or
             a pattern of URIs, such as ``s3://lake/*/orders``. Empty for all.
         state: The state of jobs; with one, or with an idle time, only destinations with such jobs match.
         idle: Minimum seconds without activity.
-
     """
     rows: list[DestinationView] = []
     unread: dict[str, list[str]] = {}

@@ -56,10 +56,6 @@ class Job:
     Besides the errors that a method lists, any method raises `NoSuchJob` for a job that was never set up;
     `AlreadyCommitted` or `JobClosed` for one that has ended; `InvalidRecord` for a record that is damaged,
     another job's, or was copied here; and the errors of the store.
-
-    Args:
-        context: The job.
-
     """
 
     def __init__(self, context: JobContext) -> None:
@@ -79,13 +75,10 @@ class Job:
         Args:
             store: The store of the destination and the staging.
             reference: The job, as `reference` returned it.
-            clock: Source of time.
-            new_id: Source of ids.
 
         Raises:
             InvalidDestination: The reference holds no S3 URI.
             InvalidRecord: The reference's staging is not that of its job.
-
         """
         layout = Layout(
             Destination.parse(reference.destination), Destination.parse(reference.staging), reference.job_id
@@ -118,8 +111,6 @@ class Job:
             job_id: The job's id: a UUID in lower case with hyphens; random by default.
             name: A display name. It is kept in the context, and shown wherever the job is.
             context: Facts of the orchestrator to keep with the job, such as DAG and run.
-            clock: Source of time.
-            new_id: Source of ids.
             alone: ``driver`` if this process starts all writers of the job, and ends it itself: so it need
                 not ask after each step whether others have ended it, nor read what it wrote. ``writer`` if it
                 is the only writer too: so it need not list what others left. Saves requests.
@@ -136,7 +127,6 @@ class Job:
             StoreUnsuitable: The store does not do what a job relies on.
             OutcomeUnknown: The job may be set up: set it up again, or abort it. Without a ``job_id`` it is
                 aborted.
-
         """
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
@@ -205,7 +195,6 @@ class Job:
 
         Raises:
             InvalidRecord: An id cannot be part of a key.
-
         """
         self._context.layout.pendingset(stage, stage_attempt, task, attempt)
         options = self.record().options
@@ -240,7 +229,6 @@ class Job:
         that a damaged one fails here. Repeatable by any process: the same tasks give the same seal.
 
         Args:
-            stage: Name of the stage.
             stage_attempt: Id of the stage attempt.
             tasks: One committed attempt of each task, as ``TaskAttempt.commit`` returned it. None takes what
                 Spark's own writers left, after their application has succeeded.
@@ -249,7 +237,6 @@ class Job:
             DuplicateOutput: A task occurs twice, or a key is written twice.
             InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed.
             JobClosed: The job is not open, the stage attempt is sealed with other tasks, or has none.
-
         """
         if tasks is None:
             return collect_stage(self._recorded(), stage, stage_attempt)
@@ -259,9 +246,7 @@ class Job:
         """Return the seal of a stage attempt; None if it is not sealed.
 
         Args:
-            stage: Name of the stage.
             stage_attempt: Id of the stage attempt.
-
         """
         return find_stage_seal(self._context, stage, stage_attempt)
 
@@ -275,13 +260,11 @@ class Job:
         Before: the stage attempt is not sealed. Repeatable by any process.
 
         Args:
-            stage: Name of the stage.
             stage_attempt: Id of the stage attempt.
 
         Raises:
             JobClosed: The stage attempt is sealed: its uploads may be committed.
             S3CommitError: An upload could not be aborted; call it again.
-
         """
         return abort_stage(self._recorded(), stage, stage_attempt)
 
@@ -293,7 +276,6 @@ class Job:
         left to the job's commit or abort, or to a sweep.
 
         Args:
-            stage: Name of the stage.
             stage_attempt: Id of the stage attempt.
             task: Name of the task.
             attempt: Id of the task attempt.
@@ -301,7 +283,6 @@ class Job:
         Raises:
             JobClosed: The stage attempt is sealed: its uploads may be committed.
             S3CommitError: An upload could not be aborted; call it again.
-
         """
         return abort_attempt(self._recorded(), stage, stage_attempt, task, attempt)
 
@@ -323,7 +304,6 @@ class Job:
         Raises:
             DuplicateOutput: Two attempts of one stage are sealed, or two stages write one key.
             JobClosed: The job has no sealed stage, or is sealed with other stages.
-
         """
         return seal(self._recorded(), stages, digests=digests)
 
@@ -336,7 +316,6 @@ class Job:
         Raises:
             JobClosed: The job is not sealed.
             DestinationNotEmpty: Conflict mode ``fail``, and there is data.
-
         """
         return preview(self._recorded())
 
@@ -372,7 +351,6 @@ class Job:
             JobClosed: The job is not sealed, or is aborted.
             OutcomeUnknown: A response was lost, or a request failed after the commit: commit again.
             Unavailable: Other jobs' entries came first a hundred times: commit again.
-
         """
         if stages is not None:
             self.seal(stages)
@@ -406,7 +384,6 @@ class Job:
             InvalidOption: There is no such part.
             JobClosed: The job is not sealed, or is aborted.
             JobFailed: An upload is gone. The commit will abort the job.
-
         """
         return complete_part(self._recorded(), part, parts, seal_sha256=seal_sha256, progress=progress)
 
@@ -431,7 +408,6 @@ class Job:
             JobClosed: It is a job of Hadoop, which has published some of its output: adopt it.
             ForeignRecord: The job's record was copied here.
             OutcomeUnknown: A response was lost; abort again.
-
         """
         context = with_readable_record(self._context)
         if context.record is None:
@@ -455,7 +431,6 @@ class Job:
             JobClosed: Neither was begun: the job is open or sealed. Commit or abort it.
             NoSuchJob: The job was never set up.
             S3CommitError: As for `commit`.
-
         """
         context = self._recorded()
         end = look_up_end(context, context.record)

@@ -28,7 +28,6 @@ class PublishReport(Plain, Struct, frozen=True, kw_only=True):
         generation: Number of the newest entry of the log.
         version: Its version as a Delta table.
         written: How many versions were missing, and are written.
-
     """
 
     destination: str
@@ -50,9 +49,7 @@ def publish_table(
     new generation. Repeatable, also beside jobs at work.
 
     Args:
-        store: The store of the table.
         destination: URI of the table, or a `Destination`.
-        clock: Source of time.
         new_id: Source of nonces.
 
     Raises:
@@ -60,7 +57,6 @@ def publish_table(
         InvalidOption: Delta cannot have the table's files, columns or names; or it has no columns yet.
         InvalidRecord: Another program wrote a version.
         OutcomeUnknown: A response was lost: publish it again.
-
     """
     home = Destination.of(destination)
     context = JobContext(store, Layout.of(home, new_uuid()), clock or SystemClock(), new_id)

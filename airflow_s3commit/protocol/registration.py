@@ -60,7 +60,6 @@ class RegistrationReport(Plain, Struct, frozen=True, kw_only=True):
         partitions: How many they are.
         added: Directories of the partitions that were added.
         removed: Directories of the partitions that were removed.
-
     """
 
     destination: str
@@ -87,7 +86,6 @@ def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationRep
             partition has files that were replaced and are retained.
         DestinationChanged: Other jobs keep committing.
         InvalidRecord: The log is damaged.
-
     """
     place = Destination.parse(catalog.location)
     if not catalog.columns:

@@ -42,7 +42,6 @@ class RepairReport(Plain, Struct, kw_only=True):
         repaired: What was put right, or in a dry run would be; each with what was wrong.
         left: What follows from nothing, with what to do.
         failures: What could not be put right; repair again.
-
     """
 
     destination: str
@@ -86,7 +85,6 @@ def repair(
 
     Raises:
         S3CommitError: The destination could not be read.
-
     """
     home = Destination.of(destination)
     layout = Layout.of(home, new_uuid())

@@ -32,7 +32,6 @@ class RollbackReport(Plain, Struct, frozen=True, kw_only=True):
         restored: How many of them the table does not have now.
         removed: How many files leave the table.
         retain: How long they stay in place.
-
     """
 
     columns = (
@@ -96,7 +95,6 @@ def rollback(
         StoreUnsuitable: The store ignores conditional writes.
         InvalidRecord: An entry of the log or a list of files is damaged.
         OutcomeUnknown: A response was lost: look at ``s3commit log``, and run it again.
-
     """
     home = Destination.of(destination)
     layout = Layout.of(home, new_uuid())

@@ -34,13 +34,11 @@ class JobWriter:
     """Takes the output of a job of one task; `write_job` makes it, and commits the job afterwards.
 
     Args:
-        job: The job.
         attempt: Its one task attempt.
 
     Attributes:
         job: The job.
         manifest: The manifest of the job, once it is committed; None before.
-
     """
 
     def __init__(self, job: Job, attempt: TaskAttempt) -> None:
@@ -60,7 +58,6 @@ class JobWriter:
         Raises:
             InvalidRecord: The path could leave the destination, or is hidden from readers.
             DuplicateOutput: The job has that file already.
-
         """
         return self._attempt.open(relative_path, content_type=content_type)
 
@@ -83,7 +80,6 @@ class JobWriter:
         Raises:
             ValueError: An option or a column cannot be honoured; the message names it.
             TypeError: The data is no table.
-
         """
         return self._attempt.write_table(data, partition_by=partition_by, format=format, options=options)
 
@@ -135,7 +131,6 @@ def write_job(
             Nothing of the job is visible.
         OutcomeUnknown: The commit may have begun and did not finish: run ``s3commit commit`` for the job.
         Refused: A rule of the protocol forbids the job. Nothing of it is visible.
-
     """
     options = job_options or JobOptions()
     if conflict_mode is not None:
@@ -197,7 +192,6 @@ def write_table(
         ValueError: An option or a column cannot be honoured; the message names it.
         TypeError: The data is no table.
         S3CommitError: As `write_job` raises it.
-
     """
     with write_job(
         destination,

@@ -46,7 +46,6 @@ class FileOptions:
 
     Attributes:
         given: Names of the options that the caller set.
-
     """
 
     format: str | None = set_by(
@@ -96,7 +95,6 @@ class FileOptions:
 
         Raises:
             InvalidOption: An option that the caller set does not apply.
-
         """
         check_formats((option for option in FILE_OPTIONS if option.name in self.given), format_)
 
@@ -110,7 +108,6 @@ def parse_file_options(options: Mapping[str, str]) -> FileOptions:
 
     Raises:
         InvalidOption: An option is unknown, malformed, or given twice, or two contradict each other.
-
     """
     fields, given = read_fields(options, FILE_OPTIONS, " for reading files")
     parsed = FileOptions(**fields, given=tuple(option.name for option in given))
@@ -146,7 +143,6 @@ def reading_of(paths: Iterable[str], options: FileOptions) -> FileReading:
         UnreadableFiles: The format cannot be told, or is none of ours, as for `format_of`; or pyarrow does
             not know the compression of a text file.
         InvalidOption: An option does not apply to the format.
-
     """
 
     def checked() -> Iterator[str]:
@@ -166,7 +162,6 @@ def format_of(paths: Iterable[str], given: str | None) -> str:
     Raises:
         UnreadableFiles: The names have several formats, a format other than the given one, or no format
             while none is given.
-
     """
     found: dict[str | None, str] = {}
     for path in paths:
@@ -192,7 +187,6 @@ class FileReading:
     Attributes:
         format: The files' format.
         options: The options of reading them.
-
     """
 
     format: str = "parquet"
@@ -226,7 +220,6 @@ class FileReading:
         Args:
             path: Path of the file.
             filesystem: The file system with the file.
-
         """
         found: pa.Schema = self.arrow(None).inspect(path, filesystem)
         if not self.is_text:
@@ -247,7 +240,6 @@ class FileReading:
 
         Args:
             names: The columns of CSV files without a header, in order; None for generated names.
-
         """
         if self.format == "csv":
             return self._csv(names)
@@ -264,7 +256,6 @@ class FileReading:
 
         Raises:
             UnreadableFiles: A column has such a type.
-
         """
         refused = {"csv": _NOT_IN_CSV, "json": _NOT_IN_JSON}.get(self.format, ())
         for column in schema:
@@ -371,7 +362,6 @@ def encoding_of(separator: str, quote: str, escape: str) -> str:
         separator: Separates values. One ASCII character, as are the other two.
         quote: Encloses values.
         escape: Escapes characters in quoted values.
-
     """
     return _PREFIX + "_".join(f"{ord(character):02x}" for character in (separator, quote, escape))
 

@@ -29,7 +29,6 @@ class Choice:
 
     Raises:
         ValueError: They exclude each other, or one is out of range.
-
     """
 
     generation: int | None = None
@@ -70,7 +69,6 @@ class JobSchema(NamedTuple):
 
         Raises:
             InvalidRecord: It is damaged.
-
         """
         columns = WrittenColumns.of(text, f"the manifest of job {job_id} on {destination}")
         return cls(job_id, text, columns.arrow is not None)
@@ -89,7 +87,6 @@ class Table:
         schemas: The different schemas that the jobs of the table recorded.
         unknown: A file of each commit whose job recorded no schema, or of a few of them.
         without_arrow: The same of commits whose schemas are not all in Arrow's encoding.
-
     """
 
     destination: str
@@ -117,7 +114,6 @@ def find_table(
 
     Args:
         store: The store with the log.
-        place: The destination.
         choice: Which files.
         kind: `FileEntry` for files with their statistics.
 
@@ -125,7 +121,6 @@ def find_table(
         NoSuchKey: There is no commit, or no such job or generation.
         HistoryRewound: A rollback came after the generation ``since``.
         InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
-
     """
     if choice.job_id is None:
         return _table_at(store, place, choice, kind)

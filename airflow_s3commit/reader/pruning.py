@@ -94,7 +94,6 @@ class PartitionColumns:
     Raises:
         UnreadablePartitions: The directories have different columns, ``given`` has a column that they do not
             have, or a value is not of its column's type.
-
     """
 
     def __init__(self, directories: Iterable[str], given: pa.Schema | None = None) -> None:
@@ -166,7 +165,6 @@ def bounds_expression(
         statistics: The file's statistics, by column.
         schema: The dataset's schema.
         columns: The columns whose bounds to use.
-
     """
     whole = None
     for name in columns:

@@ -48,7 +48,6 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         files: What was committed, by path.
         destination: URI of the table.
         stays: Why a dataset of these files cannot be pickled; None if it can.
-
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
 
         Raises:
             TypeError: A pickled dataset would read other values.
-
         """
         if self._stays is not None:
             raise TypeError(self._stays)
@@ -90,7 +88,6 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         Raises:
             NoSuchKey: The file is gone.
             DestinationChanged: The file's size differs from the committed one.
-
         """
         committed = self._files[path]
         try:
@@ -163,7 +160,6 @@ def s3_filesystem(config: S3Config) -> S3FileSystem:
         ValueError: pyarrow does not support the config: it has a profile, or ``verify=False``.
         AccessDenied: The credentials are incomplete.
         StoreRejected: Another part of the config is not usable.
-
     """
     if config.profile and not config.access_key:
         raise ValueError(
@@ -253,7 +249,6 @@ def dataset(
         ValueError: ``job_id`` is given together with ``generation`` or ``since``, or one of these is out of
             range; ``store`` is not an `S3Config` and ``filesystem`` is missing; pyarrow does not support the
             config; or a name in ``prune_by`` is not a column.
-
     """
     if filesystem is None:
         if not isinstance(store, S3Config):
@@ -280,7 +275,6 @@ def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> li
     from the first file with rows.
 
     Args:
-        table: The files.
         filesystem: The file system with the files.
         reading: How to read them.
 
@@ -288,7 +282,6 @@ def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> li
         NoSuchKey: The file is gone.
         DestinationChanged: The file's size differs from the committed one.
         InvalidRecord: A recorded schema is damaged.
-
     """
     known = [] if reading.is_text else [schema for schema in table.schemas if schema.has_arrow]
     recorded = [_recorded(table, schema.job_id, schema.text, reading) for schema in known]
@@ -314,12 +307,10 @@ def table_schema(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> 
     """Return the columns of a table's files: all columns, each in a type for the values of all files.
 
     Args:
-        table: The files.
         schemas: Their schemas.
 
     Raises:
         UnreadableFiles: There is no such type for a column.
-
     """
     if not schemas:
         return pa.schema([])
@@ -340,7 +331,6 @@ def partition_columns(
 
     Raises:
         UnreadablePartitions: As `PartitionColumns` raises it.
-
     """
     if not table.directories and schemas:
         known = {column.name: column for _, schema in schemas for column in schema.partitions}
@@ -361,7 +351,6 @@ def dataset_of(
     """Return a table's files as a dataset with the columns of ``schema``, then the partition columns.
 
     Args:
-        table: The files.
         filesystem: The file system with the files.
         columns: The partition columns.
         schema: The files' columns; partition columns among them are ignored.
@@ -371,7 +360,6 @@ def dataset_of(
     Raises:
         UnreadableFiles: A column has a type that pyarrow cannot read from text.
         ValueError: A name in ``prune_by`` is not a column.
-
     """
     kept = pa.schema([field for field in schema if field.name not in columns.schema.names])
     generation = {GENERATION: str(table.generation)} if table.generation is not None else {}

@@ -30,7 +30,6 @@ class TableFile(Struct, frozen=True, gc=False):
         job_id: The job that committed it; empty if it is older than the log and its name does not tell.
         rows: Number of rows; None if the writer did not count them.
         statistics: Column statistics, by column; None if the writer has none.
-
     """
 
     path: str
@@ -49,7 +48,6 @@ class JobFiles:
 
     Attributes:
         shared: Paths that another job's files may have too, because the names do not contain the job's id.
-
     """
 
     __slots__ = (
@@ -114,7 +112,6 @@ class PackedFiles(Sequence[TableFile]):
 
     Attributes:
         lists: The same without files that do not count.
-
     """
 
     def __init__(self, lists: Iterable[JobFiles]) -> None:
@@ -150,12 +147,7 @@ class PackedFiles(Sequence[TableFile]):
 
 
 class FilesByPath:
-    """Finds files by their paths. It is prepared at the first search, and again after it was pickled.
-
-    Args:
-        files: The files.
-
-    """
+    """Finds files by their paths. It is prepared at the first search, and again after it was pickled."""
 
     def __init__(self, files: Sequence[TableFile]) -> None:
         self._files = files

@@ -77,7 +77,6 @@ def write_by_spark(
         JobMismatch: The mode contradicts the job.
         DestinationNotEmpty: The mode is ``errorifexists`` and the destination has data.
         S3CommitError: The stage could not be sealed, or the job not committed.
-
     """
     spark = frame.sparkSession
     found = given or job_from_conf(getter_of(spark))

@@ -27,9 +27,7 @@ class SparkTable:
     """A table of a Spark session's catalog, for `airflow_s3commit.register_partitions`.
 
     Args:
-        session: The session.
         name: The table, as in SQL: ``database.table``.
-
     """
 
     def __init__(self, session: SparkSession, name: str) -> None:
@@ -56,7 +54,6 @@ class SparkTable:
 
         Args:
             partition: Its values.
-
         """
         return self._describe(f"PARTITION ({self._spec(partition)})")["Location"]
 
@@ -66,7 +63,6 @@ class SparkTable:
         Args:
             partitions: Their values.
             directories: Their directories, relative to the table's.
-
         """
         del directories
         self._alter("ADD IF NOT EXISTS", " ", partitions)
@@ -79,7 +75,6 @@ class SparkTable:
 
         Raises:
             InvalidOption: The table is managed: Spark would delete the partitions' files.
-
         """
         if self._described["Type"].upper() == "MANAGED":
             raise InvalidOption(
@@ -127,7 +122,6 @@ def register_partitions(
 
     Raises:
         InvalidOption: As there; or the table is managed, and has partitions that the newest commit lacks.
-
     """
     there = store or store_of_process(store_from_conf(getter_of(session)))
     return registration.register_partitions(there, SparkTable(session, table))

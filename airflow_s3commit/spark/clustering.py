@@ -26,7 +26,6 @@ class Arrangement:
         partition_by: The partition columns, outermost first.
         clustered: Whether rows were clustered by partition.
         spread: Whether Spark divided large partitions among several tasks.
-
     """
 
     partition_by: tuple[str, ...] = ()
@@ -48,11 +47,9 @@ def arrange(
     Rows of a partition keep the order of a frame that is sorted, such as by ``sortWithinPartitions``.
 
     Args:
-        frame: The rows.
         partition_by: Partition columns, by their names in the frame.
         cluster: Whether to cluster rows by partition.
         spread: Whether Spark divides partitions larger than its advisory size among several tasks.
-
     """
     ordered = _ordering(frame, partition_by) if partition_by and cluster else []
     for name in partition_by:

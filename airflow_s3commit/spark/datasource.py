@@ -96,7 +96,6 @@ class S3CommitDataSource(DataSource):
 
         Raises:
             InvalidOption: Always.
-
         """
         raise InvalidOption(_NO_READER)
 
@@ -114,7 +113,6 @@ class S3CommitDataSource(DataSource):
                 format is another than Parquet; or a configuration file of Hadoop cannot be read.
             UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
             UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
-
         """
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
         hadoop = site_conf(os.environ) if self.hadoop_defaults is None else self.hadoop_defaults
@@ -126,7 +124,6 @@ class S3CommitDataSource(DataSource):
 
         Raises:
             InvalidOption: Always.
-
         """
         path = self.options.get("path") or "s3://bucket/table/"
         raise InvalidOption(
@@ -157,7 +154,6 @@ class TaskMessage(WriterCommitMessage):
     Attributes:
         task: The committed task attempt, with the location of its pendingset.
         target: The job that the task wrote for.
-
     """
 
     task: CommittedTask
@@ -169,10 +165,8 @@ class S3CommitWriter(DataSourceArrowWriter):
 
     Args:
         plan: The plan of the write.
-        options: The options of the write.
         write_id: A UUID for this write. Without a job in the conf the write sets up a job with this id.
         hadoop: The settings of files and stored objects in Hadoop's configuration.
-
     """
 
     def __init__(
@@ -193,7 +187,6 @@ class S3CommitWriter(DataSourceArrowWriter):
             JobMismatch: The save mode or the object options contradict the job.
             InvalidDestination: There is no path, or it differs from the job's destination.
             S3CommitError: The job takes no more output, or the store refused an upload.
-
         """
         context = TaskContext.get()
         if context is None:
@@ -219,7 +212,6 @@ class S3CommitWriter(DataSourceArrowWriter):
             InvalidRecord: A task did not report.
             InvalidOption: An overwrite by a job of its own has no rows.
             S3CommitError: The stage could not be sealed, or the job not committed. Spark then calls `abort`.
-
         """
         reports = _task_messages(messages)
         if len(reports) != len(messages) or not reports:
@@ -270,7 +262,6 @@ def register(spark: SparkSession) -> None:
     Raises:
         ImportError: PySpark or pyarrow is missing.
         ValueError: One of these settings is not a size or number.
-
     """
     defaults = {
         "store_defaults": store_from_conf(getter_of(spark)),

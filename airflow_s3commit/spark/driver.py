@@ -74,7 +74,6 @@ class Target:
         object_options: Encryption, storage class, ACL, tags and headers of the objects of a write's own job.
         session: The session's S3A settings for the bucket.
         session_static: Whether the session sets Spark's ``partitionOverwriteMode`` to ``static``.
-
     """
 
     reference: JobReference
@@ -111,7 +110,6 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
 
     Raises:
         InvalidDestination: The write has no path.
-
     """
     if options.destination is None:
         raise InvalidDestination(
@@ -137,7 +135,6 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
     """Return the target of a write: the given job, else the conf's, else a job of its own.
 
     Args:
-        options: The options of the write.
         job_id: Id of the job that the write sets up by itself.
         conf: The session's conf.
         given: The caller's job, which takes precedence over the conf's.
@@ -146,7 +143,6 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
         InvalidDestination: The write has no path, or it differs from the job's destination.
         InvalidRecord: The conf has some of a job's keys, not all.
         InvalidOption: The session sets an encryption for S3A that this package does not support.
-
     """
     store = options.store.or_else(store_from_conf(conf))
     found = given or job_from_conf(conf)
@@ -188,7 +184,6 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
 
     Args:
         target: The target.
-        options: The options of the write.
         job: The job, if this process has it already.
 
     Raises:
@@ -196,7 +191,6 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
         JobMismatch: The save mode, the option ``partitionOverwriteMode``, or the object options of the write
             or the session contradict the job.
         S3CommitError: The job could not be read or set up.
-
     """
     with renewing_store(target.store):
         job = job or target.job()
@@ -237,7 +231,6 @@ def commit_write(
 
     Args:
         target: The target.
-        options: The options of the write.
         tasks: The tasks.
         job: The job, if this process has it already.
         layout_known: Whether the caller has passed `check_layout` for this table before.
@@ -250,7 +243,6 @@ def commit_write(
             is not; see `check_rows` and `check_layout`.
         S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
             `Job.commit`.
-
     """
     with renewing_store(target.store):
         job = job or target.job()
@@ -282,13 +274,11 @@ def check_site(job: Job, options: WriteOptions, conf: Mapping[str, str]) -> None
 
     Args:
         job: The write's job.
-        options: The options of the write.
         conf: What Hadoop's configuration files of this machine set.
 
     Raises:
         InvalidOption: It asks for files that s3commit cannot write, such as encrypted ones.
         JobMismatch: It asks for stored objects that differ from the job's, such as encrypted ones.
-
     """
     with_file_settings(options, conf)
     bucket = split_uri(job.reference.destination)[0]
@@ -306,7 +296,6 @@ def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
 
     Raises:
         S3CommitError: An upload could not be aborted; ``s3commit abort`` of the job finds it.
-
     """
     with renewing_store(target.store):
         job = target.job()
@@ -331,7 +320,6 @@ def abort_failed_write(
         tasks_ended: Whether all tasks of the write have ended.
         instead: The other way to abort the uploads, for the log line; such as a command to run.
         cause: The write's error, if it is known here; a failure to abort is added to it as a note.
-
     """
     try:
         abort_write(target, tasks_ended=tasks_ended)
@@ -411,7 +399,6 @@ def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = QUIET
 
     Raises:
         S3CommitError: An upload could not be aborted.
-
     """
     clock = clock or SystemClock()
     began = changed = clock.monotonic()
@@ -443,7 +430,6 @@ def abort_twins(job: Job, clock: Clock | None = None) -> None:
     Args:
         job: The write's own job, committed.
         clock: Source of sleep; by default the system's.
-
     """
     (clock or SystemClock()).sleep(QUIET)
     try:

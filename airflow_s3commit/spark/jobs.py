@@ -71,7 +71,6 @@ def commit_job(
         MissingJar: The session has no jar, or an older one.
         JobClosed: The block has written nothing through Spark's commit protocol.
         S3CommitError: The job could not be set up, sealed or committed.
-
     """
     home = Destination.of(destination)
     jobs, conf = _jobs_of(spark), conf_of(spark)
@@ -123,7 +122,6 @@ def write_stage(spark: SparkSession, target: Target, write: Callable[[], None]) 
     If the write fails, the stage attempt's uploads are aborted.
 
     Args:
-        spark: The session.
         target: The job and the stage attempt.
         write: Writes to the job's destination, in this thread.
 
@@ -131,7 +129,6 @@ def write_stage(spark: SparkSession, target: Target, write: Callable[[], None]) 
         InvalidOption: The session cannot have such jobs.
         JobClosed: The stage attempt is sealed already, or the job has ended.
         S3CommitError: The stage could not be sealed.
-
     """
     jobs = _jobs_of(spark)
     with renewing_store(target.store):
@@ -174,7 +171,6 @@ def _jobs_of(spark: SparkSession) -> Any:
     Raises:
         InvalidOption: The session is Spark Connect's, or its conf lacks what `pending_conf` returns.
         MissingJar: The session has no jar, or an older one.
-
     """
     if not is_classic(spark):
         raise InvalidOption(

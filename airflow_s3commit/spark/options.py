@@ -150,7 +150,6 @@ class WriteOptions:
         object_options: Encryption, storage class, ACL, tags and headers of the files.
         store: The store's address.
         given: The fields of all options that are given, whatever their values.
-
     """
 
     destination: str | None = set_by(
@@ -263,7 +262,6 @@ def store_address(found: dict[str, Any]) -> StoreAddress:
 
     Raises:
         InvalidOption: The endpoint is not the URL of a store, or contains a password.
-
     """
     try:
         plain_endpoint(found.get("endpoint_url"), "of the option endpointUrl")
@@ -298,7 +296,6 @@ def parse_options(
     Raises:
         InvalidOption: An option is unknown, malformed, does not apply to the format, or contradicts another
             option or the save mode.
-
     """
     for name in options:
         for known, cure in _NO_OPTIONS:

@@ -55,7 +55,6 @@ class PendingWrite:
         manifest: The manifest, if the write committed a job of its own; None if the job's owner commits.
         arrangement: The arrangement of the rows before they were written.
         ignored: Whether nothing was written, because the mode was ``ignore`` and the destination has data.
-
     """
 
     destination: str
@@ -92,7 +91,6 @@ def refuse_arguments(options: Iterable[str], arguments: Mapping[str, str], funct
 
     Raises:
         InvalidOption: An option is an argument.
-
     """
     for name in options:
         if (argument := arguments.get(name.lower())) is not None:

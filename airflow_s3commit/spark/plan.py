@@ -61,15 +61,12 @@ def check_own_overwrite(
     """Refuse an overwrite, by a job of its own, that would replace other data than the user expects.
 
     Args:
-        store: The store.
         destination: URI of the destination.
-        options: The options of the write.
         session_static: Whether the session sets ``static``.
 
     Raises:
         InvalidOption: The session sets ``static`` and the write does not choose, or the table has other
             partition columns than the write.
-
     """
     if options.conflict_mode != "replace" or options.replaces_table:
         return
@@ -96,7 +93,6 @@ def check_layout(store: ObjectStore, destination: str, options: WriteOptions) ->
 
     Raises:
         InvalidOption: The table is partitioned, and the write is not.
-
     """
     if options.table.partition_by:
         return
@@ -123,7 +119,6 @@ def check_job_overwrite(job: Job, options: WriteOptions, *, session_static: bool
 
     Raises:
         JobMismatch: They contradict each other.
-
     """
     of_job = job.record().options
     if of_job.conflict_mode != "replace":
@@ -153,7 +148,6 @@ def check_rows(
 
     Raises:
         InvalidOption: There are no rows, and the table has data.
-
     """
     if options.conflict_mode != "replace" or options.replaces_table or options.partition_overwrite:
         return
@@ -202,13 +196,11 @@ def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
 
     Args:
         schema: Spark's schema of the rows.
-        options: The options of the write.
 
     Raises:
         UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
         UnsupportedColumn: There are no columns, a column has a type that Arrow or pyarrow cannot hold, or two
             columns' names differ only in case.
-
     """
     if not schema.fields:
         raise UnsupportedColumn("the frame has no columns, and files need one: select at least one column")

@@ -21,7 +21,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     Raises:
         PySparkTypeError: Arrow lacks a column's type.
-
     """
     # PySpark 4.2 requires a time zone for timestamps; earlier releases take UTC and no argument.
     wants_zone = "timezone" in inspect.signature(types.to_arrow_schema).parameters
@@ -38,7 +37,6 @@ def register_source(spark: SparkSession, source: type[DataSource]) -> None:
 
     Raises:
         AnalysisException: PySpark 4.0 found one by itself on a server of Spark Connect.
-
     """
     try:
         spark.dataSource.register(source)
@@ -59,7 +57,6 @@ def spark_type(kind: pa.DataType) -> DataType:
 
     Raises:
         PySparkTypeError: Spark lacks the type.
-
     """
     # The default has changed between releases.
     return types.from_arrow_type(kind, prefer_timestamp_ntz=True)

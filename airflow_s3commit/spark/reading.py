@@ -109,7 +109,6 @@ def read_table(
         InvalidOption: An option chooses files.
         ValueError: ``job_id`` is given together with ``generation`` or ``since``, or one of these is out of
             range.
-
     """
     choice, place = Choice(generation, since, job_id), Destination.of(uri)
     given = dict(options or {})

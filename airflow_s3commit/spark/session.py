@@ -89,7 +89,6 @@ class JobInConf:
         reference: The job.
         stage: Name of the application's stage in the job.
         stage_attempt: Id of the stage attempt.
-
     """
 
     reference: JobReference
@@ -137,7 +136,6 @@ def committer_conf(
         InvalidOption: The writer is neither, or is ``spark`` and the job's staging is not below its
             destination, or S3A cannot apply the object options.
         StoreUnsuitable: The address contains a user name or password, or is not a store's URL.
-
     """
     if writer == "spark":
         address = StoreAddress(endpoint_url=endpoint_url, region=region, path_style=path_style)
@@ -233,7 +231,6 @@ def job_from_conf(get: ConfGet) -> JobInConf | None:
 
     Raises:
         InvalidRecord: The conf has some of a job's keys, not all.
-
     """
     found = {key: get(key) for key in (JOB_ID, JOB_DESTINATION, JOB_STAGING)}
     job_id, destination, staging = found.values()
@@ -257,7 +254,6 @@ def store_from_conf(get: ConfGet) -> StoreAddress:
     Raises:
         ValueError: ``spark.s3commit.path.style`` is neither true nor false, or the region cannot be one.
         StoreUnsuitable: The endpoint is not a store's URL.
-
     """
     path_style = get(PATH_STYLE)
     return StoreAddress(
@@ -290,7 +286,6 @@ def store_of_process(settings: StoreAddress) -> ObjectStore:
 
     Raises:
         AccessDenied: The credentials are missing or incomplete.
-
     """
     key = (os.getpid(), settings)
     if key not in _STORES:
@@ -326,7 +321,6 @@ def batch_conf(given: Collection[str]) -> dict[str, str]:
 
     Args:
         given: The conf, or its keys.
-
     """
     return {} if any(key in given for key in BATCHES_BY_COUNT) else dict(BATCHES_BY_COUNT)
 

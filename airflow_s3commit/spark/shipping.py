@@ -55,7 +55,6 @@ def py_files(directory: str | os.PathLike[str] | None = None) -> str:
 
     Raises:
         OSError: The file cannot be written.
-
     """
     content = _content()
     digest = hashlib.sha256(content).hexdigest()[:_NAME_DIGITS]
@@ -133,7 +132,6 @@ def require_libraries(names: Iterable[str] | None = None) -> None:
     Raises:
         MissingLibrary: A library is missing; the message has the machine, its Python, and the command that
             installs the libraries.
-
     """
     if names is None:
         names = _EVERYWHERE + (_IN_WORKERS if _WORKER in sys.modules else ())
@@ -178,7 +176,6 @@ def pending_jar() -> str:
     Raises:
         MissingJar: This is a checkout, and ``javac`` or PySpark is missing.
         OSError: The jar cannot be written.
-
     """
     name = _name()
     shipped = _SOURCES / name
@@ -198,7 +195,6 @@ def build_jar(path: Path) -> None:
 
     Raises:
         MissingJar: ``javac`` or PySpark is missing, or the compilation failed.
-
     """
     home = os.environ.get("JAVA_HOME")
     javac = shutil.which("javac", path=f"{home}/bin") if home else None

@@ -92,7 +92,6 @@ def foreach_batch(
 
     Raises:
         InvalidOption: An option is unknown or malformed, or the mode is another one.
-
     """
     if mode not in ("append", "overwrite"):
         raise InvalidOption(f"mode {mode!r} is not supported for a stream's batches: use append or overwrite")
@@ -113,7 +112,6 @@ class BatchWriter:
         cluster: Whether to cluster rows by partition first.
         checked: The tables whose data this process has compared with the write; only a stream's first batch
             pays for that.
-
     """
 
     parsed: WriteOptions
@@ -140,7 +138,6 @@ class BatchWriter:
             JobClosed: Another driver of the same query has begun this batch meanwhile; or the batch is
                 committed and so is a later one, because the checkpoint is not the one that they are from.
             S3CommitError: The batch could not be written or committed; see `write_pending` and `Job.commit`.
-
         """
         conf = conf_of(frame.sparkSession)
         _refuse_job_in_conf(conf.get)
@@ -269,7 +266,6 @@ class Batch:
         name: Name of this write among those of the query to the destination.
         destination: URI of the destination.
         number: Spark's number of the batch.
-
     """
 
     stream: str
@@ -303,16 +299,13 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
     aborted, so at most one attempt at a batch is committed.
 
     Args:
-        store: The store.
         batch: The batch.
-        options: The options of the job.
         token: Distinguishes this attempt from one that another driver begins at the same time: letters and
             digits, new at each call. It is the id of the stage attempt to write.
 
     Raises:
         S3CommitError: An earlier attempt could not be committed or aborted, or the job could not be set up;
             see `Job.commit`, `Job.abort` and `Job.setup`.
-
     """
     context = {"engine": "spark", "stream": batch.stream, "batch": str(batch.number), "driver": token}
     if batch.name:
@@ -343,7 +336,6 @@ def refuse_passed(store: ObjectStore, batch: Batch) -> None:
 
     Raises:
         JobClosed: A job of the next batch exists or has ended.
-
     """
     following = replace(batch, number=batch.number + 1)
     if Job.at(store, following.reference(0)).state() is not None:
@@ -366,7 +358,6 @@ def commit_batch(job: Job, token: str, rows: int | None) -> Manifest:
 
     Raises:
         S3CommitError: The job could not be sealed or committed; see `Job.seal` and `Job.commit`.
-
     """
     return job.commit(stages=[] if rows == 0 else [(STAGE, token)])
 

@@ -39,7 +39,6 @@ class TaskIds:
         stage_attempt: Id of the stage attempt.
         partition: Spark's partition id.
         attempt: Id of the attempt at the task, unique across writes and Spark applications.
-
     """
 
     stage: str
@@ -60,7 +59,6 @@ class TaskIds:
                 each application from 0, and a restarted application has the same conf.
             partition: Spark's partition id.
             task_attempt_id: Spark's number of the attempt.
-
         """
         return cls(stage, stage_attempt, partition, f"{task_attempt_id}w{write_id[:_WRITE_DIGITS]}")
 
@@ -101,8 +99,6 @@ def write_task(
     pendingsets exist.
 
     Args:
-        job: The job.
-        batches: The rows.
         plan: The settings of the write.
         ids: The ids of the task attempt.
         options: The options of the write; its limits on parts and bytes in flight are used here.
@@ -112,7 +108,6 @@ def write_task(
         UnsupportedColumn: Parquet cannot hold a value.
         JobClosed: The job takes no more output.
         DidNotHappen: The store refused an upload.
-
     """
     options = options or WriteOptions()
     try:

@@ -137,7 +137,6 @@ def write_pending(
         DestinationNotEmpty: The mode is ``errorifexists`` and the destination has data.
         S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
             `Job.commit`.
-
     """
     destination = as_uri(destination)
     given_job = None
@@ -196,7 +195,6 @@ class FrameSettings:
         cluster: Whether to cluster rows by partition first.
         spread: Whether Spark divides large partitions among several tasks.
         layout_known: Whether the table is known to have the write's layout.
-
     """
 
     options: WriteOptions
@@ -211,7 +209,6 @@ def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = Non
     """Write a frame and seal its stage, or commit it as a job of its own; abort it if anything fails.
 
     Args:
-        frame: The rows.
         settings: The settings of the write.
         job: The job, if this process has it already.
 
@@ -219,7 +216,6 @@ def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = Non
         UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
         UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
         S3CommitError: The stage could not be sealed, or the job not committed; see `commit_write`.
-
     """
     options, target, write_id = settings.options, settings.target, settings.write_id
     # Directories are named as asked, as in Spark, whatever the case of the frame's columns.

@@ -56,13 +56,11 @@ def with_file_settings(options: WriteOptions, conf: Mapping[str, str]) -> WriteO
     """Return a write's options, with the session's settings of files for options that are not given.
 
     Args:
-        options: The options of the write.
         conf: What the session sets, and Hadoop's configuration.
 
     Raises:
         InvalidOption: The session sets something that changes the files of Spark's own writer and that this
             package does not follow.
-
     """
     for name, value in sorted(conf.items()):
         key = name.removeprefix("spark.hadoop.")
@@ -123,7 +121,6 @@ class S3ASettings:
         storage_class: The storage class.
         acl: The canned ACL.
         providers: The credential providers, in which S3A looks for the KMS key first.
-
     """
 
     algorithm: str | None = None
@@ -138,7 +135,6 @@ class S3ASettings:
 
         Raises:
             InvalidOption: This package does not support a setting of the session, or S3 does not know it.
-
         """
         fields: dict[str, Any] = {}
         if options.sse is None and self.algorithm is not None:
@@ -178,8 +174,6 @@ def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
 
     Args:
         get: Looks a key up in the conf.
-        bucket: The bucket.
-
     """
 
     def first(names: tuple[str, ...]) -> str | None:
@@ -198,7 +192,6 @@ def s3a_address(session: Any, bucket: str) -> StoreAddress:
 
     Raises:
         StoreUnsuitable: The endpoint is not a store's URL.
-
     """
     conf = _jvm_conf(session)
 
@@ -262,7 +255,6 @@ def site_conf(environment: Mapping[str, str]) -> dict[str, str]:
 
     Raises:
         InvalidOption: A file cannot be read.
-
     """
     home = environment.get("SPARK_HOME")
     sparks = environment.get("SPARK_CONF_DIR") or (home and f"{home}/conf")

@@ -36,7 +36,6 @@ class ObjectInfo:
         metadata: User metadata, with names in lower case. Empty in listings.
         headers: Other headers that describe it, names in lower case: storage class, encryption, number of
             tags, ``cache-control`` and the like, as far as the store returns them. Empty in listings.
-
     """
 
     key: str
@@ -104,7 +103,6 @@ class Load:
     Attributes:
         concurrency: Calls of `ObjectStore.perform` that may be in flight at present.
         retries: Retried requests since the client was created.
-
     """
 
     concurrency: int
@@ -139,9 +137,7 @@ class ObjectStore(Protocol):
         """Adapt further requests to a bucket's profile; sends no request itself.
 
         Args:
-            bucket: The bucket.
             profile: Its profile, as it was found; ``StoreProfile()`` forgets what was learned.
-
         """
         ...
 
@@ -150,7 +146,6 @@ class ObjectStore(Protocol):
 
         Raises:
             NoSuchBucket: The bucket does not exist.
-
         """
         ...
 
@@ -158,12 +153,10 @@ class ObjectStore(Protocol):
         """Return the days after which a lifecycle rule aborts pending uploads.
 
         Args:
-            bucket: The bucket.
             prefix: The prefix of the uploads' keys.
 
         Returns:
             The shortest time; None if no rule does, or these credentials may not read the rules.
-
         """
         ...
 
@@ -172,7 +165,6 @@ class ObjectStore(Protocol):
 
         Raises:
             NoSuchKey: The object does not exist.
-
         """
         ...
 
@@ -180,14 +172,11 @@ class ObjectStore(Protocol):
         """Read a whole object into memory: records and pendingsets, never data.
 
         Args:
-            bucket: The bucket.
-            key: The key.
             limit: Maximum bytes to read; None for no limit.
 
         Raises:
             NoSuchKey: The object does not exist.
             TooLarge: The object is longer than ``limit``.
-
         """
         ...
 
@@ -195,8 +184,6 @@ class ObjectStore(Protocol):
         """Read part of an object.
 
         Args:
-            bucket: The bucket.
-            key: The key.
             first: Offset of the first byte, from 0.
             size: Bytes to read; fewer are returned at the object's end.
             etag: The ETag that the object must have.
@@ -204,7 +191,6 @@ class ObjectStore(Protocol):
         Raises:
             NoSuchKey: The object does not exist.
             PreconditionFailed: The object has another ETag.
-
         """
         ...
 
@@ -222,8 +208,6 @@ class ObjectStore(Protocol):
         """Write a small object in one request; repeatable without a condition.
 
         Args:
-            bucket: The bucket.
-            key: The key.
             body: Its whole content.
             if_none_match: Write only if the object does not exist.
             if_match: Write only if the object has this ETag.
@@ -233,7 +217,6 @@ class ObjectStore(Protocol):
         Raises:
             PreconditionFailed: The condition was false. If an earlier attempt's response was lost, the object
                 may be the caller's own write: read it back and compare.
-
         """
         ...
 
@@ -241,14 +224,11 @@ class ObjectStore(Protocol):
         """Delete an object; repeatable, since a missing object counts as deleted.
 
         Args:
-            bucket: The bucket.
-            key: The key.
             if_match: Delete only if the object has this ETag; None deletes any.
 
         Raises:
             PreconditionFailed: The object has another ETag than ``if_match``. Where the store cannot compare
                 it, it was compared right before the delete.
-
         """
         ...
 
@@ -256,13 +236,11 @@ class ObjectStore(Protocol):
         """Delete up to 1,000 objects in one request; repeatable.
 
         Args:
-            bucket: The bucket.
             objects: The objects; a missing one counts as deleted.
 
         Returns:
             The objects that were not deleted; on stores that compare ETags, those with another ETag have the
             code ``PreconditionFailed``.
-
         """
         ...
 
@@ -280,12 +258,9 @@ class ObjectStore(Protocol):
         Pages are fetched on demand.
 
         Args:
-            bucket: The bucket.
-            prefix: The prefix.
             recursive: False yields only keys without another ``/`` after the prefix.
             start_after: Yield only keys after this one.
             page: Maximum objects to fetch with one request; None for the store's own limit.
-
         """
         ...
 
@@ -301,14 +276,12 @@ class ObjectStore(Protocol):
         """Start a multipart upload and return its id. Each call starts another one.
 
         Args:
-            bucket: The bucket.
             key: The key of its object.
             metadata: User metadata of the object.
             content_type: Media type of the object.
             headers: Further S3 headers that describe the object, names in lower case: storage class,
                 encryption, ACL, tags, ``cache-control`` and the like, ``x-amz-meta-…``. None sends the
                 defaults of `with_headers`, if any.
-
         """
         ...
 
@@ -320,7 +293,6 @@ class ObjectStore(Protocol):
         Repeatable: a part that is uploaded again replaces the earlier one.
 
         Args:
-            bucket: The bucket.
             key: The key of the upload.
             upload_id: Its id.
             number: Number of the part, from 1 to 10,000.
@@ -328,7 +300,6 @@ class ObjectStore(Protocol):
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
-
         """
         ...
 
@@ -339,14 +310,12 @@ class ObjectStore(Protocol):
         check the object.
 
         Args:
-            bucket: The bucket.
             key: The key of the upload.
             upload_id: Its id.
             etags: The ETags of parts 1, 2 and so on.
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
-
         """
         ...
 
@@ -358,10 +327,7 @@ class ObjectStore(Protocol):
         """Yield the pending uploads whose key begins with ``prefix``, in the store's order.
 
         Args:
-            bucket: The bucket.
-            prefix: The prefix.
             page: Maximum uploads to fetch with one request; None for the store's own limit.
-
         """
         ...
 
@@ -370,7 +336,6 @@ class ObjectStore(Protocol):
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
-
         """
         ...
 
@@ -382,7 +347,6 @@ class ObjectStore(Protocol):
 
         Args:
             calls: The calls, each with any tag.
-
         """
         ...
 
@@ -403,7 +367,6 @@ class CheckedEtag(Struct, frozen=True, gc=False):
         etag: The ETag.
         algorithm: S3's name of the algorithm, such as ``CRC32C``.
         checksum: The checksum, in Base64.
-
     """
 
     etag: str

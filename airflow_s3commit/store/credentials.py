@@ -39,7 +39,6 @@ class StoreAddress:
 
     Raises:
         StoreUnsuitable: The endpoint holds a user name or password, or is not an HTTP URL.
-
     """
 
     endpoint_url: str | None = None
@@ -71,7 +70,6 @@ def plain_endpoint(url: Url, where: str) -> Url:
     Raises:
         StoreUnsuitable: It holds a user name or password, or is not an HTTP URL. Its message
             does not show the URL.
-
     """
     if url is None:
         return url
@@ -117,7 +115,6 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
 
     Raises:
         AccessDenied: One of them is not usable. The message names it without its value.
-
     """
     named = (("access key", access_key), ("secret key", secret_key), ("session token", token))
     for name, value in named:

@@ -45,7 +45,6 @@ class RetryPolicy:
         clock: Source of time.
         draw: Returns a number from its first argument to its second.
         on_retry: Called before each retry with the error of the attempt that failed; from any thread.
-
     """
 
     deadline: float = 60.0
@@ -61,7 +60,6 @@ class RetryPolicy:
         Raises:
             OutcomeUnknown: The deadline passed and at least one attempt may have taken effect.
             Unavailable: The deadline passed and no attempt took effect.
-
         """
         began, bound = self.clock.monotonic(), self.first_pause
         unknown: OutcomeUnknown | None = None
@@ -98,7 +96,6 @@ def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> 
         function: Called once for each item.
         items: The arguments; at most twice as many as threads are drawn ahead.
         threads: Number of calls at once; 0 makes each in the caller's thread.
-
     """
     if not threads:
         yield from map(function, items)

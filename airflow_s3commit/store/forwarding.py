@@ -98,9 +98,7 @@ class ForwardingStore:
     inner store's `perform`: a subclass that must see those calls overrides it too.
 
     Args:
-        inner: The store to forward to.
         headers: Headers for writes without headers of their own.
-
     """
 
     def __init__(self, inner: ObjectStore, headers: Mapping[str, str] | None = None) -> None:
@@ -112,10 +110,8 @@ class ForwardingStore:
 
         Args:
             verb: The method's name.
-            bucket: The bucket.
             key: The key; the prefix of a listing; empty for calls on the bucket and for bulk deletes.
             make: Makes the call on the inner store and returns its result.
-
         """
         return make()
 
@@ -159,12 +155,7 @@ class ForwardingStore:
 
 
 class CountingStore(ForwardingStore):
-    """An `ObjectStore` that counts every call and forwards it.
-
-    Args:
-        inner: The store to forward to.
-
-    """
+    """An `ObjectStore` that counts every call and forwards it."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -216,10 +207,8 @@ class RememberingStore(ForwardingStore):
     Those of one inner store share what they remember.
 
     Args:
-        inner: The store to forward to.
         but: Endings of the keys of objects that are not remembered.
         is_fixed: Tells by a key that its object is only created: if it was read, it is remembered too.
-
     """
 
     def __init__(

@@ -53,7 +53,6 @@ def boto3_parameters(
 
     Raises:
         StoreRejected: A header does not describe an object.
-
     """
     parameters: dict[str, Any] = {}
     entries = dict(metadata or {})

@@ -81,7 +81,6 @@ class MemoryStore:
             the ETag (AWS for a while, SeaweedFS, Ceph), ``"gone"`` raises `NoSuchUpload` (MinIO).
         conditions: False ignores ``if_match`` and ``if_none_match``, as some stores do.
         stale_upload_days: The result of the method `stale_upload_days`.
-
     """
 
     def __init__(

@@ -18,7 +18,6 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
         bulk_etags: A bulk delete leaves objects with another ETag.
         upload_markers: A listing of pending uploads continues at the markers that its last page named;
             otherwise at the last key.
-
     """
 
     bare_etags: bool | None = None

@@ -47,7 +47,6 @@ class WrittenSchema:
     Attributes:
         files: The files' columns, with the metadata of their footers.
         partitions: The partition columns, outermost first.
-
     """
 
     files: pa.Schema
@@ -62,7 +61,6 @@ def to_text(form: str, stored: pa.Schema, partitions: pa.Schema, *, typed: bool 
         stored: The schema in the footers of the files.
         partitions: The partition columns, outermost first.
         typed: Whether the types of the partition columns are known.
-
     """
     known = [
         _spark_field(field) if typed else SparkField(name=field.name, type="void") for field in partitions
@@ -86,7 +84,6 @@ def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
     Args:
         end: The last bytes of the file, the whole footer among them.
         partitions: Names of the partition columns, outermost first. Their types are unknown.
-
     """
     try:
         stored = pq.read_schema(pa.BufferReader(end))
@@ -156,7 +153,6 @@ def from_text(text: str, where: str) -> WrittenSchema:
 
     Raises:
         InvalidRecord: It is damaged, or lacks Arrow's encoding.
-
     """
     columns = WrittenColumns.of(text, where)
     names = columns.partitions
@@ -179,7 +175,6 @@ class DifferentTypes(ValueError):
     Attributes:
         column: Name of the column.
         numbers: Numbers of the two schemas.
-
     """
 
     def __init__(self, column: str, numbers: tuple[int, int], kinds: tuple[pa.DataType, pa.DataType]) -> None:
@@ -196,7 +191,6 @@ def merge(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
     Raises:
         DifferentTypes: There is no such type for a column.
-
     """
     if len(schemas) == 1:
         return schemas[0]
@@ -262,12 +256,7 @@ MAX_COLUMNS = 32
 
 
 class ColumnCounts:
-    """Counts the values of one file's columns while it is written.
-
-    Args:
-        schema: Schema of the rows.
-
-    """
+    """Counts the values of one file's columns while it is written."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._columns = _ordered_leaves(schema)
@@ -288,7 +277,6 @@ class ColumnCounts:
 
         Args:
             footer: The footer of the Parquet file; without it the statistics have no bounds.
-
         """
         known = {}
         for number, (name, leaf, is_decimal) in enumerate(self._columns):

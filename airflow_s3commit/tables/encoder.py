@@ -43,7 +43,6 @@ class FileForm(Protocol):
 
         Raises:
             UnsupportedColumn: There is such a value.
-
         """
         ...
 
@@ -57,7 +56,6 @@ class FileForm(Protocol):
             schema: The files' schema.
             first: The first rows of the file.
             footers: Receives the footer of a Parquet file when it is closed.
-
         """
         ...
 
@@ -67,13 +65,11 @@ class Encoder:
 
     Args:
         sink: Receives the bytes; the caller closes it.
-        schema: Schema of the rows.
         form: The encoding.
 
     Attributes:
         rows: Rows written so far.
         statistics: Column statistics, by column; None until the encoder is closed.
-
     """
 
     def __init__(self, sink: Sink, schema: pa.Schema, form: FileForm) -> None:
@@ -99,7 +95,6 @@ class Encoder:
 
         Raises:
             UnsupportedColumn: The format cannot hold a value.
-
         """
         if table.num_rows == 0:
             return

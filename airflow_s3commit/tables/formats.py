@@ -33,7 +33,6 @@ class Codec:
         engine: The name that the compressing library uses.
         infix: The part of file names that Spark adds, such as ``.snappy``; may be empty.
         level: The level of Spark's own writer, where pyarrow's default differs.
-
     """
 
     engine: str
@@ -51,7 +50,6 @@ class TableFormat:
         codecs: Supported compressions, by the values of Spark's option ``compression``.
         default: The compression that Spark uses by default.
         text: Whether files are text, compressed as a whole.
-
     """
 
     name: str
@@ -65,7 +63,6 @@ class TableFormat:
 
         Args:
             compression: A key of ``codecs``.
-
         """
         infix = self.codecs[compression].infix
         return f".{self.name}{infix}" if self.text else f"{infix}.{self.name}"
@@ -146,7 +143,6 @@ class FileOpener(Protocol):
 
         Raises:
             S3CommitError: The file cannot be written.
-
         """
         ...
 
@@ -159,6 +155,5 @@ class TableOpener(FileOpener, Protocol):
 
         Raises:
             InvalidOption: It could not.
-
         """
         ...

@@ -36,7 +36,6 @@ class OpenFiles:
 
     Args:
         opener: Opens files.
-        schema: Schema of the rows.
         form: The files' encoding.
         options: The options of the write, with the limits.
         stem: First part of the file names, unique to the task within its job.
@@ -44,7 +43,6 @@ class OpenFiles:
 
     Attributes:
         files: Number of files opened so far.
-
     """
 
     def __init__(

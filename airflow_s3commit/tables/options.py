@@ -37,7 +37,6 @@ def parse_columns(value: str) -> tuple[str, ...]:
 
     Raises:
         ValueError: A name is empty or given twice, or the JSON is not a list of strings.
-
     """
     if value.lstrip().startswith("["):
         try:
@@ -60,7 +59,6 @@ def parse_bytes(value: str) -> int:
 
     Raises:
         ValueError: The text is not such a number.
-
     """
     matched = _SIZE.fullmatch(value.strip())
     if matched is None or int(matched[1]) == 0:
@@ -73,7 +71,6 @@ def parse_region(value: str) -> str:
 
     Raises:
         ValueError: The text cannot be a region.
-
     """
     if not _REGION.fullmatch(value):
         raise ValueError("not a region, which has letters, digits and hyphens, such as us-east-1")
@@ -85,7 +82,6 @@ def parse_flag(value: str) -> bool:
 
     Raises:
         ValueError: The text is neither.
-
     """
     try:
         return FLAGS[value.strip().lower()]
@@ -98,7 +94,6 @@ def parse_limit(value: str) -> int:
 
     Raises:
         ValueError: The text is not a whole number.
-
     """
     return max(_whole(value), 0)
 
@@ -137,7 +132,6 @@ def one_character(value: str) -> str:
 
     Raises:
         ValueError: The text is empty, longer, or not ASCII.
-
     """
     if len(value) != 1 or not value.isascii():
         raise ValueError("not one ASCII character, such as ;")
@@ -149,7 +143,6 @@ def utf8_only(value: str) -> str:
 
     Raises:
         ValueError: The text names another encoding.
-
     """
     if value.lower().replace("_", "-") not in ("utf-8", "utf8"):
         raise ValueError("only UTF-8 is supported")
@@ -168,7 +161,6 @@ class Option:
         formats: The file formats that the option applies to; empty for all.
         default: The default as the documentation shows it; empty to derive it from the field.
         field: The dataclass field that the option sets; filled in by `options_of`.
-
     """
 
     name: str
@@ -186,7 +178,6 @@ def set_by(*options: Option, default: Any) -> Any:
     Args:
         options: The options; several are synonyms.
         default: The field's value if no option is given.
-
     """
     return field(default=default, metadata={"options": options})
 
@@ -223,7 +214,6 @@ def read_fields(
 
     Raises:
         InvalidOption: An option is unknown, malformed or given twice.
-
     """
     by_name = {option.name.lower(): option for option in known}
     found: dict[str, Any] = {}
@@ -251,7 +241,6 @@ def check_formats(given: Iterable[Option], chosen: str) -> None:
 
     Raises:
         InvalidOption: An option does not apply to the format.
-
     """
     for option in given:
         if option.formats and chosen not in option.formats:
@@ -300,7 +289,6 @@ class TableOptions:
     Attributes:
         encoded_bytes: Encoded bytes buffered by all open files together; no option sets it.
         text: The options of CSV files that pyarrow writes.
-
     """
 
     format: str = set_by(
@@ -401,7 +389,6 @@ def parse_table_options(
     Raises:
         InvalidOption: An option is unknown, malformed, does not apply to the format, contradicts another, or
             is given as an argument too.
-
     """
     for name, argument in (("format", format), ("partitionBy", partition_by)):
         if argument is not None and name.lower() in {given.lower() for given in options}:

@@ -47,7 +47,6 @@ class OtherForm:
         name: ``orc``, ``csv`` or ``json``.
         compression: A key of the format's codecs.
         options: The options of CSV.
-
     """
 
     name: str
@@ -59,7 +58,6 @@ class OtherForm:
 
         Raises:
             UnsupportedColumn: The format cannot hold a column's type.
-
         """
         for column in schema:
             kind = column.type
@@ -85,7 +83,6 @@ class OtherForm:
 
         Raises:
             UnsupportedColumn: There is such a time.
-
         """
         for name, column in zip(rows.column_names, rows.columns, strict=True):
             if self.name == "orc":

@@ -46,7 +46,6 @@ class DictionaryChoice:
 
         Args:
             first: The first rows of the file.
-
         """
         if first.num_rows < _LEAST_SAMPLE:
             return True
@@ -66,7 +65,6 @@ class ParquetForm:
         compression: A key of the format's codecs.
         footer: Entries of the files' footers; without Spark there are none.
         dictionaries: The choice of columns with a dictionary, shared by the files of a task.
-
     """
 
     name: ClassVar[str] = "parquet"
@@ -121,7 +119,6 @@ def spark_footer(version: str, row_metadata: str) -> dict[str, str]:
     Args:
         version: Version of the writing Spark.
         row_metadata: The files' Spark schema, without partition columns, as JSON.
-
     """
     return {"org.apache.spark.version": version, ROW_METADATA: row_metadata}
 

@@ -46,13 +46,11 @@ def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
     A name that the schema does not have is looked up regardless of case, as in Spark.
 
     Args:
-        schema: Schema of the rows.
         names: The partition columns, outermost first.
 
     Raises:
         UnsupportedPartition: A column is missing or ambiguous, begins with a dot, or has a type that cannot
             be rendered as Spark does; or all columns are partition columns.
-
     """
     resolved = tuple(resolve_name(schema.names, name) for name in names)
     for name in resolved:
@@ -72,13 +70,11 @@ class PartitionSplitter:
     """Splits rows by directory.
 
     Args:
-        schema: Schema of the rows.
         columns: Partition columns as `resolve_columns` returns them, outermost first.
         names: Their names in directories; by default the same.
 
     Attributes:
         file_schema: Schema of the files: all columns but the partition columns.
-
     """
 
     def __init__(self, schema: pa.Schema, columns: Sequence[str], names: Sequence[str] = ()) -> None:
@@ -95,7 +91,6 @@ class PartitionSplitter:
 
         Raises:
             UnsupportedPartition: A value cannot be part of a path.
-
         """
         if not self._columns or rows.num_rows == 0:
             yield from [("", rows)] if rows.num_rows else ()
@@ -158,7 +153,6 @@ def resolve_name(names: Sequence[str], name: str) -> str:
 
     Raises:
         UnsupportedPartition: No column matches, or several match regardless of case.
-
     """
     if name in names:
         return name

@@ -50,7 +50,6 @@ class Rows:
 
     Raises:
         UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
-
     """
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
@@ -65,7 +64,6 @@ class Rows:
 
         Raises:
             UnsupportedColumn: A value does not fit its column's type, such as a time with nanoseconds.
-
         """
         for whole in self._reader:
             for batch in pa.Table.from_batches([whole]).to_batches(max_chunksize=_ROWS):
@@ -93,7 +91,6 @@ def rows_of(data: Any) -> Rows:
     Raises:
         UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
         TypeError: The data is not a table.
-
     """
     if type(data).__module__.partition(".")[0] == "pandas":
         return Rows(pa.Table.from_pandas(data, preserve_index=False).to_reader())
@@ -194,7 +191,6 @@ def write_table(
         UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
         TypeError: The data is not a table.
         S3CommitError: A file could not be written.
-
     """
     table_options = parse_table_options(options or {}, format=format, partition_by=partition_by)
     rows = rows_of(data)
@@ -237,7 +233,6 @@ class TablePlan:
         options: The options of the write.
         partition_types: Types of the partition columns before they were rendered as text; None for those in
             ``schema``. An empty table has no directories that show them.
-
     """
 
     schema: pa.Schema
@@ -255,7 +250,6 @@ class WrittenTable:
         files: Number of files written.
         rows: Number of rows written.
         schema: The columns, as a record keeps them; None for text, and if there are too many.
-
     """
 
     files: int
@@ -269,8 +263,6 @@ def file_stem(task: str, stage: str | None, job_id: str) -> str:
     Args:
         task: Name of the task in its stage.
         stage: Name of the stage; None for the stage whose files have no stage in their names.
-        job_id: The job.
-
     """
     # The stage precedes the job id: a sweep recognises the id by the characters after it.
     middle = "" if stage is None else f"{_plain(stage)}-"
@@ -290,7 +282,6 @@ def write_batches(
 
     Args:
         opener: Opens files. If this raises, the caller discards the files that it has opened.
-        batches: The rows.
         plan: The settings of the write.
         stem: First part of the file names.
         empty_file: Whether to write an empty file with the schema if there are no rows and no partition
@@ -302,7 +293,6 @@ def write_batches(
         UnsupportedColumn: The format cannot hold a value.
         InvalidOption: The job's table is published, and could not have the columns.
         S3CommitError: A file could not be written.
-
     """
     options = plan.options
     most = min(options.group_bytes, options.row_bytes)
@@ -344,12 +334,10 @@ def _write_largest(
     Partitions with few rows wait for more of them, so that fewer files and row groups are small.
 
     Args:
-        batches: The rows.
         schema: Their schema.
         splitter: Splits them.
         files: The files to write to.
         kept: Bytes of rows that may be left.
-
     """
     if kept:
         # A sorted copy needs room.

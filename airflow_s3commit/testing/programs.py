@@ -33,7 +33,6 @@ class Program:
         environment: All environment variables of the program; None for those of this process.
         directory: Working directory of the program; None for that of this process.
         grace: Seconds between SIGTERM and SIGKILL.
-
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Program:
 
         Raises:
             ProgramFailed: The program is running already.
-
         """
         if self.running:
             raise ProgramFailed(f"{self.name} is running already")
@@ -102,7 +100,6 @@ class Program:
 
         Raises:
             ProgramFailed: The program was not started, or still runs after the timeout.
-
         """
         if self._leash is None:
             raise ProgramFailed(f"{self.name} was not started")
@@ -136,7 +133,6 @@ class Program:
 
         Args:
             lines: Number of lines.
-
         """
         try:
             text = self.log.read_text(errors="replace")
@@ -159,7 +155,6 @@ def check_running(programs: Iterable[Program]) -> None:
 
     Raises:
         ProgramFailed: One has ended.
-
     """
     for program in programs:
         if not program.running:
@@ -174,7 +169,6 @@ def free_ports(count: int) -> list[int]:
 
     Raises:
         ProgramFailed: There are not enough free ports.
-
     """
     ports: list[int] = []
     with ExitStack() as stack:

@@ -59,7 +59,6 @@ class S3Server:
         buckets: The buckets.
         access_key: The administrator's access key; empty before the first start.
         secret_key: The administrator's secret key; empty before the first start.
-
     """
 
     def __init__(self, data_dir: Path | None = None, buckets: Sequence[str] = ("lake",)) -> None:
@@ -88,7 +87,6 @@ class S3Server:
 
         Raises:
             ProgramFailed: The server was never started.
-
         """
         if not self._port:
             raise ProgramFailed("SeaweedFS has no address before start(), or the with block, starts it")
@@ -129,7 +127,6 @@ class S3Server:
             ProgramFailed: SeaweedFS is not installed, is running already, has less than 1 GiB of free disk
                 space, ended at once, or was not ready within a minute. The message says what to do, or ends
                 with the end of the log.
-
         """
         if self._program is not None and self._program.running:
             raise ProgramFailed(f"SeaweedFS is running already, at {self.endpoint_url}")

@@ -28,7 +28,6 @@ def ask_engines(console: Console, config: S3Config, destination: Destination, ex
         config: Address and keys of the store.
         destination: The dataset.
         expected: The rows of each day with a commit.
-
     """
     report = publish_table(S3Store.connect(config), destination)
     console.print(f"published: generation {report.generation} is version {report.version} of a Delta table")

@@ -33,7 +33,6 @@ class Flights:
 
     Raises:
         RuntimeError: The package is not installed.
-
     """
 
     def __init__(self) -> None:
@@ -69,7 +68,6 @@ def read_day(config: S3Config, destination: Destination, day: date) -> pa.Table:
         config: Address and keys of the store.
         destination: The dataset.
         day: The day.
-
     """
     address = urlsplit(config.endpoint_url or "")
     filesystem = fs.S3FileSystem(
@@ -91,7 +89,6 @@ def same_rows(text: pa.Table, found: pa.Table) -> bool:
     Args:
         text: The rows as text, with the columns' names.
         found: The rows as they were read.
-
     """
     if sorted(text.column_names) != sorted(found.column_names):
         return False

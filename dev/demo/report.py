@@ -47,7 +47,6 @@ def judge(
         destination: The dataset.
         flights: What its days should hold.
         chapters: The runs, oldest first; the last one that committed a day counts.
-
     """
     last: dict[date, Chapter] = {}
     for chapter in chapters:

@@ -49,7 +49,6 @@ def exit_code_of(work: Callable[[Console, Path], bool], home: Path) -> int:
     Args:
         work: Given the console and the directory, it returns whether everything that it checked held.
         home: The directory, which no other process may use meanwhile.
-
     """
     # Without a terminal no width is known, and the tables must not break.
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
@@ -102,7 +101,6 @@ def start(
         dag_ids: The DAGs.
         step: Makes a context manager that shows a step by its name while the step takes its time.
         unchanged: Whether the nights run a Spark job with Spark's own writer.
-
     """
     if not dags.is_dir():
         raise ProgramFailed(f"no DAGs at {dags}: run the demo from a checkout, or name them with --dags")

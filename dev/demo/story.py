@@ -59,7 +59,6 @@ class Chapter:
         manifest: What it committed; None if it did not.
         files: The files that the manifest lists.
         checks: What must hold, and whether it did.
-
     """
 
     day: date
@@ -93,7 +92,6 @@ class Story:
         destination: The dataset.
         flights: What its days should hold.
         tell: Takes one line for each thing that happens, with the seconds since the run was asked for.
-
     """
 
     def __init__(

@@ -26,7 +26,6 @@ class Sight:
     Attributes:
         pending: Keys of its pending uploads; a key once per upload.
         visible: Keys of the data files that a reader sees: without the hidden ones below ``_`` and ``.``.
-
     """
 
     pending: tuple[str, ...]
@@ -37,13 +36,11 @@ class DatasetWatch(Background):
     """Looks at a dataset repeatedly, from a thread, during a ``with`` block.
 
     Args:
-        store: The store.
         destination: The dataset.
         on_change: Called from that thread with each sight that differs from the one before.
 
     Attributes:
         sights: The first sight and every one that differed from the one before, oldest first.
-
     """
 
     def __init__(

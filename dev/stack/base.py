@@ -38,7 +38,6 @@ class Stack(ABC):
         spark_page: Where the Spark master shows its workers and applications.
         s3_url: Where the S3 server is.
         logs: Where the logs are, in words.
-
     """
 
     api: AirflowApi
@@ -55,7 +54,6 @@ class Stack(ABC):
 
         Raises:
             ProgramFailed: One has ended.
-
         """
 
     def store(self, identity: str) -> S3Config:
@@ -63,7 +61,6 @@ class Stack(ABC):
 
         Args:
             identity: ``ADMIN`` or ``PIPELINE``.
-
         """
         secrets = read_env(self.secrets)
         return S3Config(

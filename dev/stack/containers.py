@@ -35,7 +35,6 @@ def has_networks() -> bool:
 
     Raises:
         ProgramFailed: The engine does not answer.
-
     """
     _run(["docker", "info", "--format", "{{.ID}}"])
     name = f"s3commit-probe-{os.getpid()}"
@@ -58,7 +57,6 @@ class ContainerStack(Stack):
         project: The name of Compose's project; what has this name already is removed first.
         host_network: Every service is in the machine's own network, on fixed ports of loopback.
         tell: Called with a sentence for each step.
-
     """
 
     def __init__(
@@ -108,7 +106,6 @@ class ContainerStack(Stack):
 
         Raises:
             ProgramFailed: One has ended.
-
         """
         if time.monotonic() < self._looked + _LOOK_SECONDS:
             return
@@ -151,7 +148,6 @@ class ContainerStack(Stack):
 
         Raises:
             ProgramFailed: It failed.
-
         """
         files = ["--env-file", str(self.secrets)]
         files += [word for file in self._files for word in ("--file", str(file))]

@@ -37,7 +37,6 @@ class KillWhileCommitting(Background):
 
     Attributes:
         killed: Whether the worker was killed while a job was committing, so that the job was left like that.
-
     """
 
     def __init__(self, stack: ContainerStack, store: ObjectStore, destination: Destination) -> None:

@@ -27,7 +27,6 @@ class LoopbackStack(Stack):
 
     Airflow's database is SQLite, and its scheduler runs the tasks. PostgreSQL, Redis and a Celery worker are
     in the containers alone.
-
     """
 
     programs: list[Program]
@@ -38,7 +37,6 @@ class LoopbackStack(Stack):
 
         Raises:
             ProgramFailed: One has ended.
-
         """
         check_running(self.programs)
         self.airflow.check_running()
@@ -55,7 +53,6 @@ def loopback_stack(home: Path, java: Path, tell: Callable[[str], None]) -> Itera
 
     Raises:
         ProgramFailed: A part of it did not start.
-
     """
     stack = LoopbackStack(home)
     secrets = make_secrets(stack.secrets)
@@ -94,7 +91,6 @@ def s3_server(home: Path, secrets: Mapping[str, str]) -> Iterator[tuple[Program,
 
     Raises:
         ProgramFailed: It does not take the pipeline's objects.
-
     """
     home.mkdir(parents=True)
     port, *inner = free_ports(8)

@@ -37,7 +37,6 @@ class Finished:
         state: Its state.
         partition_key: Its partition key.
         tasks: The state of each task instance, with a map index as ``task[1]``.
-
     """
 
     def __init__(self, run: DagRun) -> None:
@@ -53,7 +52,6 @@ class Scheduled:
 
     Args:
         dags: The DAGs; those of earlier calls stay.
-
     """
 
     def __init__(self, dags: Iterable[DAG]) -> None:

@@ -29,9 +29,7 @@ class SentTwice(ForwardingStore):
     """Forwards to a store; one call is made twice, as by a client that got no answer the first time.
 
     Args:
-        inner: The store.
         nth: Number of the call, from 1.
-
     """
 
     def __init__(self, inner: Any, nth: int) -> None:

@@ -75,7 +75,6 @@ def schedules(calls: Sequence[int], share: float = 1.0) -> Iterator[Schedule]:
     Args:
         calls: How many calls each actor makes when it is alone.
         share: The part of them that is tried: chosen at random, but always the same ones.
-
     """
     chance = Random(0)
     for first, second in ((0, 1), (1, 0)):
@@ -91,7 +90,6 @@ def shuffles(calls: Sequence[int], count: int, *, changes: int) -> Iterator[Sche
         calls: How many calls each actor makes when it is alone.
         count: How many schedules.
         changes: The most changes in one; each has between one and this.
-
     """
     chance = Random(0)
     for _ in range(count):

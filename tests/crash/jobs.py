@@ -51,7 +51,6 @@ class Jobs(World):
         retain: How long they, and the second generation, keep what they replace.
         marks: Whether the first generation asked for a marker in each partition.
         publishes: Whether it asked for versions of a Delta table.
-
     """
 
     def __init__(
@@ -238,7 +237,6 @@ class Jobs(World):
             outcomes: How the processes ended.
             swept: Whether what a sweep alone finds may be left: a process that wrote has died, or a request
                 took effect late.
-
         """
         if any(outcome is not None for outcome in outcomes):
             self.end_all(self.observed)
@@ -265,7 +263,6 @@ class Cast:
         retain: As `Jobs` takes it.
         marks: As `Jobs` takes it.
         publishes: As `Jobs` takes it.
-
     """
 
     steps: tuple[str, ...]
@@ -297,7 +294,6 @@ class Cast:
             through: Returns the store through which a process goes to the one that is observed.
             also: Further processes, after those of the steps.
             swept: As `Jobs.check` takes it.
-
         """
         world = self.world()
         world.observed  # noqa: B018 - from here on

@@ -26,13 +26,11 @@ class LaggingLog(ForwardingStore):
     """Forwards to a store; the first listings of the log lack its newest entries.
 
     Args:
-        inner: The store.
         listings: How many of them.
         lacks: How many entries each lacks.
 
     Attributes:
         listings: How many of the next listings lack entries.
-
     """
 
     def __init__(self, inner: Any, listings: int, lacks: int) -> None:
@@ -52,10 +50,8 @@ class LateStore(ForwardingStore):
     """Forwards to a store; one write of a process takes effect when `land` is called.
 
     Args:
-        inner: The store.
         nth: Number of the write, from 1.
         delay: What becomes of it.
-
     """
 
     def __init__(self, inner: Any, nth: int, delay: Delay) -> None:

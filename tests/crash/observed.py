@@ -35,7 +35,6 @@ class Observed(ForwardingStore):
         bucket: The bucket of the destination.
         root: The destination's prefix.
         named: The jobs of keys that do not have a job's id.
-
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class Observed(ForwardingStore):
             others: What other programs have put there.
             lists: Whether no list of files may be left that no entry names: a process that dies between its
                 list and its entry leaves one.
-
         """
         history, objects = self.history, self._home.objects
         known = {*history.data, *history.retained, *others}

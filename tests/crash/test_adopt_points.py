@@ -42,7 +42,6 @@ class Case:
         published: How many uploads Hadoop had completed before it died.
         repeat_complete: What a second completion of an upload gets.
         whole: Whether the whole destination is replaced.
-
     """
 
     layout: str

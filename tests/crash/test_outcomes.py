@@ -50,7 +50,6 @@ class Step:
         process: Returns a process that takes the step through a store.
         has_happened: Whether the step has had its effect, which none of its errors may deny.
         withdraws: The errors that leave nothing of its job, because nobody else has the job's id.
-
     """
 
     world: Callable[[], Jobs]

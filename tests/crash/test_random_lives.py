@@ -39,7 +39,6 @@ class Lives(RuleBasedStateMachine):
         foreign: Objects of other programs that the table does not have.
         kept: By generation, when what it took may go, and what of it is in place.
         generations: The files of the table at each generation.
-
     """
 
     def __init__(self) -> None:

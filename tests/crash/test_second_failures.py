@@ -32,7 +32,6 @@ def _failed(
 
     Returns:
         The world, the step's error, and whether the second fault happened.
-
     """
     world = World(case)
     world.advance_to(step)

@@ -71,7 +71,6 @@ class Case:
         apart: Whether its list of files is an object of its own.
         stages: Whether it has a second stage, and a lost attempt of the first that sealed the same files.
         publishes: Whether other engines see its commit; then nothing is there that it leaves in place.
-
     """
 
     committer: Committer = "partitioned"

@@ -48,7 +48,6 @@ class Engine:
     Attributes:
         environment: The variables with which ``docker`` finds it, and with which images are built on it.
         data: Where it keeps everything, if it was started here.
-
     """
 
     environment: dict[str, str] = field(default_factory=dict)
@@ -79,7 +78,6 @@ def running_engine(directory: Path) -> Iterator[Engine]:
 
     Raises:
         NoEngine: Neither is one running, nor can one be started.
-
     """
     if shutil.which("docker") is None:
         raise NoEngine("docker is not installed (Debian's package is docker.io)")
@@ -174,7 +172,6 @@ def with_compose(engine: Engine, directory: Path) -> Engine:
 
     Raises:
         NoEngine: There is none, and no Go to build it with.
-
     """
     if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0:
         return engine

@@ -29,7 +29,6 @@ class Block:
         title: Its title, if it has one: the name of the file it is.
         mark: What ``<!-- test: … -->`` above it says of it.
         text: The code.
-
     """
 
     page: str

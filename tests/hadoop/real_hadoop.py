@@ -35,7 +35,6 @@ class Hadoop:
         release: Its version.
         class_path: Its jars, hadoop-aws and the AWS SDK among them.
         classes: Where programs are compiled to.
-
     """
 
     release: str
@@ -55,7 +54,6 @@ class Hadoop:
         Args:
             release: The version.
             directory: Where it is remembered which jars those are.
-
         """
         for program in ("mvn", "javac"):
             if shutil.which(program) is None:

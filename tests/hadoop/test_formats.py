@@ -47,7 +47,6 @@ class Reading:
         release: Its version.
         files: The files of a job, in the spelling for this release, and a pending upload with a checksum.
         said: What it printed of each, by name; of one in the other release's spelling under ``other``.
-
     """
 
     release: str

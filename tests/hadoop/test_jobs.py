@@ -43,7 +43,6 @@ class World:
         server: The store's server.
         store: The store.
         place: The destination.
-
     """
 
     hadoop: Hadoop

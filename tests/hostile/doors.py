@@ -237,7 +237,6 @@ def run_command(lake: GuardedLake, name: str) -> None:
 
     Raises:
         AssertionError: It broke, or wrote something else than one JSON object.
-
     """
     arguments = [part.format(at=lake.destination, job=lake.job_id) for part in COMMANDS[name]]
     for as_json in (["--json"], []):

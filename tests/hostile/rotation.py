@@ -32,7 +32,6 @@ def in_turn(number: int) -> Iterator[tuple[Mutation, GuardedLake]]:
 
     Args:
         number: The door's.
-
     """
     for turn, scenes in enumerate(_fields().values(), start=number):
         chosen = scenes if ALL else [scenes[turn % len(scenes)]]

@@ -77,7 +77,6 @@ class GuardedLake(Lake):
     Attributes:
         job_id: The job that the scene is about.
         others: Ids of the pending uploads that are not that job's.
-
     """
 
     def __init__(self, buckets: Mapping[str, Any] | None = None) -> None:
@@ -110,7 +109,6 @@ class Site:
         kind: The record's type.
         key: Its key.
         lines: Whether there is one on each line.
-
     """
 
     scene: str
@@ -127,7 +125,6 @@ class Mutation:
         site: Which record.
         what: Where it is changed, and into what, for people.
         body: The body instead; None leaves the body, and has the store say that it is 1 TiB.
-
     """
 
     site: Site
@@ -142,10 +139,8 @@ class Scene:
     """Some jobs in some state.
 
     Args:
-        name: Its name.
         build: Makes it in an empty lake.
         kinds: Which records it is for, by their key.
-
     """
 
     def __init__(

@@ -70,7 +70,6 @@ class Lake:
     Attributes:
         store: The store.
         uri: The destination.
-
     """
 
     def __init__(self, config: S3Config, store: S3Store, uri: str) -> None:

@@ -18,7 +18,6 @@ class Stop:
         reads: The files that were opened.
         at: Number of the call at which to stop, from 1; 0 for none.
         after: Whether the call takes effect first.
-
     """
 
     def __init__(self, at: int = 0, *, after: bool = False) -> None:

@@ -88,7 +88,6 @@ class Played:
         said: What each command has printed, by the name of its run.
         codes: Its exit code.
         hidden: What nobody may read anywhere: keys of the store, a password, a token.
-
     """
 
     home: Path

@@ -46,11 +46,9 @@ class Holding(ForwardingStore):
     """A store that waits for the parent before one call.
 
     Args:
-        inner: The store.
         verb: Verb of the call; empty for none.
         pattern: Pattern of its key; bulk deletes have none.
         nth: Which of the matching calls, from 1.
-
     """
 
     def __init__(self, inner: S3Store, verb: str = "", pattern: str = "*", nth: int = 1) -> None:

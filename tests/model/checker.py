@@ -38,7 +38,6 @@ class Outcome:
         states: How many states were stored.
         depth: Length of the longest path.
         seconds: How long it took, compilation included.
-
     """
 
     complete: bool
@@ -60,7 +59,6 @@ def check(run: Run, *, large: bool = False) -> Outcome:
         run: The model, its switches, and what is looked for.
         large: For searches that take minutes: compile for speed, and keep a hash of each state instead of the
             state (hash-compact, ``-DHC4``: it may miss a state, with a small probability).
-
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:

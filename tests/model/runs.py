@@ -22,7 +22,6 @@ class Run:
         breaks: The rules that must break; none for a search that must hold.
         liveness: Look for executions that never end, instead of states.
         errors: Stop at this error.
-
     """
 
     name: str

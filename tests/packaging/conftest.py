@@ -33,7 +33,6 @@ class Distributions:
         wheel: The wheel, built from the source distribution.
         direct: The wheel, built from the checkout.
         treasure: What stood in the private files of that checkout.
-
     """
 
     sdist: Path

@@ -127,7 +127,6 @@ def main(folder: str, destination: str) -> None:
     Args:
         folder: The DAGs.
         destination: An empty destination.
-
     """
     program = Path(sys.executable).parent / "airflow"
     for command in (["db", "migrate"], ["dags", "reserialize"]):

@@ -36,7 +36,6 @@ class Jobs:
         foreign: The one of ``left_open_too``.
         forged: One whose record says that the run of ``left_open`` set it up.
         homeless: One of no DAG.
-
     """
 
     own: str

@@ -119,7 +119,6 @@ class Lake:
     Attributes:
         clock: The clock of every process.
         store_clock: The store's own.
-
     """
 
     def __init__(
@@ -313,10 +312,8 @@ class Lake:
 
         Args:
             keys: Buckets by destination key.
-            task: The task.
             job_id: The job in whose staging it is written.
             **changes: Fields of the pendingset to set.
-
         """
         commits = [
             PendingUpload(

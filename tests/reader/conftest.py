@@ -60,7 +60,6 @@ class Table:
 
     Attributes:
         lake: The store and what is on it.
-
     """
 
     def __init__(self, folder: Path) -> None:

@@ -40,7 +40,6 @@ class Engine:
         python: The Python of its applications.
         jars: What ``--jars`` names.
         conf: What else it needs to have S3A.
-
     """
 
     home: Path

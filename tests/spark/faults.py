@@ -41,7 +41,6 @@ class Fault:
         streams: Whether the writer's committer streams.
         bystander: A partition that does not fail but goes on until it is killed; the others fail only when
             it has uploads pending too.
-
     """
 
     endpoint: str

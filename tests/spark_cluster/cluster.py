@@ -68,7 +68,6 @@ class Cluster:
             cluster, have in their environment.
         cores: How many cores each worker gives.
         rest: Whether the master's REST server runs, by which drivers on the cluster are watched and killed.
-
     """
 
     def __init__(
@@ -151,7 +150,6 @@ class DriverProcess:
         arguments: Its arguments.
         log: Where its standard error goes.
         environment: Its environment, beyond this process's without anything of AWS and Spark.
-
     """
 
     def __init__(self, module: str, *arguments: str, log: Path, environment: Mapping[str, str]) -> None:
@@ -179,7 +177,6 @@ class DriverProcess:
 
         Raises:
             ApplicationFailed: It died.
-
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -193,7 +190,6 @@ class DriverProcess:
 
         Raises:
             ApplicationFailed: It died.
-
         """
         assert self._process.stdin is not None
         try:
@@ -232,7 +228,6 @@ class Application(DriverProcess):
         log: Where its standard error goes.
         environment: Its environment, beyond this process's without anything of AWS and Spark.
         conf: Its Spark conf, the master included.
-
     """
 
     def __init__(self, log: Path, environment: Mapping[str, str], conf: Mapping[str, str]) -> None:
@@ -244,7 +239,6 @@ class Application(DriverProcess):
 
         Raises:
             ApplicationFailed: It raised, or the application died.
-
         """
         self.tell({"function": function, "arguments": arguments})
         answer = self.answer()

@@ -37,7 +37,6 @@ class Fault:
         folder: Where it leaves marks: ``<kind>-<partition>-<attempt>`` when it strikes.
         partition: The task that is struck.
         attempts: How many attempts at it.
-
     """
 
     kind: str

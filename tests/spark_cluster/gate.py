@@ -94,7 +94,6 @@ class Gate:
     Attributes:
         rule: What becomes of requests; by default all pass.
         server: As given.
-
     """
 
     def __init__(self, server: S3Server) -> None:

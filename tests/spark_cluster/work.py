@@ -34,7 +34,6 @@ def write(
     """Write numbered rows of about a kilobyte, of three partitions, through one of the doors.
 
     Args:
-        spark: The session.
         door: ``format``, ``write_pending``, or ``spark`` for Spark's own writer.
         destination: URI of the destination.
         rows: How many.
@@ -47,7 +46,6 @@ def write(
 
     Returns:
         How many rows were committed; None where the job's owner commits.
-
     """
     usual = spark.sparkContext.pythonExec
     scheduling = spark.sparkContext._jsc.sc().conf()

@@ -102,7 +102,6 @@ class Adoption:
         InvalidDestination: A URI is invalid; or the options have a staging, and the job is in its magic
             directory.
         InvalidOption: The object options come too late: Hadoop has begun the uploads.
-
     """
 
     store: ObjectStore
@@ -151,7 +150,6 @@ class Adoption:
 
         Raises:
             S3CommitError: A request failed.
-
         """
         try:
             self._check(commit=commit)
@@ -180,7 +178,6 @@ class Adoption:
             AlreadyCommitted: The Hadoop job is successful: `clean_up` removes its leftovers.
             S3CommitError: As from the commit of our job; adopt it again. All of those above come before any
                 change.
-
         """
         with self._preparing(commit=True):
             if self._check(commit=True) is None:
@@ -195,7 +192,6 @@ class Adoption:
             AlreadyCommitted: The Hadoop job is successful, or it was adopted and committed.
             JobClosed: The job may be alive. Nothing was changed.
             S3CommitError: As from the abort of our job; adopt it again.
-
         """
         with self._preparing(commit=False):
             end, record = self._check(commit=False), self._context.record
@@ -220,7 +216,6 @@ class Adoption:
             JobClosed: The job is not successful. Nothing was changed.
             InvalidRecord: A file in its directory may be data, or cannot be read. Nothing was changed.
             S3CommitError: Something could not be removed; clean up again.
-
         """
         context, survey, job = self._context, self._look(), self.job
         if job is None:
@@ -385,7 +380,6 @@ class Adoption:
 
         Raises:
             InvalidRecord: An earlier import of the file wrote other content.
-
         """
         context = self._context
         extra = TaskExtra(

@@ -57,7 +57,6 @@ class Check(Struct, frozen=True, kw_only=True):
             check that this one depends on did not succeed.
         says: The finding, in a sentence.
         remedy: What to do about it; None if nothing.
-
     """
 
     name: str
@@ -74,7 +73,6 @@ class Diagnosis(Plain, Struct, frozen=True, kw_only=True):
         destination: URI of the destination.
         staging_root: URI of the directory of the jobs' records, if not below the destination.
         checks: The checks, in the order in which they ran.
-
     """
 
     derived = ("healthy",)
@@ -109,13 +107,10 @@ def examine(
     so. An error of the store is not raised: it fails its check.
 
     Args:
-        store: The store of the destination.
-        destination: The destination.
         staging_root: The directory of the jobs' records, if not below the destination.
         object_options: The object options of the jobs. Each is checked with an upload of its own.
         clock: Source of this machine's time, which is compared with the store's.
         new_id: Source of the id in the name of the directory for the checks' objects.
-
     """
     name, clock = f"doctor-{new_id()}", clock or SystemClock()
     options = object_options or ObjectOptions()

@@ -56,7 +56,6 @@ def iam_policies(
         kms_key: ARN of the key that encrypts the buckets; by default that of ``object_options``, if any.
         object_options: The object options of the jobs.
         partition: The AWS partition of the buckets: ``aws``, ``aws-cn`` or ``aws-us-gov``.
-
     """
     options = object_options or ObjectOptions()
     if kms_key is None and (options.sse_kms_key_id or "").startswith("arn:"):
@@ -120,7 +119,6 @@ def lifecycle_rule(destination: Destination, days: int = DEFAULT_DAYS) -> dict[s
 
     Raises:
         ValueError: ``days`` is less than 1.
-
     """
     if days < 1:
         raise ValueError(f"days is {days}: S3 keeps pending uploads for at least 1 day")

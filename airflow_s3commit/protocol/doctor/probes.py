@@ -62,7 +62,6 @@ class Sandbox:
         home: The directory of the probes' objects, hidden from readers.
         clock: Source of this machine's time.
         rehearsed: Whether jobs ran in it, whose objects and uploads have names of their own.
-
     """
 
     store: ObjectStore
@@ -107,7 +106,6 @@ class Sandbox:
 
         Raises:
             S3CommitError: Something could not be removed. Everything else was tried.
-
         """
         # By the exact keys: some stores list uploads only that way.
         steps: list[Callable[[], object]] = [partial(self._abort, key) for key in sorted(self._keys)]
@@ -139,7 +137,6 @@ class Probe:
         name: Name of its check.
         run: Performs it.
         needs: Names of the probes that must succeed before this one can run.
-
     """
 
     name: str

@@ -60,7 +60,6 @@ class HadoopFile:
         task: The task's id; the file's path in its directory if the attempt did not commit.
         run: Number of the application's run that wrote it.
         is_committed: Whether it is the pendingset of a committed task.
-
     """
 
     bucket: str
@@ -87,7 +86,6 @@ class HadoopFiles:
         modified: Time of the last write in the directory, in seconds since the epoch by the store's clock.
         committed_at: Time of the last write of a committed task's pendingset, by the same clock.
         now: Time when a file was last read, by the same clock; 0 if none was.
-
     """
 
     job_id: str
@@ -148,14 +146,8 @@ class HadoopFiles:
         the job's id, a valid task id if it is committed, and no key outside the destination. An upload
         without parts is valid, as it is for Hadoop.
 
-        Args:
-            store: The store of the files.
-            destination: The job's destination.
-            files: The files.
-
         Raises:
             S3CommitError: A file could not be fetched.
-
         """
         for batch in in_batches(files, _READ_AHEAD):
             calls = [(file, Get(file.bucket, file.key, pending_bytes(file.key))) for file in batch]
@@ -187,10 +179,7 @@ def magic_files(
     """List the magic directories of a destination, and return those that Hadoop wrote, by job id.
 
     Args:
-        store: The store of the destination.
-        destination: The destination.
         job_id: List the directory of this job only; None lists all.
-
     """
     prefix = destination.key(MAGIC_PREFIX if job_id is None else f"{MAGIC_PREFIX}{job_id}/job-")
     jobs: dict[str, HadoopFiles] = {}
@@ -211,15 +200,12 @@ def files_of(
     """Return the files of one job, by a listing.
 
     Args:
-        store: The store of the files.
-        destination: The job's destination.
         job_id: The job's UUID.
         pendingsets_uri: URI of a directory in which every file counts as a pendingset, except for hidden
             ones; None for the job's magic directory.
 
     Raises:
         InvalidDestination: ``pendingsets_uri`` is no URI of S3.
-
     """
     magic = destination.below(MAGIC_PREFIX + job_id)
     directory = Destination.parse(pendingsets_uri) if pendingsets_uri is not None else magic
@@ -298,7 +284,6 @@ def claims_of_hadoop(
 
     Raises:
         S3CommitError: A request failed.
-
     """
     above, claims = directories_above(bucket, keys), dict[str, Claim]()
     searched = list(dict.fromkeys((*roots, *above))) if above else []

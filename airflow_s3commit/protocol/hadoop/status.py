@@ -82,7 +82,6 @@ class HadoopJob:
         silent: Seconds since then, or since the start of its last pending upload, if that is later; None if
             the store's time is not known.
         damaged: What is wrong with files that cannot be read, or are not Hadoop's.
-
     """
 
     columns: ClassVar[tuple[Column, ...]] = (
@@ -143,8 +142,6 @@ class Survey:
     not listed.
 
     Args:
-        store: The store of the destination.
-        destination: The job's destination.
         files: The job's files.
         most: Maximum number of unlisted uploads to ask about; None for no limit.
 
@@ -160,7 +157,6 @@ class Survey:
         unreadable: What is wrong with files that count.
         others_unreadable: What is wrong with other files.
         flaws: Why the output that counts cannot be committed.
-
     """
 
     def __init__(
@@ -259,10 +255,7 @@ def fates(
     An object with the ETag of an upload that is pending is of another writer: a rerun with the same names.
 
     Args:
-        store: The store of the destination.
-        uploads: The uploads.
         listed: Digests of uploads that a listing shows as pending; some stores list none.
-
     """
     for batch in in_batches(uploads, _BATCH):
         asked = (PendingId.of(upload) for upload in batch if _digest(upload) not in listed)
@@ -350,7 +343,6 @@ def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0,
     Raises:
         AlreadyCommitted: It is successful.
         JobClosed: It may be alive, or has published uploads, so that the rest must not be discarded.
-
     """
     verdict, name = classify(job, older_than=older_than), f"Hadoop job {job.job_id}"
     if verdict.status == "successful":
@@ -374,7 +366,6 @@ def refuse_commit(job: HadoopJob, *, accept_partial: bool, expect_tasks: int | N
         NoSuchJob: It has no files.
         AuditFailed: Their number is not the expected one; or some are missing, which is not accepted.
         JobClosed: No task committed.
-
     """
     name = f"Hadoop job {job.job_id}"
     if not job.files:

@@ -49,7 +49,6 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             0.5 allows half as many up to one and a half times as many. The previous commit is the newest one
             with files in a partition that the job writes, and rows of the partitions that both write are
             compared. If no commit has files there, it is the newest commit, and all rows are compared.
-
     """
 
     min_rows: Count | None = None
@@ -70,7 +69,6 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         Raises:
             ValueError: A rule is unknown or has an invalid value, or there is none.
-
         """
         try:
             read = msgspec.convert(dict(rules), type=cls, strict=False)
@@ -92,7 +90,6 @@ class AuditCheck(Struct, frozen=True, kw_only=True):
         passed: Whether the output keeps the rule.
         expected: The rule's limit, as text.
         found: The value of the output, as text.
-
     """
 
     columns = (
@@ -115,7 +112,6 @@ class AuditReport(Plain, Struct, frozen=True, kw_only=True):
         job_id: Id of the audited job.
         checks: The result of each rule.
         compared_with: Id of the job whose commit ``max_drift`` was measured against; None without one.
-
     """
 
     derived = ("passed",)
@@ -139,7 +135,6 @@ class AuditReport(Plain, Struct, frozen=True, kw_only=True):
 
         Raises:
             AuditFailed: A check failed; the message lists all failed checks.
-
         """
         if self.failures:
             failures = "; ".join(
@@ -162,7 +157,6 @@ def commit_before(
 
     Raises:
         S3CommitError: A request failed.
-
     """
     try:
         table = read_table(store, destination)
@@ -187,7 +181,6 @@ def audit(
 
     Returns:
         The report; call its `AuditReport.require` to raise an error for failed checks.
-
     """
     checks = [
         *_sizes(sealed.counts, rules),

@@ -32,7 +32,6 @@ class StageDetails(Struct, frozen=True, kw_only=True):
         counts: Whether the job's seal lists the stage attempt; None before the job is sealed.
         tasks: Number of task attempts: those in its seal or, before it is sealed, those committed so far.
         output: Totals of its output; None before it is sealed.
-
     """
 
     columns = (
@@ -64,7 +63,6 @@ class JobDetails(Plain, Struct, frozen=True, kw_only=True):
         preview: What its commit would take from the table; None unless the job is sealed.
         conflict: Why its commit would be refused as the table is now; None if it would not.
         problems: Why records could not be read.
-
     """
 
     summary: JobSummary
@@ -81,7 +79,6 @@ def describe_job(store: ObjectStore, destination: Destination, job_id: str) -> J
     Raises:
         NoSuchJob: The job has neither records nor a staging, and has not ended.
         S3CommitError: A request failed.
-
     """
     summary = summary_of(store, destination, job_id)
     if summary is None:

@@ -64,7 +64,6 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
         output: What it has committed; before, the totals of its seal or of its pendingsets.
         manifest: What it has committed in detail; None if it is not committed.
         problem: Why a record cannot be read; None if all can.
-
     """
 
     columns = (
@@ -124,7 +123,6 @@ class UploadSummary(Plain, Struct, frozen=True, kw_only=True):
         job_id: The job that claims the upload by its key or records; None if no job does.
         parts: Number of uploaded parts; None if not measured, or if the upload has ended.
         bytes: Total bytes of the parts, which the store bills; None if ``parts`` is None.
-
     """
 
     columns = (
@@ -158,7 +156,6 @@ def list_jobs(
     Raises:
         InvalidRecord: An entry of the log is damaged, and the jobs that are cleaned up are wanted.
         S3CommitError: Another request failed.
-
     """
     jobs, seen = find_jobs(store, destination, (destination, staging_root or destination)), set[str]()
     if not jobs and not committed:
@@ -191,7 +188,6 @@ def open_jobs(store: ObjectStore, home: Destination) -> list[JobRecord]:
 
     Raises:
         S3CommitError: A request failed.
-
     """
     found = find_jobs(store, home).values()
     for job in found:
@@ -206,7 +202,6 @@ def latest_endings(store: ObjectStore, destination: Destination, most: int) -> l
     Raises:
         InvalidRecord: An entry of the log is damaged.
         S3CommitError: A request failed.
-
     """
     read = newest_entries(store, destination, at_once=min(most, AT_ONCE))
     ended = list(islice((one.entry for one in read if one.entry.job_id is not None), most))
@@ -237,7 +232,6 @@ class _Look:
 
     Attributes:
         now: The store's time, in seconds since the epoch; None if unknown.
-
     """
 
     def __init__(self, store: ObjectStore, destination: Destination) -> None:
@@ -335,7 +329,6 @@ def pending_uploads(
 
     Raises:
         S3CommitError: A request failed.
-
     """
     uploads = list(islice(store.list_uploads(destination.bucket, destination.prefix), most))
     if not uploads:
@@ -385,7 +378,6 @@ def commit_progress(
 
     Raises:
         S3CommitError: A request failed.
-
     """
     sealed = [job for job in jobs if job.state == "sealed" and "adopted_from" not in job.context]
     if not sealed:

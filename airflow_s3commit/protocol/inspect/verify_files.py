@@ -42,7 +42,6 @@ class Changed(Struct, frozen=True, kw_only=True):
         size: Bytes of the object.
         expected_etag: ETag of the committed file; empty if it is not known.
         etag: ETag of the object.
-
     """
 
     key: str
@@ -64,7 +63,6 @@ class Difference(NamedTuple):
         key: Object key.
         number: The commit.
         change: The object at the key; None if there is none.
-
     """
 
     key: str
@@ -85,7 +83,6 @@ class FileDifferences(Plain, Struct, kw_only=True):
         missing: Keys of the first `MAX_NAMED` missing files.
         changed_count: Number of other keys with another object: somebody overwrote the file.
         changed: The first `MAX_NAMED` changed files.
-
     """
 
     columns: ClassVar[tuple[Column, ...]] = (
@@ -147,7 +144,6 @@ class ExpectedFiles:
         context: Any job of the destination.
         report: Counts and names what differs.
         newest: Returns the table as it is now, which tells which files are still needed.
-
     """
 
     def __init__(self, context: JobContext, report: FileDifferences, newest: Callable[[], Table]) -> None:

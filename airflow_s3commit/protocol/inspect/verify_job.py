@@ -43,7 +43,6 @@ class VerifyReport(FileDifferences, kw_only=True):
         job_id: Id of the job.
         destination: URI of its destination.
         generation: Number of its commit in the log.
-
     """
 
     kind = "committed"
@@ -72,7 +71,6 @@ class PendingFinding(Struct, frozen=True, kw_only=True):
         key: Object key of the upload.
         upload_id: Upload id of the store.
         problem: The difference.
-
     """
 
     key: str
@@ -103,7 +101,6 @@ class PendingReport(Plain, Struct, kw_only=True):
         damaged: Records that are unreadable, changed or missing, each with the reason.
         unrecorded: Number of pending uploads with the job's id in their key that are not in these records:
             their task attempt is still writing, died, or is not sealed. The commit or abort discards them.
-
     """
 
     kind = "pending"
@@ -170,7 +167,6 @@ def verify_job(
         NoSuchJob: The job does not exist.
         InvalidRecord: A record of a committed job, or its list of files, is damaged or was copied here.
         S3CommitError: A request failed.
-
     """
     context = recorded(JobContext(store, Layout.of(Destination.of(destination), job_id), threads=threads))
     manifest = find_manifest(context)
@@ -187,7 +183,6 @@ def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
         InvalidRecord: The manifest's list of files is gone or was changed, or has a key outside the
             destination.
         S3CommitError: A request failed.
-
     """
     store, home = context.store, context.layout.destination
     report = VerifyReport(
@@ -213,7 +208,6 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
     """Compare the records of an open or sealed job with the pending uploads on the store. Reads only.
 
     Args:
-        context: The job.
         deep: Whether to compare the number, ETags and size of every upload's parts: one request per upload.
 
     Raises:
@@ -221,7 +215,6 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
         JobClosed: The job is aborted.
         NoSuchJob: The job does not exist.
         S3CommitError: A request failed.
-
     """
     with naming(context, "verify"):
         context = recorded(context)

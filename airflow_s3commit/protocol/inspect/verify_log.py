@@ -56,7 +56,6 @@ class LogFinding(Struct, frozen=True, kw_only=True):
         problem: What is wrong.
         harmless: Whether commits and readers of the table do without the record.
         remedy: What puts it right.
-
     """
 
     where: str
@@ -96,8 +95,6 @@ class LogCheck:
     """The entries of a log, what they add up to, and what is wrong.
 
     Args:
-        store: The store of the destination.
-        destination: The destination.
         step: Called with the number of entries that were read.
 
     Attributes:
@@ -111,7 +108,6 @@ class LogCheck:
         marked: The newest entry that touched each partition, of those that have had a marker.
         findings: What is wrong.
         cures: What derives a record again, by the URI of the finding: its key, kind and entry.
-
     """
 
     store: ObjectStore
@@ -138,7 +134,6 @@ class LogCheck:
         Raises:
             NoSuchKey: There is no log.
             S3CommitError: A request failed.
-
         """
         self._read_entries()
         # After the log: who has ended by then, and has no record of its own any more, is finished.
@@ -171,7 +166,6 @@ class LogCheck:
 
         Raises:
             NoSuchKey: There is no such generation.
-
         """
         if generation is None:
             return self.newest

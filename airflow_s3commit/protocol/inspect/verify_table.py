@@ -43,7 +43,6 @@ class Beside(Struct, frozen=True, kw_only=True):
         key: Object key.
         size: Its bytes.
         job_id: The job that wrote it; None if none is known.
-
     """
 
     key: str
@@ -74,7 +73,6 @@ class TableReport(FileDifferences, kw_only=True):
         foreign: The first `MAX_NAMED` of them.
         entries: Number of the newest entry of the log.
         log: What is wrong with the log and the records derived from it.
-
     """
 
     kind = "table"
@@ -147,7 +145,6 @@ def verify(
     Raises:
         NoSuchKey: There is no log, or no such generation.
         S3CommitError: A request failed.
-
     """
     log = LogCheck(store, Destination.of(destination), step).read()
     report, table = TableReport(destination=log.destination.uri), log.table_at(generation)

@@ -57,7 +57,6 @@ class JobContext:
             after the last write to it, by the log. So a step need not look for the receipt before: a saving
             of requests. As a ``driver`` it starts the processes that write; as a ``writer`` it writes itself,
             so that nothing of the job is pending or staged but what it commits. Empty otherwise.
-
     """
 
     store: ObjectStore
@@ -95,7 +94,6 @@ class JobContext:
         Args:
             record: The job's own record.
             sha256: SHA-256 of its bytes; empty to keep what the context has.
-
         """
         store = with_headers(self.store, record.options.object_options.of_records)
         digest = sha256 or self.record_sha256
@@ -106,7 +104,6 @@ class JobContext:
 
         Raises:
             InvalidRecord: It cannot be the staging of this job.
-
         """
         if uri in ("", self.layout.staging.uri):
             return self
@@ -143,7 +140,6 @@ def after_effect(done: str, then: str, kind: type[S3CommitError] = S3CommitError
 
     Raises:
         OutcomeUnknown: A request failed, or was refused.
-
     """
     try:
         yield

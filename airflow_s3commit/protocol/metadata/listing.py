@@ -42,7 +42,6 @@ class WideListing:
     Attributes:
         directory: The directory to list; ``""`` for the root.
         objects: Number of objects after which to give up.
-
     """
 
     directory: str
@@ -55,7 +54,6 @@ def choose_listing(directories: Collection[str], threads: int) -> WideListing | 
     Args:
         directories: The directories, relative to one root; ``""`` for the root itself.
         threads: How many are listed concurrently; 0 and 1 list sequentially.
-
     """
     if len(directories) < _ENOUGH:
         return None
@@ -86,7 +84,6 @@ def data_objects(
         context: Any job of the destination.
         directories: Directories of the destination; None for all of it.
         nested: Gets the directories below that are destinations themselves, where all of it is listed.
-
     """
     destination, store = context.layout.destination, context.store
     if directories is None:
@@ -112,7 +109,6 @@ def refuse_nested(destination: Destination, nested: Collection[str]) -> None:
 
     Raises:
         InvalidDestination: There is one.
-
     """
     if nested:
         raise InvalidDestination(

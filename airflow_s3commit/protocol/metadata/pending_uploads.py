@@ -46,13 +46,10 @@ class Tracker:
     """Writes the records of a task attempt's uploads, if the job's options require them.
 
     Args:
-        context: The job.
-        options: The job's options.
         extra: Which task attempt.
 
     Attributes:
         written: Keys of the records of uploads that have started.
-
     """
 
     def __init__(self, context: JobContext, options: JobOptions, extra: TaskExtra) -> None:
@@ -81,11 +78,9 @@ def tracked_uploads(
     """Yield every upload that a pendingset or its own record names; None for a record that cannot be read.
 
     Args:
-        context: The job.
         prefix: Prefix to list; by default all stages.
         skip: Keys of pendingsets to skip, with the records of their task attempts.
         listed: The keys that a listing of the prefix shows; None to list it.
-
     """
     # The listing shows an upload's own record right after the pendingset that may name it too.
     named: set[str] = set()
@@ -146,15 +141,10 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
     After: every object exists. Repeatable: a HEAD of the object
     recognises an upload that was completed before.
 
-    Args:
-        context: The job.
-        uploads: The uploads.
-
     Raises:
         JobFailed: An upload is gone, and its object is missing or another writer's; or the store rejects its
             parts.
         S3CommitError: A request failed; call it again.
-
     """
     calls = (
         (upload, Complete(upload.bucket, upload.destinationKey, upload.uploadId, upload.part_etags))
@@ -230,13 +220,10 @@ def pending_parts(
     """Yield each upload with its parts, in the given order.
 
     Args:
-        store: The store.
-        uploads: The uploads.
         threads: Number of concurrent requests; 0 sends them in the caller's thread.
 
     Raises:
         S3CommitError: A request failed.
-
     """
 
     def parts_of(upload: PendingId) -> tuple[PendingId, Parts]:
@@ -259,7 +246,6 @@ class Progress(NamedTuple):
         seconds: Seconds since the start.
         concurrency: Current limit of concurrent requests.
         retries: Requests repeated since the start.
-
     """
 
     files_done: int
@@ -303,10 +289,8 @@ class Counter:
     """Counts completed uploads, and reports the progress after each.
 
     Args:
-        context: The job.
         total: Files to complete.
         report: Called after each completed upload.
-
     """
 
     def __init__(self, context: JobContext, total: int, report: Callable[[Progress], object] | None) -> None:
@@ -340,10 +324,7 @@ class ProgressLog:
     """Logs the progress every few seconds, and at the end.
 
     Args:
-        log: The log.
         every: Seconds between two lines.
-        clock: Source of time.
-
     """
 
     def __init__(self, log: _Log, every: float = 5.0, clock: Clock | None = None) -> None:

@@ -40,7 +40,6 @@ class Stored(Generic[R]):
         modified: Time of the write, in seconds by the store's clock.
         date: Time of the read or write, in seconds by the store's clock.
         sha256: SHA-256 of its object in hexadecimal.
-
     """
 
     record: R
@@ -56,7 +55,6 @@ def load(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R]:
     Raises:
         NoSuchKey: It is not there.
         InvalidRecord: The object is no such record.
-
     """
     fetched = store.get(bucket, key, limit=largest(kind))
     record = decode(kind, fetched.body, join_uri(bucket, key))
@@ -69,7 +67,6 @@ def find(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R] 
 
     Raises:
         InvalidRecord: The object is no such record.
-
     """
     try:
         return load(store, bucket, key, kind)
@@ -82,7 +79,6 @@ def exists(store: ObjectStore, bucket: str, key: str) -> bool:
 
     Raises:
         S3CommitError: The request failed.
-
     """
     try:
         store.head(bucket, key)
@@ -99,14 +95,11 @@ def fetch_listed(
     Skips objects that are gone. Holds a bounded number of bytes, unless one object alone has more.
 
     Args:
-        store: The store.
-        bucket: The bucket.
         listed: The objects.
         limit: Returns the maximum bytes to read of a key.
 
     Raises:
         S3CommitError: An object could not be read.
-
     """
     for group in _small_groups(listed):
         calls = [(info, Get(bucket, info.key, limit(info.key))) for info in group]
@@ -139,15 +132,11 @@ def create(
     The caller compares their nonces. Repeatable with the same record.
 
     Args:
-        store: The store.
-        bucket: The bucket.
-        key: The key.
         record: The record; it has a nonce.
 
     Raises:
         OutcomeUnknown: The response was lost, and reading back did not settle it.
         StoreUnsuitable: The store has no create-only writes.
-
     """
     body = encode(record)
     try:
@@ -172,7 +161,6 @@ def _read_back(
 
     Raises:
         OutcomeUnknown: It cannot be read, or is not there.
-
     """
     try:
         return load(store, bucket, key, kind)

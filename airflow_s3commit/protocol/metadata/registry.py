@@ -43,7 +43,6 @@ class Registered:
         etag: Its ETag.
         age: Seconds since it was written, at the time of the reading, by the store's clock.
         record: The destination.
-
     """
 
     key: str
@@ -76,7 +75,6 @@ def register_destination(
     Raises:
         InvalidDestination: One of them is not a directory on S3.
         S3CommitError: The object could not be written.
-
     """
     place, here = Destination.of(registry), Destination.of(destination)
     root = Destination.of(staging) if staging is not None else here
@@ -118,7 +116,6 @@ def read_registry(
 
     Raises:
         S3CommitError: A request failed.
-
     """
     known, found = known or {}, []
     listed = store.list_objects(registry.bucket, registry.prefix, recursive=False)
@@ -158,7 +155,6 @@ def has_records(store: ObjectStore, record: RegisteredDestination) -> bool:
 
     Raises:
         S3CommitError: A request failed.
-
     """
     place = record.place
     key = entry_key(place, 1)
@@ -171,13 +167,8 @@ def has_records(store: ObjectStore, record: RegisteredDestination) -> bool:
 def is_gone(store: ObjectStore, record: RegisteredDestination) -> bool:
     """Return whether nothing is left of a destination: no object and no pending upload. Reads only.
 
-    Args:
-        store: The store of the destination.
-        record: The destination.
-
     Raises:
         S3CommitError: A request failed, or there is no such bucket, which may be another store's.
-
     """
     return all(
         next(store.list_objects(root.bucket, root.prefix), None) is None

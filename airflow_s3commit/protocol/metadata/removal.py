@@ -77,7 +77,6 @@ class Thing:
         bucket: Its bucket.
         key: Its key.
         proof: Why it is the job's.
-
     """
 
     kind: Literal["upload", "object", "record"]
@@ -90,13 +89,11 @@ def check_place(record: JobOwned, layout: Layout, where: str) -> None:
     """Raise if a record of a job was written for another job or another place.
 
     Args:
-        record: The record.
         layout: The job among whose records it was found.
         where: URI of the record, for the message.
 
     Raises:
         ForeignRecord: It is another job's, or was copied here.
-
     """
     if record.job_id != layout.job_id:
         raise ForeignRecord(f"{where} is of job {record.job_id}, not of {layout.job_id}")
@@ -155,10 +152,8 @@ def why_not(layout: Layout, record: JobRecord | None, thing: Thing) -> str | Non
     """Return why a job may not destroy a thing; None if it may.
 
     Args:
-        layout: The job.
         record: Its own verified record; None if that is gone.
         thing: What to destroy.
-
     """
     if thing.kind == "record":
         return _why_not_record(layout, thing)
@@ -246,7 +241,6 @@ def abort_upload(context: JobContext, key: str, upload_id: str) -> None:
 
     Raises:
         S3CommitError: The request failed, or was refused.
-
     """
     _require(context, Thing("upload", context.bucket, key, "writer"))
     context.store.abort_upload(context.bucket, key, upload_id)
@@ -259,7 +253,6 @@ def delete_record(context: JobContext, bucket: str, key: str, *, if_match: str |
         InvalidRecord: It is not the job's.
         PreconditionFailed: It has another ETag than ``if_match``.
         S3CommitError: The request failed, or was refused.
-
     """
     _require(context, Thing("record", bucket, key, "staging"))
     context.store.delete(bucket, key, if_match=if_match)
@@ -270,7 +263,6 @@ def forget_destination(store: ObjectStore, bucket: str, key: str, etag: str) -> 
 
     Raises:
         S3CommitError: The request failed, or was refused.
-
     """
     try:
         store.delete(bucket, key, if_match=etag)
@@ -285,7 +277,6 @@ def delete_records(context: JobContext, keys: Iterable[str]) -> None:
     Raises:
         InvalidRecord: A key is not in the staging.
         StoreRejected: The store refused to delete one.
-
     """
     for batch in in_batches(keys, _BATCH):
         for key in batch:
@@ -311,13 +302,10 @@ def delete_ours(
     upload.
 
     Args:
-        context: The job.
-        uploads: The uploads.
         kept: Keys and ETags of objects that stay.
 
     Returns:
         How many uploads are aborted, and how many objects are deleted.
-
     """
     aborted = deleted = 0
     for batch in in_batches(uploads, _BATCH):
@@ -365,7 +353,6 @@ def delete_objects(
         StoreRejected: The store refused an object for another reason than that it changed.
         Unavailable: The store stayed too busy for some of them.
         OutcomeUnknown: The same, and some of them may be gone.
-
     """
     deleted = 0
     own = (
@@ -423,7 +410,6 @@ def abort_uploads(context: JobContext, uploads: Iterable[PendingId]) -> int:
 
     Raises:
         S3CommitError: An upload could not be aborted.
-
     """
     calls = (
         (upload, Abort(upload.bucket, upload.key, upload.upload_id)) for upload in _own(context, uploads)

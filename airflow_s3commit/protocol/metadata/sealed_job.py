@@ -35,12 +35,9 @@ def committed_task(
     """Return the result of a task attempt's commit.
 
     Args:
-        context: The job.
         key: Key of the pendingset.
         extra: The task attempt.
         stored: The pendingset as it is stored.
-        uploads: Its uploads.
-
     """
     rows = [upload.s3commit.rows if upload.s3commit is not None else None for upload in uploads]
     known = [count for count in rows if count is not None]
@@ -62,7 +59,6 @@ def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRec
 
     Raises:
         InvalidRecord: One is missing or was changed.
-
     """
     return [
         load_stage_seal(context, stage.stage, stage.stage_attempt, stage.sha256).record
@@ -80,7 +76,6 @@ def check_digest(digest: str, expected: str | None, where: str) -> None:
 
     Raises:
         InvalidRecord: They differ.
-
     """
     if digest != expected:
         raise InvalidRecord(f"{where} was changed after it was written: its SHA-256 is not {expected}")
@@ -98,14 +93,12 @@ def each_pendingset(
     destination.
 
     Args:
-        context: The job.
         stages: The seals.
         selected: Returns whether to read the task with a number, in the seals' order.
         damaged: Gets what is wrong with a pendingset, which is left out then; None to raise it.
 
     Raises:
         InvalidRecord: A pendingset is missing, was changed, or names a key outside the destination.
-
     """
     numbered = enumerate((stage, task) for stage in stages for task in stage.tasks)
     for tasks in _in_groups(pair for number, pair in numbered if selected(number)):
@@ -148,7 +141,6 @@ def load_stage_seal(
 
     Raises:
         InvalidRecord: It is missing, was changed, or is of another stage attempt.
-
     """
     key = context.layout.stage_seal(stage, stage_attempt)
     where = context.staging_uri(key)
@@ -203,14 +195,11 @@ def committed_attempts(
     For writers that keep no results of their own. Several attempts of one task may be among them.
 
     Args:
-        context: The job.
-        stage: Name of the stage.
         stage_attempt: Id of the stage attempt.
         task: Name of the task; None for all.
 
     Raises:
         InvalidRecord: A pendingset is damaged, or of another stage attempt.
-
     """
     found = []
     prefix = context.layout.tasks(stage, stage_attempt) + (f"{task}_" if task is not None else "")
@@ -263,7 +252,6 @@ def find_seal(context: JobContext) -> Stored[SealRecord] | None:
 
     Raises:
         InvalidRecord: It is damaged, or of another job or place.
-
     """
     key = seal_key(context.layout.destination, context.job_id)
     stored = records.find(context.store, context.bucket, key, SealRecord)
@@ -278,14 +266,12 @@ def sealed_uploads(
     """Yield the sealed uploads in the seals' order, each checked to be the job's own.
 
     Args:
-        context: The job.
         stages: The seals of its stages.
         selected: Returns whether to read the task attempt with a number, in the seals' order.
 
     Raises:
         InvalidRecord: A record was changed, or a file lies outside the destination; or it does not have the
             job's id in its name, and could overwrite another job's file. Hadoop's adopted files may.
-
     """
     for _, _, pendingset in each_pendingset(context, stages, selected):
         for upload in pendingset.commits:
@@ -300,7 +286,6 @@ def check_name(context: JobContext, key: str) -> None:
 
     Raises:
         InvalidRecord: It has not, and could overwrite another job's file.
-
     """
     is_adopted = context.record is not None and context.record.adopted
     if not is_adopted and owner_of(key) != context.job_id:
@@ -320,7 +305,6 @@ def load_seal(context: JobContext, sha256: str | None = None) -> SealRecord:
     Raises:
         JobClosed: The job is not sealed.
         InvalidRecord: The seal is damaged, another job's, or not the one that the caller expects.
-
     """
     stored = find_seal(context)
     if stored is None:

@@ -75,7 +75,6 @@ def look_at_uploads(context: JobContext, options: JobOptions) -> None:
     Raises:
         AccessDenied: The credentials may not do one of these.
         StoreUnsuitable: The store does not list the upload, and ``track_pending`` is ``task``.
-
     """
     bucket, headers = context.bucket, options.object_options.of_data
     seen = _seen_of(context.store).uploads
@@ -117,7 +116,6 @@ def look_at_conditions(context: JobContext, bucket: str, key: str, body: bytes, 
 
     Raises:
         StoreUnsuitable: The store does not honour create-only writes or compare-and-swap.
-
     """
     seen = _seen_of(context.store).conditions
     if bucket not in seen:
@@ -219,10 +217,8 @@ def has_true_upload_times(store: ObjectStore, bucket: str, key: str) -> bool | N
     Some stores report one time for every upload, by which a new upload would look like an orphan.
 
     Args:
-        store: The store.
         bucket: The probe's bucket.
         key: A key that only probes use; the object there is overwritten and deleted.
-
     """
     now = probe_time(store, bucket, key)
     upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")

@@ -135,7 +135,6 @@ def encode(record: Struct) -> bytes:
 
     Raises:
         InvalidRecord: `decode` would not accept it.
-
     """
     name = type(record).__name__
     try:
@@ -152,13 +151,11 @@ def decode(kind: type[R], body: bytes, where: str) -> R:
     """Read a record.
 
     Args:
-        kind: Its type.
         body: Its JSON.
         where: Its URI, for the message.
 
     Raises:
         InvalidRecord: It is empty, truncated, of another type or version, or beyond a limit.
-
     """
     if not body:
         raise InvalidRecord(f"{where} is empty; a {kind.__name__} was expected")
@@ -178,7 +175,6 @@ def decode_lines(kind: type[R], lines: Iterable[bytes], where: str) -> Iterator[
 
     Raises:
         InvalidRecord: A line is not of this type, or beyond a limit.
-
     """
     decoder = _decoder(kind)
     for number, line in enumerate(lines, start=1):
@@ -193,13 +189,11 @@ def from_plain(kind: type[R], mapping: Mapping[str, Any], name: str) -> R:
     """Read a record from plain values, as XCom and Spark pass them; ignores other entries.
 
     Args:
-        kind: Its type.
         mapping: Its fields.
         name: Name of the record with its article, for the message.
 
     Raises:
         InvalidRecord: An entry is missing, of another type, or beyond a limit.
-
     """
     try:
         _decoder(kind)
@@ -216,7 +210,6 @@ class Plain:
 
     Attributes:
         derived: Names of the properties that `to_dict` adds to the fields.
-
     """
 
     __slots__ = ()
@@ -271,7 +264,6 @@ class JobOwned(Versioned, frozen=True, kw_only=True):
         job_id: The job.
         destination: URI of the job's destination.
         staging: URI of the job's staging.
-
     """
 
     job_id: Text

@@ -19,7 +19,6 @@ class SparkField(Struct, frozen=True, kw_only=True, omit_defaults=True):
         type: Its type. One that Spark lacks has Arrow's name; ``void`` is unknown.
         nullable: Whether it may have nulls.
         metadata: What else Spark knows of it.
-
     """
 
     name: Line
@@ -43,7 +42,6 @@ class WrittenColumns(Struct, frozen=True, kw_only=True, omit_defaults=True):
         spark: The columns of the files, then the partition columns.
         partitions: Names of the partition columns, outermost first.
         arrow: The same columns as base64 of Arrow's encoding; None if Spark's own writers wrote the files.
-
     """
 
     format: Line
@@ -57,7 +55,6 @@ class WrittenColumns(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
         Raises:
             InvalidRecord: It is damaged.
-
         """
         return decode(cls, text.encode(), where)
 
@@ -66,7 +63,6 @@ class WrittenColumns(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
         Raises:
             InvalidRecord: There are too many columns.
-
         """
         return encode(self).decode()
 
@@ -84,7 +80,6 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
         least: Least value; None if there is none, or it is unknown.
         greatest: Greatest value; None likewise.
         decimal: The bounds are decimal numbers as text, compared as numbers.
-
     """
 
     values: Count | None = None

@@ -44,13 +44,11 @@ def ddl(engine: str, destination: Destination, name: str = "") -> str:
 
     Args:
         engine: One of `ENGINES`.
-        destination: The table.
         name: Its name in the engine, with or without a database: ``lake.flights``. By default that of the
             destination's last directory.
 
     Raises:
         InvalidOption: The name, or a quote in the destination, cannot be in a statement.
-
     """
     name = name or re.sub(r"\W", "_", destination.uri.rstrip("/").rpartition("/")[2])
     if not _NAME.fullmatch(name) or "'" in destination.uri:

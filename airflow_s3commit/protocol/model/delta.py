@@ -58,7 +58,6 @@ class DeltaColumns(Struct, frozen=True):
         fields: The columns of the files, then the partition columns: Spark's JSON.
         partitions: Types of the partition columns, outermost first.
         plain: Types of the columns of the files that are not nested.
-
     """
 
     fields: list[dict[str, Any]]
@@ -80,7 +79,6 @@ def columns_of(written: Mapping[str, str]) -> DeltaColumns:
     Raises:
         InvalidOption: Delta does not have a type or name, the files are no Parquet, or two writers disagree.
         InvalidRecord: A text is damaged.
-
     """
     names: dict[str, tuple[str, str]] = {}
     files: dict[str, Any] = {}
@@ -136,7 +134,6 @@ def _delta_type(name: str, kind: Any, owner: str) -> Any:
 
     Raises:
         InvalidOption: Delta has no such type, or cannot have the name of a column or field.
-
     """
     if _NOT_IN_NAMES.search(name):
         raise InvalidOption(
@@ -191,7 +188,6 @@ def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | N
 
     Raises:
         InvalidOption: The directories are not those of the columns, or a value is not of its column's type.
-
     """
     try:
         found = hive_values(partition) if partition else {}
@@ -218,7 +214,6 @@ class Change(Struct, frozen=True):
         removed: The files that it removes.
         added: The files that it adds.
         with_bounds: Whether to publish statistics of columns: a version with very many files does without.
-
     """
 
     before: DeltaColumns | None = None
@@ -364,6 +359,5 @@ def origin_of(start: bytes, where: str) -> Origin:
 
     Raises:
         InvalidRecord: Another program wrote it.
-
     """
     return decode(VersionStart, start.partition(b"\n")[0], where).commit_info.s3commit

@@ -36,7 +36,6 @@ def split_uri(uri: str) -> tuple[str, str]:
 
     Raises:
         InvalidDestination: It is not such a URI.
-
     """
     matched = _URI.fullmatch(uri)
     if matched is None:
@@ -88,7 +87,6 @@ def check_relative_path(path: str) -> None:
     Raises:
         InvalidPath: It could leave the destination, is ambiguous to a store, is hidden from readers, or has
             characters that a listing cannot name.
-
     """
     elements = path.split("/")
     if not path or "" in elements:
@@ -116,7 +114,6 @@ class Destination:
     Attributes:
         bucket: The bucket.
         prefix: Empty for the bucket's root; otherwise it ends with ``/``.
-
     """
 
     bucket: str
@@ -131,7 +128,6 @@ class Destination:
 
         Raises:
             InvalidDestination: It is no S3 URI, or has an element that is empty, ``.`` or ``..``.
-
         """
         bucket, key = split_uri(uri)
         prefix = key.rstrip("/")
@@ -160,7 +156,6 @@ class Destination:
 
         Raises:
             InvalidDestination: The URI is not valid, as for `parse`.
-
         """
         return destination if isinstance(destination, Destination) else cls.parse(destination)
 
@@ -193,7 +188,6 @@ class Destination:
         Raises:
             InvalidRecord: The key is in another bucket, or outside the destination.
             InvalidPath: No data file can have the key, as for `check_relative_path`, or it is too long.
-
         """
         relative = self.relative(key)
         if bucket != self.bucket or relative is None:
@@ -229,7 +223,6 @@ class RegisteredDestination(Versioned, frozen=True, kw_only=True):
         aws_conn_id: Airflow's connection of the destination's store; None outside Airflow, or for boto3's
             default credentials.
         staging: URI of the root of the jobs' staging; None if it is the destination.
-
     """
 
     destination: Text
@@ -259,6 +252,5 @@ def matches(uri: str, pattern: str) -> bool:
     Args:
         uri: The URI of a destination.
         pattern: The pattern, with or without a slash at its end.
-
     """
     return fnmatchcase(uri, pattern) or fnmatchcase(uri.rstrip("/"), pattern)

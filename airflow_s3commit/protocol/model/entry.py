@@ -53,7 +53,6 @@ class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         tasks: How many task attempts count.
         schemas: The schemas of the files; empty if that of one is unknown.
         metrics: Durations in milliseconds and counts of requests.
-
     """
 
     mode: Line
@@ -103,7 +102,6 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
 
     Raises:
         ValueError: The kind and the fields do not fit.
-
     """
 
     destination: Text

@@ -62,7 +62,6 @@ class JobOptions(Checked, frozen=True, kw_only=True):
 
     Raises:
         InvalidOption: A field has a wrong type or value, or contradicts another.
-
     """
 
     committer: Committer = "partitioned"
@@ -129,7 +128,6 @@ class JobReference(Plain, Struct, frozen=True, kw_only=True):
         staging: URI of the directory of its pendingsets.
         sha256: SHA-256 of the job's record, in hexadecimal: any other record is refused. Empty where a person
             names the job by its id.
-
     """
 
     job_id: Text
@@ -146,7 +144,6 @@ class JobReference(Plain, Struct, frozen=True, kw_only=True):
 
         Raises:
             InvalidRecord: An entry is missing or is no string.
-
         """
         return from_plain(cls, mapping, "a job reference")
 
@@ -176,7 +173,6 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         base: The newest entry of the log at setup. The job's own entry comes later.
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
         nonce: Unique to each write.
-
     """
 
     options: JobOptions
@@ -198,7 +194,6 @@ class JobState(Plain, Struct, frozen=True, kw_only=True):
             machine that did it. For display only.
         reason: Why it was aborted; empty if nobody said.
         finished: It has ended and has no record of its own left: nothing remains to be cleaned up.
-
     """
 
     state: State
@@ -214,7 +209,6 @@ class AbortReport(Plain, Struct, frozen=True, kw_only=True):
     Attributes:
         uploads: Pending uploads that are aborted.
         objects: Published objects that it deleted.
-
     """
 
     uploads: Count

@@ -61,7 +61,6 @@ def check_id(value: str, what: str = "job id") -> str:
 
     Raises:
         InvalidRecord: It has other characters, or none, or more than 128.
-
     """
     pattern = _ID if what == "job id" else _STEP_ID
     if not pattern.fullmatch(value):
@@ -85,7 +84,6 @@ def check_new_id(job_id: str) -> str:
 
     Raises:
         InvalidRecord: It is not canonical, or no UUID.
-
     """
     if is_canonical(job_id):
         return job_id
@@ -101,7 +99,6 @@ def check_attempt_id(value: str, what: str) -> str:
 
     Raises:
         InvalidRecord: It has other characters, or none, or more than 128.
-
     """
     if not _ATTEMPT_ID.fullmatch(value):
         raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 letters and digits")
@@ -269,7 +266,6 @@ class Layout:
 
     Raises:
         InvalidRecord: The staging is not one of this job, or the id cannot be part of a key.
-
     """
 
     destination: Destination
@@ -369,7 +365,6 @@ def final_path(path: str) -> str:
     Raises:
         InvalidRecord: Nothing follows the magic directory or its ``__base``, or an element is empty, ``.`` or
             ``..``.
-
     """
     elements = path.split("/")
     magic = next((n for n, element in enumerate(elements) if element.startswith(MAGIC_PREFIX)), None)

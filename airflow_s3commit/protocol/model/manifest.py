@@ -42,7 +42,6 @@ class FileEntry(Struct, frozen=True, kw_only=True):
         partition: Its directory below the destination, ``""`` for the root.
         upload: Our id of the upload, which the object carries as metadata.
         statistics: What the writer knows of each column.
-
     """
 
     key: Text
@@ -74,7 +73,6 @@ class Manifest(Struct, frozen=True, kw_only=True):
         tasks: How many task attempts count.
         rolled_back_to: Of a rollback of the table, the generation; 0 for a job.
         delta_version: Its version as a Delta table; None if the table is not published.
-
     """
 
     job_id: str
@@ -100,7 +98,6 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
         Raises:
             ValueError: The entry is of another kind.
-
         """
         commit = entry.commit
         if commit is None:
@@ -188,7 +185,6 @@ class SuccessData(Struct, frozen=True, kw_only=True):
         state: Unused; for Hadoop's manifest committer.
         stage: Unused; for Hadoop's manifest committer.
         iostatistics: Counters under Hadoop's statistic names.
-
     """
 
     name: Annotated[str, Meta(pattern="^" + SUCCESS_NAME.replace(".", r"\.") + r"\Z")]

@@ -27,7 +27,6 @@ class Checked(Struct, frozen=True, kw_only=True):
 
     Raises:
         InvalidOption: A field has another type, or `check` refuses it.
-
     """
 
     def __post_init__(self) -> None:
@@ -44,7 +43,6 @@ class Checked(Struct, frozen=True, kw_only=True):
 
         Raises:
             InvalidOption: A value is invalid.
-
         """
 
 
@@ -138,7 +136,6 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
         tags: Up to 10 tags by name.
         headers: ``Cache-Control``, ``Content-Disposition``, ``Content-Encoding``, ``Content-Language``,
             ``Expires`` and ``x-amz-meta-…``, by name in any case.
-
     """
 
     storage_class: str | None = None
@@ -174,7 +171,6 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
 
         Raises:
             InvalidOption: An entry is unknown or invalid.
-
         """
         unknown = [name for name in mapping if name not in cls.__struct_fields__]
         if unknown:

@@ -22,7 +22,6 @@ def partition_form(name: str) -> str:
 
     Args:
         name: A partition's path, as a user or a manifest names it; ``""`` for the root.
-
     """
     parts = (unescape(part) for part in name.strip("/").split("/"))
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
@@ -38,7 +37,6 @@ def check_partition_names(names: Iterable[Any], what: str) -> list[str]:
     Raises:
         ValueError: A name is not text, or it or a column's value is empty or ``None``, as templates and shell
             variables without a value leave it.
-
     """
     checked = []
     for name in names:
@@ -65,7 +63,6 @@ def check_directories(path: str, what: str) -> None:
 
     Raises:
         ValueError: The value of a column is empty or ``None``, as shell variables without a value leave it.
-
     """
     check_partition_names([part for part in path.split("/")[:-1] if "=" in part], what)
 
@@ -78,7 +75,6 @@ def hive_values(path: str) -> dict[str, str]:
 
     Raises:
         ValueError: A part of the path is not ``column=value``.
-
     """
     values: dict[str, str] = {}
     for part in path.strip("/").split("/"):

@@ -63,7 +63,6 @@ class UploadExtra(Struct, frozen=True, kw_only=True):
         upload: A UUID that the finished object carries as user metadata ``s3commit-upload``.
         rows: Rows in the file, where the format has rows.
         statistics: What the writer knows of each column.
-
     """
 
     upload: Text
@@ -78,7 +77,6 @@ class UploadEtag(Struct, frozen=True):
         etag: The part's ETag.
         checksumAlgorithm: S3's name of the checksum's algorithm; None without a checksum.
         checksum: The checksum that the part was uploaded with, in Base64.
-
     """
 
     etag: Text
@@ -108,7 +106,6 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
         partCount: Number of parts.
         iostatistics: Statistics of the stream.
         s3commit: Our fields; None in files that Hadoop wrote.
-
     """
 
     version: int = 2
@@ -188,7 +185,6 @@ class TaskExtra(Struct, frozen=True, kw_only=True, omit_defaults=True):
         nonce: Unique to each writer.
         schemas: The schemas of its files; empty if that of one is unknown.
         object_options: The options that its uploads were started with; None if S3A started them.
-
     """
 
     stage: Text
@@ -209,7 +205,6 @@ class PendingSet(Struct, frozen=True, kw_only=True):
         commits: The uploads; none for a task without output.
         iostatistics: Statistics of the task.
         s3commit: Our fields; None in files that Hadoop wrote.
-
     """
 
     version: int = 3
@@ -233,7 +228,6 @@ class PendingSet(Struct, frozen=True, kw_only=True):
 
         Raises:
             InvalidRecord: It is of another job or task attempt.
-
         """
         ours = self.s3commit
         same = ours is not None and (ours.stage, ours.stage_attempt, ours.task, ours.attempt) == (
@@ -255,7 +249,6 @@ def decode_pendingset(body: bytes, where: str) -> PendingSet:
 
     Raises:
         InvalidRecord: It is not one.
-
     """
     found = decode(PendingSet, body, where)
     return msgspec.structs.replace(found, commits=[_unquoted(upload) for upload in found.commits])
@@ -266,7 +259,6 @@ def decode_pending(body: bytes, where: str) -> PendingUpload:
 
     Raises:
         InvalidRecord: It is not one.
-
     """
     return _unquoted(decode(PendingUpload, body, where))
 
@@ -281,7 +273,6 @@ def decode_uploads(body: bytes, where: str) -> list[PendingUpload]:
 
     Raises:
         InvalidRecord: It is not one.
-
     """
     if where.endswith(PENDINGSET_SUFFIX):
         return decode_pendingset(body, where).commits

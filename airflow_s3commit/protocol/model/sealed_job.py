@@ -31,7 +31,6 @@ class Counts(Struct, frozen=True, kw_only=True):
         bytes: Their total size.
         rows: Their total rows; None if a writer did not count them.
         columns: Their merged column statistics; None if a writer had none.
-
     """
 
     files: Count = 0
@@ -78,7 +77,6 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
         bytes: Their total size.
         rows: Their total rows; None if a writer did not count them.
         sha256: SHA-256 of the pendingset, in hexadecimal.
-
     """
 
     stage: Text
@@ -100,7 +98,6 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
 
         Raises:
             InvalidRecord: An entry is missing or of another type.
-
         """
         return from_plain(cls, mapping, "a committed task")
 
@@ -122,7 +119,6 @@ class StageSealRecord(JobOwned, frozen=True, kw_only=True):
 
     Attributes:
         schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
-
     """
 
     stage: Text
@@ -167,7 +163,6 @@ class DriverSealRecord(Versioned, frozen=True, kw_only=True):
         dynamic: The write overwrites the partitions that it has files for.
         replaced: Directories that it overwrites, with all below them; ``""`` for the whole destination.
         tasks: The task attempts that count.
-
     """
 
     job_id: Text
@@ -192,7 +187,6 @@ class SealedStage(Struct, frozen=True, kw_only=True):
         tasks: How many task attempts count.
         counts: Totals of their output.
         sha256: SHA-256 of its seal in hexadecimal.
-
     """
 
     stage: Text
@@ -208,7 +202,6 @@ class SealRecord(JobOwned, frozen=True, kw_only=True):
     Attributes:
         removes: What the writers of its stages asked to remove; None if they leave it to the job.
         schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
-
     """
 
     stages: list[SealedStage]
@@ -229,7 +222,6 @@ class SealReference(Struct, frozen=True, kw_only=True):
         tasks: Number of task attempts that count.
         counts: Totals of their output.
         partitions: Totals by partition.
-
     """
 
     location: Text

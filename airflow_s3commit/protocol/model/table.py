@@ -33,7 +33,6 @@ class Source(Struct, frozen=True):
         partitions: Its totals by partition.
         adopted: Hadoop wrote the files, whose names need not have the job's id.
         schemas: The schemas of the files; empty if that of one is unknown.
-
     """
 
     number: int
@@ -69,7 +68,6 @@ class Left(Struct, frozen=True):
     Attributes:
         pieces: The commits by partition.
         sources: These commits, by number.
-
     """
 
     pieces: Mapping[str, list[int]]
@@ -83,7 +81,6 @@ class Retained(Struct, frozen=True):
         pieces: The commits by partition.
         seconds: How long it stays, from the commit's entry on.
         unowned: ETags of the objects of other programs that it took, by key.
-
     """
 
     pieces: dict[str, list[int]]
@@ -103,7 +100,6 @@ class Table:
             releases freed is deleted.
         sources: The commits that are live or retained, by number.
         newest_schemas: The schemas of the newest commit that has some: a table without files has its columns.
-
     """
 
     def __init__(self) -> None:
@@ -127,7 +123,6 @@ class Table:
 
         Raises:
             InvalidRecord: It restores what is not in place. The table is as before.
-
         """
         for name, numbers in entry.commit.restores.items() if entry.commit is not None else ():
             if len({*numbers}) < len(numbers) or not all(self.can_restore(name, one) for one in numbers):

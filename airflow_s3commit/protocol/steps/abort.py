@@ -50,14 +50,12 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
     staged, and no process can commit it. ``_SUCCESS`` is not touched.
 
     Args:
-        context: The job.
         why: The reason, for the log.
 
     Raises:
         AlreadyCommitted: The job is committed.
         OutcomeUnknown: A response was lost, or a request failed after the entry; abort again.
         Unavailable: Other jobs' entries came first a hundred times; abort again.
-
     """
     with naming(context, "abort"):
         context = with_readable_record(context)
@@ -95,7 +93,6 @@ def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> E
     Raises:
         OutcomeUnknown: A response was lost.
         Unavailable: Other jobs' entries came first a hundred times.
-
     """
     return end_job(
         context,
@@ -111,12 +108,10 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
     Objects go after uploads: else a process that completes an upload late brings an object back.
 
     Args:
-        context: The job.
         entry: Its ``abandon`` entry.
 
     Raises:
         OutcomeUnknown: A request failed. The job is aborted: run the step again.
-
     """
     done = (
         f"{context.name} is aborted, as entry {entry.number} of the log, but not all of it is undone, and"
@@ -178,7 +173,6 @@ def with_readable_record(context: JobContext) -> JobContext:
 
     Raises:
         ForeignRecord: It was copied here.
-
     """
     try:
         return recorded(context)

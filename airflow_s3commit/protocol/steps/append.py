@@ -30,8 +30,6 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
     Before: the log is read.
 
     Args:
-        context: The job.
-        log: The log of its destination.
         make: Returns the entry that follows a position.
 
     Returns:
@@ -41,7 +39,6 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
         OutcomeUnknown: The response was lost, and reading back did not settle it.
         InvalidRecord: The entry that is there is damaged.
         InvalidOption: The table is or would be published, and cannot be with this entry.
-
     """
     log.write_receipt()
     if (newest := log.read_newest()) is not None and newest.published:
@@ -58,7 +55,6 @@ def carried(context: JobContext, log: Log, entry: Entry) -> Entry:
 
     Raises:
         InvalidOption: The table is or would be published, and cannot be with this entry.
-
     """
     if (before := log.read_newest()) is not None:
         published = before.published or entry.published
@@ -75,8 +71,6 @@ def end_job(context: JobContext, log: Log, make: Callable[[Position], Entry], *,
     Before: the log is read to its end. Repeatable.
 
     Args:
-        context: The job.
-        log: The log of its destination.
         make: Returns the entry that follows a position. It is called anew for each try, because what an entry
             says may depend on those before it.
         otherwise: The state of the job and the next action, for the error.
@@ -85,7 +79,6 @@ def end_job(context: JobContext, log: Log, make: Callable[[Position], Entry], *,
         OutcomeUnknown: A response was lost, and reading back did not settle it.
         Unavailable: Other jobs' entries came first a hundred times.
         InvalidOption: The table is or would be published, and cannot be with this entry.
-
     """
     for _ in range(TRIES):
         if log.end is not None:
@@ -110,14 +103,12 @@ def ending(
     """Return the entry after a position that ends the job: a commit, or without one ``abandon``.
 
     Args:
-        context: The job.
         head: The newest entry.
         job: The job's record; None if there is none, or it is damaged.
         commit: What the commit does.
         why: The reason of an abort.
         options: The options of a commit, which may turn on what every later entry has too: markers of
             partitions, and publication.
-
     """
     number = head.number + 1
     return Entry(

@@ -47,7 +47,6 @@ class TableChange:
         table: The table after it, at whose head it is. Use it before the next change is drawn.
         removed: The files that leave the table, in any order.
         added: The files that enter it, in any order.
-
     """
 
     entry: Entry
@@ -60,14 +59,11 @@ def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[
     """Yield what each commit after an entry changes, oldest first.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
         since: The entry. After none, number 0, the first change has the whole table as it is now: files that
             older commits removed may be gone.
 
     Raises:
         InvalidRecord: The log does not have this entry; or one is damaged, or does not follow the one before.
-
     """
     if since.number:
         try:

@@ -82,9 +82,7 @@ def to_bytes(table: Table, destination: str) -> bytes:
     """Return the checkpoint of a table: the same bytes for the same log.
 
     Args:
-        table: The table.
         destination: URI of its destination.
-
     """
     left = table.retained | table.freed
     names = table.partitions()
@@ -142,7 +140,6 @@ def from_bytes(body: bytes, destination: str, where: str) -> Table:
 
     Raises:
         InvalidRecord: It is damaged, or of another destination.
-
     """
     lines = _lines(body, where)
     head = next(decode_lines(CheckpointStart, lines, where), None)
@@ -210,7 +207,6 @@ def _lines(body: bytes, where: str) -> Iterator[bytes]:
 
     Raises:
         InvalidRecord: It is no gzip, a line is too long or empty, or the last one is cut off.
-
     """
     stream, held = zlib.decompressobj(wbits=31), b""
     for start in range(0, len(body), _STEP_BYTES):

@@ -50,7 +50,6 @@ def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealRe
         InvalidOption: Some of the partitions that the application wrote were overwritten, others added to.
         InvalidRecord: A record of the driver is damaged, or a pendingset is not the one that it names.
         JobClosed: The job is not open, or no driver has written for the stage attempt.
-
     """
     with naming(context, f"collection of stage {stage}-{stage_attempt}"), refusing_ended(context):
         sealed = find_stage_seal(context, stage, stage_attempt)
@@ -238,7 +237,6 @@ def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[D
         JobClosed: Two drivers have the newest number: they began at once. Or the newest has begun a write and
             sealed none. Or an earlier one has sealed writes and was not killed.
         InvalidRecord: A record is damaged, or of another job or stage attempt.
-
     """
     drivers, ended = _drivers(context, stage, stage_attempt)
     if not drivers:

@@ -77,7 +77,6 @@ def commit(
     this commit or a later one, and nothing of the job is pending or staged.
 
     ``seen`` is the entry that a preview was made at. For the other arguments and the errors see `Job.commit`.
-
     """
     counting = CountingStore(context.store)
     store = counting if context.alone else remembering(counting, context.layout.destination)
@@ -239,7 +238,6 @@ def _give_up(run: _Run, error: S3CommitError) -> Entry:
 
     Raises:
         OutcomeUnknown: The abort failed.
-
     """
     with _taking_back(run, error):
         if (end := _ended_meanwhile(run.log)) is not None:
@@ -259,7 +257,6 @@ def _taking_back(run: _Run, first: S3CommitError) -> Iterator[None]:
 
     Raises:
         OutcomeUnknown: It failed.
-
     """
     try:
         yield
@@ -304,7 +301,6 @@ def _refuse_changes(run: _Run) -> None:
 
     Raises:
         DestinationChanged: One has.
-
     """
     for entry in run.log.after_base if run.seen is not None or run.job.adopted else ():
         made = entry.commit
@@ -355,7 +351,6 @@ def complete_part(
     visible file that no entry names. Repeatable by any process, beside a commit or an abort.
 
     For the arguments and errors see `Job.complete_part`.
-
     """
     if not 0 <= part < parts:
         raise InvalidOption(f"part {part} of {parts}: parts are numbered from 0 to {parts - 1}")

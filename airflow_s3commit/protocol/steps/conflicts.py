@@ -25,7 +25,6 @@ class Taken:
         pieces: The commits whose files leave, by partition.
         unowned: Objects of other programs that leave with them.
         replaced: The totals of both; their rows are unknown.
-
     """
 
     takes: Removal
@@ -44,7 +43,6 @@ def decide(
     """Return what a commit takes from a table, or refuse the commit.
 
     Args:
-        context: The job.
         options: The options of the commit, as sealed.
         partitions: The partitions that it writes or empties.
         table: The table at the head of the log.
@@ -53,7 +51,6 @@ def decide(
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
         InvalidDestination: All is replaced, and another dataset lies below the destination.
-
     """
     if options.only_adds:
         return Taken("nothing", {}, [], Counts())
@@ -74,9 +71,7 @@ def not_empty(context: JobContext, where: str) -> DestinationNotEmpty:
     """Return the error of a job with conflict mode ``fail`` where there is data.
 
     Args:
-        context: The job.
         where: A partition or a key with data.
-
     """
     return DestinationNotEmpty(
         f"{context.name}: conflict mode is fail, and there is data: {where!r}; use replace or append, or"

@@ -46,7 +46,6 @@ def checkpoint_if_due(context: JobContext, version: int, size: int) -> None:
         context: Any job of the destination.
         version: The version.
         size: Its bytes.
-
     """
     if not version or (version % LOOK_EVERY and size < _LARGE):
         return

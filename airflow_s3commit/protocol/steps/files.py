@@ -64,7 +64,6 @@ def files_of(store: ObjectStore, home: Destination, source: Source) -> Iterator[
 
     Raises:
         InvalidRecord: The list is gone, or was changed.
-
     """
     return _files(FileEntry, store, home, source, None)
 
@@ -78,10 +77,7 @@ def each_list(
 
     Args:
         kind: What to decode of each file.
-        store: The store of the destination.
-        home: The destination.
         sources: The commits.
-
     """
     calls = ((source, Get(home.bucket, key_with_list(home, source), _LIST_BYTES)) for source in sources)
     for source, outcome in outcomes(store, calls, TooLarge, NoSuchKey):
@@ -128,14 +124,11 @@ def files_in(
     """Yield the files of some pieces of a table, commit by commit in any order.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
         sources: The commits that the pieces name, by number.
         pieces: The commits by partition.
 
     Raises:
         InvalidRecord: A list of files is gone, or was changed.
-
     """
     partitions_of: dict[int, set[str]] = {}
     for name, numbers in pieces.items():
@@ -168,14 +161,12 @@ def unowned_objects(
     like those of jobs, so an id in a name is looked up.
 
     Args:
-        context: The job.
         table: The table at the head.
         partitions: Directories to list, without those below them; None for the whole destination.
         own: Keys of the job's own files, if their names do not show whose they are.
 
     Raises:
         InvalidDestination: The whole destination is listed, and another dataset lies below it.
-
     """
     store, home, nested = context.store, context.layout.destination, set[str]()
     touched = table.partitions() if partitions is None else partitions
@@ -220,11 +211,7 @@ class OlderFiles(Container[tuple[str, str]]):
     them is none of them. A million of them take about 100 MiB.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
-        table: The table.
         pieces: The pieces.
-
     """
 
     def __init__(self, store: ObjectStore, home: Destination, table: Table, pieces: Pieces) -> None:
@@ -259,7 +246,6 @@ def list_older_data(context: JobContext, own: Container[str] = ()) -> FileList:
 
     Raises:
         InvalidDestination: Another dataset lies below it.
-
     """
     home, nested, files = context.layout.destination, set[str](), FileList(context)
     for info in data_objects(context, None, nested=nested):
@@ -296,7 +282,6 @@ def spooling(what: str) -> Iterator[None]:
 
     Raises:
         Unavailable: The disk failed.
-
     """
     try:
         yield
@@ -312,10 +297,6 @@ class FileList:
     """`FileEntry` records, one JSON line each, in the order of the seals' pendingsets.
 
     A commit fills one while it completes the uploads, so that each pendingset is read once.
-
-    Args:
-        context: The job.
-
     """
 
     def __init__(self, context: JobContext) -> None:
@@ -385,13 +366,11 @@ def write_list(context: JobContext, files: FileList, owner: str) -> None:
     Repeatable: every process writes the same bytes.
 
     Args:
-        context: The job.
         files: The list.
         owner: The job, or `OLDER_DATA`.
 
     Raises:
         NoSuchUpload: Another process ended the job, and aborted the upload of the list.
-
     """
     if files.short() is not None:
         return
@@ -429,7 +408,6 @@ def read_list(
     Args:
         kind: What to decode of each file.
         home: The destination whose keys the list has.
-        job_id: The job.
         files_sha256: SHA-256 of the list, in hexadecimal.
         pieces: The list.
         where: URI of the object that holds it.
@@ -437,7 +415,6 @@ def read_list(
     Raises:
         InvalidRecord: The list was changed, or a file is outside of the destination.
         Unavailable: The local disk, which holds a long list, failed.
-
     """
     with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
         digest = hashlib.sha256()
@@ -461,7 +438,6 @@ def list_pieces(store: ObjectStore, home: Destination, job_id: str, key: str) ->
     Raises:
         NoSuchKey: The list is gone.
         InvalidRecord: It is changed meanwhile, or too large.
-
     """
     bucket = home.bucket
     info = store.head(bucket, key)

@@ -84,7 +84,6 @@ class Known:
         counted: Keys of the pendingsets whose uploads are completed.
         staged: All keys in the staging; None if other processes may have written there.
         left: What the commit took from the table; None if that was not worked out.
-
     """
 
     counted: set[str]
@@ -100,13 +99,11 @@ def finish(context: JobContext, entry: Entry, known: Known | None = None) -> Non
     of the job is pending or staged.
 
     Args:
-        context: The job.
         entry: Its commit.
         known: What this process knows of it.
 
     Raises:
         OutcomeUnknown: A request failed. The job is committed: run the step again.
-
     """
     done = f"{context.name} is committed, as entry {entry.number} of the log, and not finished"
     with after_effect(done, "commit it again to finish what is left"):
@@ -198,13 +195,11 @@ def abort_pending(context: JobContext, staged: list[str] | None, counted: Contai
     Before: the job's receipt is written. Repeatable.
 
     Args:
-        context: The job.
         staged: What `list_staging` returned.
         counted: Keys of the pendingsets whose uploads are completed.
 
     Raises:
         S3CommitError: An upload could not be aborted.
-
     """
     # Hadoop's own pendingsets are beside those of a job that was adopted.
     tracked = tracked_uploads(context, context.layout.staging.prefix, skip=counted, listed=staged)
@@ -223,10 +218,7 @@ def clean(context: JobContext, entry: Entry, staged: list[str] | None) -> None:
     The job's record goes last: as long as it is there, the job is found among those to be finished.
 
     Args:
-        context: The job.
-        entry: Its end.
         staged: What `list_staging` returned.
-
     """
     store, layout = context.store, context.layout
     seal = seal_key(layout.destination, context.job_id)
@@ -269,13 +261,11 @@ def write_marker(
     Args:
         context: Any job of the destination.
         key: Key of the marker.
-        entry: The commit.
         keys: Returns the keys of its first files, at most 100.
         over_others: Write over such a marker too, and over one that is damaged.
 
     Raises:
         StoreUnsuitable: The store reads the marker as one thing, and compares it as another.
-
     """
     store, bucket = context.store, context.bucket
     tried: list[dict[str, Any]] = []
@@ -337,7 +327,6 @@ def read_success(store: ObjectStore, home: Destination) -> SuccessData:
         NoSuchKey: It does not exist.
         ForeignRecord: It is empty: the classic committer's marker.
         InvalidRecord: It is truncated, or no manifest.
-
     """
     key = home.key(SUCCESS)
     body = store.get(home.bucket, key, limit=largest(SuccessData)).body
@@ -381,14 +370,11 @@ def refuse_markers_beside_retained(
     """Refuse what would show retained files to a reader that waits for a partition's marker and lists it.
 
     Args:
-        context: The job.
-        options: Its options.
         marks: Whether the partitions have markers.
         table: Returns the table at the head.
 
     Raises:
         InvalidOption: ``retain`` in a table with markers, or ``partition_success`` in one that retains files.
-
     """
     home = context.layout.destination.uri
     if options.retain_seconds and marks:
@@ -415,10 +401,8 @@ def derive_markers(
 
     Args:
         context: Any job of the destination.
-        entry: The commit.
         touched: The partitions; the root has the destination's marker.
         over_others: Write over the marker of another program too, and over one that is damaged.
-
     """
     store, home = context.store, context.layout.destination
     names = sorted({*touched} - {""})

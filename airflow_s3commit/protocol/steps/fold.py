@@ -37,14 +37,11 @@ def read_table(store: ObjectStore, home: Destination, number: int | None = None)
     """Return the table after an entry, or after the newest.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
         number: The entry, of any kind; None for the newest that there is by the end of this call.
 
     Raises:
         NoSuchKey: There is no entry of this number.
         InvalidRecord: An entry is damaged, or does not follow the one before.
-
     """
     table = _from_checkpoint(store, home, number)
     listed = find_head(store, home) if number is None else number
@@ -58,7 +55,6 @@ def table_at_head(store: ObjectStore, home: Destination, log: Log) -> Table:
 
     Raises:
         InvalidRecord: An entry is damaged, missing, or does not follow the one before.
-
     """
     before = log.reads[0].entry.number - 1 if log.reads else log.head.number
     table = read_table(store, home, before)
@@ -74,7 +70,6 @@ def what_left(store: ObjectStore, home: Destination, number: int) -> Left:
     Raises:
         NoSuchKey: There is no entry of this number.
         InvalidRecord: An entry is damaged, or does not follow the one before.
-
     """
     table = read_table(store, home, number - 1)
     read = next(entries_after(store, home, table.head, number))
@@ -92,8 +87,6 @@ def entries_after(
     """Yield the entries after a position, each checked against the one before.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
         position: Where to begin.
         last: The last entry to yield; None to go on until one is missing.
         listed: The newest entry that a listing has shown: those up to it are read several at once.
@@ -101,7 +94,6 @@ def entries_after(
     Raises:
         NoSuchKey: The last entry, or one before it, is missing.
         InvalidRecord: An entry is damaged, missing, or does not follow the one before.
-
     """
     digest = position.sha256
     for read in _in_order(store, home, position.number + 1, last, last or listed):
@@ -180,7 +172,6 @@ def newest_entry(store: ObjectStore, home: Destination) -> Read | None:
 
     Raises:
         InvalidRecord: It is damaged, or of another destination.
-
     """
     newest, number = None, find_head(store, home)
     if number:
@@ -206,14 +197,11 @@ def entries_before(
     """Yield the entries before one, newest first, each checked against the one after it.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
         read: The entry to begin before.
         at_once: How many to read at once.
 
     Raises:
         InvalidRecord: An entry is missing or damaged, or another one follows it.
-
     """
     for _, outcome in fetch_entries(store, home, range(read.entry.number - 1, 0, -1), at_once=at_once):
         where = join_uri(home.bucket, entry_key(home, read.entry.number - 1))
@@ -235,14 +223,11 @@ def fetch_entries(
     """Read entries by their numbers, several at once, and yield each in the given order. Checks no chain.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
         numbers: The numbers.
         at_once: How many to read at once.
 
     Raises:
         S3CommitError: A request failed.
-
     """
     limit = largest(Entry)
     for batch in in_batches(numbers, at_once):

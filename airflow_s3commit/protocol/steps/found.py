@@ -40,7 +40,6 @@ class Found:
         end: The entry that ended the job; None if it has not ended.
         uploads: Its pending uploads, by their names; only a sweep lists them.
         objects: Its data objects that the table neither has nor retains; only a sweep lists them.
-
     """
 
     layout: Layout
@@ -101,7 +100,6 @@ def find_jobs(
     """List the jobs that have a staging or records of their own, and read their records. See `find_end`.
 
     Args:
-        store: The store of the destination.
         home: The destination of the jobs.
         roots: Directories to search for stagings; by default only records are listed.
         job_id: The only job to look for; None for all.
@@ -109,7 +107,6 @@ def find_jobs(
 
     Raises:
         S3CommitError: A request failed.
-
     """
     jobs = {} if known is None else known
     for root in dict.fromkeys(roots):

@@ -51,7 +51,6 @@ class Read:
     Attributes:
         entry: The entry.
         sha256: SHA-256 of its bytes.
-
     """
 
     entry: Entry
@@ -67,7 +66,6 @@ class Log:
     """A log as one process has read it, for one job.
 
     Args:
-        context: The job.
         base: Where to begin: the job's own entry comes after it. None if that is not known: then the newest
             entry is the first to be read.
 
@@ -78,7 +76,6 @@ class Log:
         after_base: The entries after the base, in their order.
         reads: Every entry that was read, in their order, up to the head.
         publishable_at: Number of the head after which the commit was found to be publishable; -1 before.
-
     """
 
     def __init__(self, context: JobContext, base: Position | None = None) -> None:
@@ -107,7 +104,6 @@ class Log:
 
         Raises:
             InvalidRecord: The entry is damaged, or is of another destination.
-
         """
         if not self._is_begun:
             number = find_head(self._context.store, self._home)
@@ -120,7 +116,6 @@ class Log:
 
         Raises:
             InvalidRecord: An entry is damaged, is of another destination, or does not follow the one before.
-
         """
         self.read_listed()
         try:
@@ -147,12 +142,10 @@ class Log:
         """Go on to an entry that was read, or created.
 
         Args:
-            read: The entry.
             follows: Whether it must follow the head; otherwise the log begins with it.
 
         Raises:
             InvalidRecord: It is of another destination, or does not follow the head.
-
         """
         refuse_copy(self._home, read.entry)
         if follows and read.entry.prev != self.head.sha256:
@@ -183,7 +176,6 @@ def refuse_copy(home: Destination, entry: Entry) -> None:
 
     Raises:
         ForeignRecord: It is.
-
     """
     if entry.destination != home.uri:
         where = join_uri(home.bucket, entry_key(home, entry.number))
@@ -199,7 +191,6 @@ def read_entry(store: ObjectStore, home: Destination, number: int) -> Read:
     Raises:
         NoSuchKey: There is none of this number.
         InvalidRecord: It is damaged.
-
     """
     body = store.get(home.bucket, entry_key(home, number), limit=largest(Entry)).body
     return decode_entry(body, home, number)
@@ -210,7 +201,6 @@ def decode_entry(body: bytes, home: Destination, number: int) -> Read:
 
     Raises:
         InvalidRecord: It is damaged, or has another number.
-
     """
     where = join_uri(home.bucket, entry_key(home, number))
     entry = decode(Entry, body, where)
@@ -250,7 +240,6 @@ def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | 
 
     Raises:
         InvalidRecord: It is damaged, or is of another job or destination.
-
     """
     found = records.find(store, home.bucket, receipt_key(home, job_id), Entry)
     if found is None:

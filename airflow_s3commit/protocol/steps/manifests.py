@@ -39,7 +39,6 @@ def read_manifest(store: ObjectStore, destination: str | Destination, job_id: st
     Raises:
         NoSuchKey: The job has not committed to this destination.
         InvalidRecord: A record is damaged, or was copied here with its dataset.
-
     """
     place = Destination.of(destination)
     found = find_manifest(JobContext(store, Layout.of(place, job_id)))
@@ -74,7 +73,6 @@ def latest_manifest(store: ObjectStore, destination: str | Destination) -> Manif
     Raises:
         NoSuchKey: Nothing has been committed to this destination.
         InvalidRecord: An entry of the log is damaged, or was copied here with the dataset.
-
     """
     home = Destination.of(destination)
     generation = read_table(store, home).generation
@@ -97,7 +95,6 @@ def manifest_files(store: ObjectStore, manifest: Manifest) -> Iterator[FileEntry
 
     Raises:
         InvalidRecord: The list is gone, was changed, or one of its files is outside of the destination.
-
     """
     return files_of(store, Destination.parse(manifest.destination), manifest.source)
 
@@ -118,7 +115,6 @@ def history(
 
     Raises:
         InvalidRecord: An entry of the log is damaged or missing.
-
     """
     at_once = AT_ONCE if limit is None else max(1, min(limit, AT_ONCE))
     entries = newest_entries(store, Destination.of(destination), at_once=at_once)
@@ -134,8 +130,6 @@ def refuse_rewound(store: ObjectStore, home: Destination, since: int, last: int)
     one generation, one may have read a file that came back, and the other not.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
         since: The newest generation that the reader has read; 0 for none.
         last: Number of the entry to go on to; 0 for an empty log.
 
@@ -143,7 +137,6 @@ def refuse_rewound(store: ObjectStore, home: Destination, since: int, last: int)
         HistoryRewound: A rollback came in between, or the log has no such entry. Read the whole table, and go
             on from its generation.
         InvalidRecord: An entry is damaged.
-
     """
     if not since:
         return

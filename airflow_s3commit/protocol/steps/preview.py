@@ -25,7 +25,6 @@ class ReplacedFile(Struct, frozen=True, kw_only=True):
     Attributes:
         key: Its key.
         size: Its bytes.
-
     """
 
     key: str
@@ -41,7 +40,6 @@ class Preview(Plain, Struct, frozen=True, kw_only=True):
         partitions: The partitions that would lose files.
         objects: How many files would leave.
         bytes: Their total size.
-
     """
 
     generation: int
@@ -54,7 +52,6 @@ def preview(context: JobContext) -> Preview:
     """Return what the commit of a sealed job would take now. Changes nothing.
 
     For the errors see `Job.preview`.
-
     """
     with naming(context, "preview of the commit"):
         table, taken = _decided(context)

@@ -66,7 +66,6 @@ def publish(context: JobContext, entry: Entry) -> None:
     Raises:
         InvalidRecord: Another program wrote this version.
         OutcomeUnknown: The response was lost.
-
     """
     store, home, version = context.store, context.layout.destination, entry.delta_version
     assert version is not None
@@ -95,7 +94,6 @@ def is_published(context: JobContext, entry: Entry) -> bool:
 
     Raises:
         InvalidRecord: Another program wrote it.
-
     """
     home, version = context.layout.destination, entry.delta_version
     assert version is not None
@@ -117,10 +115,7 @@ def missing_versions(store: ObjectStore, home: Destination, newest: int) -> list
     """Return the versions up to one that are missing, oldest first, after the newest checkpoint of Delta.
 
     Args:
-        store: The store of the destination.
-        home: The destination.
         newest: The newest version.
-
     """
     there, checkpoints = set[int](), [-1]
     for info in store.list_objects(home.bucket, versions_prefix(home), recursive=False):
@@ -138,7 +133,6 @@ def read_origin(store: ObjectStore, home: Destination, version: int) -> Origin:
     Raises:
         NoSuchKey: There is no such version.
         InvalidRecord: Another program wrote it.
-
     """
     key = version_key(home, version)
     try:
@@ -177,7 +171,6 @@ def delta_columns(table: Table) -> DeltaColumns:
 
     Raises:
         InvalidOption: The columns of some files are unknown, or Delta cannot have them.
-
     """
     if unknown := table.without_schemas():
         source = table.sources[unknown[0]]
@@ -201,14 +194,11 @@ def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     Before: the log is read up to the entry before.
 
     Args:
-        context: The job.
-        log: The log of its destination.
         entry: The entry that would follow; it need not have its list of files yet.
 
     Raises:
         InvalidOption: Delta cannot have a column or partition of the table after the commit; or there are
             versions of another writer.
-
     """
     commit, is_first = entry.commit, entry.delta_version == 0
     assert commit is not None
@@ -234,7 +224,6 @@ def refuse_output(context: JobContext, schemas: Iterable[str], partitions: Mappi
 
     Raises:
         InvalidOption: Delta cannot have a column or partition, or the columns are unknown.
-
     """
     with _saying(context):
         columns = columns_of(dict.fromkeys(schemas, "the job"))
@@ -253,7 +242,6 @@ def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool
     Raises:
         InvalidOption: Hadoop wrote the job's files, or files that stay in the table cannot be published; or
             there are versions of another writer.
-
     """
     newest = log.read_newest()
     is_published = newest is not None and newest.published > 0
@@ -281,7 +269,6 @@ def refuse_others_versions(context: JobContext) -> None:
 
     Raises:
         InvalidOption: It does.
-
     """
     home = context.layout.destination
     for info in context.store.list_objects(home.bucket, versions_prefix(home), page=1):

@@ -45,7 +45,6 @@ def release(context: JobContext, now: float) -> int:
     Raises:
         Unavailable: Entries of jobs came first a hundred times: run it again.
         OutcomeUnknown: A response was lost, or a request failed after the entry: run it again.
-
     """
     store, home, log, deleted = context.store, context.layout.destination, Log(context), 0
     with naming(context, "release of retained files"):
@@ -93,9 +92,7 @@ def due(context: JobContext, table: Table, now: float) -> list[int]:
 
     Args:
         context: Any job of the destination.
-        table: The table.
         now: The store's time, in seconds since the epoch.
-
     """
     ages = retained_since(context, table, now)
     return sorted(one for one, age in ages.items() if is_over(table.retained[one], age))
@@ -128,8 +125,6 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
 
     Args:
         context: Any job of the destination.
-        table: The table.
-
     """
     pieces: dict[str, list[int]] = {}
     unowned: dict[str, str] = {}

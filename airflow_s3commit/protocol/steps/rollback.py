@@ -53,7 +53,6 @@ class Change(Struct, frozen=True):
         leaving: The commits whose files leave the table, by partition.
         returning: The commits whose files come back, by partition.
         sources: All these commits, by number.
-
     """
 
     to: int
@@ -69,7 +68,6 @@ def change_between(then: Table, now: Table) -> Change:
 
     Raises:
         NotReversible: Files of the older generation are released, by the log.
-
     """
     differing = [
         name for name in sorted({*then.live, *now.live}) if then.live.get(name) != now.live.get(name)
@@ -94,14 +92,12 @@ def plan_rollback(context: JobContext, to: int, seen: int | None = None) -> Chan
 
     Args:
         context: Any job of the destination.
-        to: The generation.
         seen: The newest generation that the caller knows; None for any.
 
     Raises:
         NoSuchKey: There is no such generation.
         NotReversible: A file of the generation is gone, changed or released.
         DestinationChanged: There is a newer generation than the caller knows.
-
     """
     store, home = context.store, context.layout.destination
     now = read_table(store, home)
@@ -134,7 +130,6 @@ def roll_back(
 
     Args:
         context: A new job of the destination, with an id that nobody has used.
-        to: The generation.
         retain: How long the files that leave the table stay in place, as a job's option.
         seen: The newest generation that the caller knows; None for any.
         dry_run: Only look what would change.
@@ -149,7 +144,6 @@ def roll_back(
         OutcomeUnknown: A response was lost, or a request failed after the entry: look at the log, and commit
             the job of the rollback again, or abort it.
         Unavailable: Other entries came first a hundred times. Nothing was changed: run it again.
-
     """
     options = JobOptions(conflict_mode="replace", retain=retain)
     change = plan_rollback(context, to, seen)

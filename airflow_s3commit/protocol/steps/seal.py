@@ -45,7 +45,6 @@ def seal(
     Before: each stage attempt is sealed. After: the job's seal names them by their digests.
 
     For the arguments and errors see `Job.seal`.
-
     """
     with naming(context, "seal"), refusing_ended(context):
         job = job_record(context)
@@ -135,7 +134,6 @@ def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | No
 
     Raises:
         InvalidOption: Some stages overwrite partitions, others add to other ones.
-
     """
     asked = {stage.removes or "nothing" for stage in stages}
     if all(stage.removes is None for stage in stages):

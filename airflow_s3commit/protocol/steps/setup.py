@@ -72,7 +72,6 @@ def open_job(
         StoreUnsuitable: The store does not do what a job relies on. The job's record is removed.
         OutcomeUnknown: The job may be set up: set it up again, or abort it.
         S3CommitError: As `set_up`.
-
     """
     with naming(context, "setup"):
         look_at_uploads(context, options)
@@ -88,7 +87,6 @@ def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
     Raises:
         StoreUnsuitable: The store does not do what a job relies on. The job's record is removed.
         OutcomeUnknown: A request failed. The job is set up: set it up again, or abort it.
-
     """
     key = job_key(context.layout.destination, context.job_id)
     try:
@@ -112,7 +110,6 @@ def set_up(
     Repeatable by any process: with the same options it returns the record that is there.
 
     Args:
-        context: The job.
         options: How it commits.
         facts: Facts of the orchestrator to keep with it.
         adopting: The job is Hadoop's, and keeps its id, which need not be a UUID. The keys of the objects
@@ -128,7 +125,6 @@ def set_up(
         JobClosed: A job with this id was aborted.
         OutcomeUnknown: A response was lost, or a request failed after the write: set the job up again, or
             abort it.
-
     """
     if adopting is None:
         check_new_id(context.job_id)
@@ -191,7 +187,6 @@ def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
 
     Raises:
         InvalidDestination: There is no log, and the destination is an object, or another dataset lies below.
-
     """
     log.read_listed()
     if log.head.number:
@@ -229,7 +224,6 @@ def _refuse_object(context: JobContext) -> None:
 
     Raises:
         InvalidDestination: It is.
-
     """
     home = context.layout.destination
     if not home.prefix:
@@ -250,7 +244,6 @@ def recorded(context: JobContext) -> JobContext:
 
     Raises:
         InvalidRecord: The record is damaged, or was copied here.
-
     """
     if context.record is None and (stored := find_job(context)) is not None:
         return context.as_recorded(stored.record, stored.sha256)
@@ -262,7 +255,6 @@ def find_job(context: JobContext) -> Stored[JobRecord] | None:
 
     Raises:
         InvalidRecord: It is damaged, was copied here, or is not the one that the job's reference names.
-
     """
     key = job_key(context.layout.destination, context.job_id)
     stored = records.find(context.store, context.bucket, key, JobRecord)
@@ -281,7 +273,6 @@ def load_job(context: JobContext) -> JobRecord:
         JobClosed: It is aborted.
         NoSuchJob: It was never set up.
         InvalidRecord: Its record is damaged, or was copied here.
-
     """
     refuse_ended(context, find_end(context))
     return job_record(context)
@@ -295,7 +286,6 @@ def job_record(context: JobContext) -> JobRecord:
         JobClosed: The job is aborted, and has no record left.
         NoSuchJob: It was never set up.
         InvalidRecord: Its record is damaged, or was copied here.
-
     """
     record = recorded(context).record
     if record is None:
@@ -333,7 +323,6 @@ def refuse_ended_since(
     """Write, then look: refuse a step whose job another process has ended since the step's first look.
 
     Args:
-        context: The job.
         is_own: Whether this process wrote the record, and not an earlier one with the same.
         withdraw: Takes back what this process wrote, by the entry that ended the job.
         doing: What that does, for the note of an error of it.
@@ -343,7 +332,6 @@ def refuse_ended_since(
         AlreadyCommitted: The job is committed.
         JobClosed: It is aborted.
         OutcomeUnknown: A request failed. The record is written: take the step again.
-
     """
     with after_write(context):
         end = find_end(context)
@@ -358,7 +346,6 @@ def refuse_ended(context: JobContext, end: Entry | None) -> None:
     Raises:
         AlreadyCommitted: It is committed.
         JobClosed: It is aborted.
-
     """
     if end is None:
         return
@@ -377,7 +364,6 @@ def refusing_ended(context: JobContext) -> Iterator[None]:
     Raises:
         AlreadyCommitted: The job was committed meanwhile.
         JobClosed: It was aborted meanwhile.
-
     """
     try:
         yield
@@ -399,7 +385,6 @@ def find_state(context: JobContext) -> JobState | None:
 
     Raises:
         InvalidRecord: A record is damaged, or was copied here.
-
     """
     stored = find_job(context)
     job = stored.record if stored is not None else None
@@ -424,12 +409,10 @@ def look_up_end(context: JobContext, job: JobRecord | None) -> Entry | None:
     """Return the entry that ended a job; None if it has not ended.
 
     Args:
-        context: The job.
         job: Its record; None without one.
 
     Raises:
         InvalidRecord: An entry or the receipt is damaged.
-
     """
     # The newest entry first: it alone may lack its receipt.
     log = Log(context, job.base if job is not None else None)

@@ -64,15 +64,12 @@ def seal_stage(
     of them is read once, so that a damaged one fails here and not at the commit.
 
     Args:
-        context: The job.
-        stage: Name of the stage.
         stage_attempt: Id of the stage attempt.
         tasks: One committed attempt of each task.
         removes: What the writer asked to remove, for conflict mode ``as-written``.
         emptied: Partitions among those that get no files.
 
     For the errors see `Job.seal_stage`.
-
     """
     with naming(context, f"seal of stage {stage}-{stage_attempt}"), refusing_ended(context):
         context = context if context.record is not None else context.as_recorded(job_record(context))
@@ -270,16 +267,13 @@ def commit_attempt(
     uploads, so of the two at least one sees the other.
 
     Args:
-        context: The job.
         extra: The attempt.
-        uploads: Its uploads.
         undo: Withdraws the attempt if the job has ended: aborts its uploads, then deletes its pendingset.
 
     Raises:
         DuplicateOutput: Another process has committed an attempt with the same ids.
         AlreadyCommitted: The job is committed without this attempt, whose uploads are aborted.
         JobClosed: The job is aborted, and so are the attempt's uploads.
-
     """
     key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
     record = PendingSet(jobId=context.job_id, commits=uploads, s3commit=extra)
@@ -300,7 +294,6 @@ def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
     Repeatable by any process.
 
     For the errors see `Job.abort_stage`.
-
     """
     _refuse_if_sealed(context, stage, stage_attempt)
     tracked = tracked_uploads(context, context.layout.stage(stage, stage_attempt))
@@ -315,7 +308,6 @@ def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str
     before it commits: the job's commit or abort, or a sweep, finds its uploads.
 
     For the errors see `Job.abort_attempt`.
-
     """
     pendingset = context.layout.pendingset(stage, stage_attempt, task, attempt)
     with naming(context, f"abort of task {task} attempt {attempt} of stage {stage}-{stage_attempt}"):

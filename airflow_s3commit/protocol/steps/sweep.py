@@ -37,7 +37,6 @@ class Left:
         jobs: What they show of each job, by its id.
         unnamed: The pending uploads without a job's id in their names.
         has_log: Whether a job of this package was ever set up there.
-
     """
 
     jobs: dict[str, Found] = field(default_factory=dict)
@@ -52,7 +51,6 @@ def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
 
     Raises:
         InvalidRecord: An entry of the log is damaged.
-
     """
     store, home, left = context.store, context.layout.destination, Left()
     _list(context, left)
@@ -97,7 +95,6 @@ def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
     Raises:
         AlreadyCommitted: A commit came in between, and wins: its job is finished the next time.
         S3CommitError: A request failed.
-
     """
     job, end = replace(context, layout=found.layout), found.end
     if found.record is not None:

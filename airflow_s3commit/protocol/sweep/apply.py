@@ -54,7 +54,6 @@ class SweepReport(Plain, Struct, kw_only=True):
         replaced: Number of retained files that were deleted.
         skipped: Planned items that were left because they had changed.
         failures: Planned items that could not be removed, each with its error; sweep again.
-
     """
 
     plan: SweepPlan
@@ -99,7 +98,6 @@ def sweep(
     Raises:
         ValueError: ``older_than`` is negative.
         S3CommitError: The destination could not be read. Errors of removals are in the report instead.
-
     """
     roots = [] if staging_root is None else [Destination.of(staging_root)]
     layout = Layout.of(Destination.of(destination), new_uuid())
@@ -123,7 +121,6 @@ def apply_sweep(
 
     Raises:
         S3CommitError: The destination could not be read.
-
     """
     layout = Layout.of(Destination.parse(plan.destination), new_uuid())
     context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
@@ -149,7 +146,6 @@ class _Sweep:
     Attributes:
         now: What is decided now.
         report: The results so far.
-
     """
 
     now: Planner
@@ -225,7 +221,6 @@ class RegisteredSweep:
         plan: What to remove there, and the store; None without records of jobs.
         gone: Whether nothing is left of the destination, so that its entry may be removed.
         error: Why the destination could not be read; None if it was.
-
     """
 
     entry: Registered
@@ -260,7 +255,6 @@ def plan_registered(
         entries: Entries of a registry.
         open_store: Opens the store of a destination; its `S3CommitError` is the destination's error.
         older_than: Seconds without activity after which a job is dead, and minimum age of an entry to remove.
-
     """
     places: dict[tuple[str, str | None], list[Registered]] = {}
     for entry in entries:

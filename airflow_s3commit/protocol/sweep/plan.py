@@ -62,7 +62,6 @@ class OrphanUpload(Struct, frozen=True, kw_only=True):
         age: Seconds from its start to the plan.
         bytes: Size of its parts.
         reason: Why it is to be aborted.
-
     """
 
     key: str
@@ -85,7 +84,6 @@ class DeadJob(Struct, frozen=True, kw_only=True):
         bytes: Size of their parts.
         objects: Number of its published objects; known once it was ended.
         reason: Why it is to be ended.
-
     """
 
     job_id: str
@@ -109,7 +107,6 @@ class ReplacedFiles(Struct, frozen=True, kw_only=True):
         age: Seconds since that commit.
         retain: Seconds that it retains them.
         reason: Why they are to be deleted.
-
     """
 
     generation: int
@@ -131,7 +128,6 @@ class LeftAlone(Struct, frozen=True, kw_only=True):
     Attributes:
         what: Its name: a job, an upload or a URI.
         reason: Why the sweep leaves it.
-
     """
 
     what: str
@@ -166,7 +162,6 @@ class SweepPlan(Plain, Struct, kw_only=True):
         replaced: Retained files to release and delete.
         left: What it leaves, and why.
         jobs_left: Number of jobs that it leaves.
-
     """
 
     derived = ("pending", "bytes", "oldest")
@@ -247,8 +242,6 @@ def plan_sweep(
     there are orphans, an upload is also started and aborted, to check that listings show when uploads began.
 
     Args:
-        store: The store of the destination.
-        destination: The destination.
         older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
             any job waits for its commit.
         staging_roots: Directories with stagings of its jobs that are not below the destination: what outlived
@@ -258,7 +251,6 @@ def plan_sweep(
     Raises:
         ValueError: ``older_than`` is negative.
         S3CommitError: The destination could not be read.
-
     """
     context = JobContext(store, Layout.of(destination, new_uuid()), threads=threads)
     return decide(context, older_than, staging_roots).plan
@@ -294,7 +286,6 @@ class Planner:
         context: A job of the destination with an id that nobody uses.
         plan: The plan, as plain data.
         found: What is left of each job to end, by its id.
-
     """
 
     context: JobContext

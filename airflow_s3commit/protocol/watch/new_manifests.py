@@ -40,13 +40,11 @@ class Snapshot:
     thread-safe.
 
     Args:
-        store: The store of the destination.
         destination: The dataset.
         depth: How many commits to know at most.
 
     Attributes:
         marker: Where there is no log, what ``_SUCCESS`` says, or why it cannot be read.
-
     """
 
     def __init__(self, store: ObjectStore, destination: Destination, *, depth: int = 100) -> None:
@@ -95,7 +93,6 @@ class Snapshot:
 
         Raises:
             S3CommitError: What the refresh raised; or an older entry cannot be read.
-
         """
         self._raise_failure()
         yield from self._commits
@@ -117,7 +114,6 @@ class Snapshot:
 
         Raises:
             S3CommitError: What the refresh raised; or the id is not valid, or the receipt cannot be read.
-
         """
         self._raise_failure()
         if job_id not in self._ends:
@@ -177,11 +173,9 @@ class ManifestFeed:
     goes on with its newest commit.
 
     Args:
-        store: The store of the destination.
         destination: The dataset.
         unmet: Returns why to skip a commit, such as `Criteria.unmet`; nothing to yield it.
         memory: The `memory` of an earlier feed; None for a new feed.
-
     """
 
     def __init__(
@@ -214,7 +208,6 @@ class ManifestFeed:
         Raises:
             InvalidRecord: An entry of the log is damaged.
             S3CommitError: A request failed.
-
         """
         store, home = self._store, self._destination
         if self._position is None:
@@ -272,7 +265,6 @@ def follow(
         NoSuchKey: There is no such generation.
         InvalidRecord: An entry of the log is damaged.
         S3CommitError: A request was refused.
-
     """
     sha256 = read_entry(store, destination, after).sha256 if after else ""
     feed = ManifestFeed(store, destination, lambda _: [], {"number": after, "sha256": sha256})

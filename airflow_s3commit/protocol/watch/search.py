@@ -61,7 +61,6 @@ class SearchResult(NamedTuple):
         manifest: The matching manifest; None if there is none yet.
         seen: Description of what the search found, for logs.
         outcome: The same as one of a fixed set of words.
-
     """
 
     manifest: Manifest | None
@@ -89,7 +88,6 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
         newer_than: Earliest commit time, exclusive: seconds since the epoch by the committer's clock.
         min_files: Minimum number of files.
         partitions: Partitions that the job wrote, such as ``dt=2013-01-01``.
-
     """
 
     job_id: str | None = None
@@ -116,7 +114,6 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
         Raises:
             ValueError: A condition is given but empty, as a template without a value renders: without it any
                 manifest could match. Or ``newer_than`` is not a time, or ``min_files`` is not a number.
-
         """
         job_id = job.get("job_id") if isinstance(job, Mapping) else job
         names = [partitions] if isinstance(partitions, str) else partitions
@@ -227,7 +224,6 @@ def search_manifest(
         AccessDenied: The credentials may not read the destination.
         S3CommitError: Another request failed.
         ValueError: A condition is given but empty, or ``newer_than`` is not a time.
-
     """
     criteria = Criteria.of(
         job=job.job_id if isinstance(job, JobReference) else job,
@@ -259,7 +255,6 @@ class ManifestSearch:
 
         Raises:
             S3CommitError: What the refresh raised, unless a record was damaged; or another request failed.
-
         """
         try:
             if self._criteria.job_id is not None:
@@ -334,7 +329,6 @@ class SharedPoller:
     Args:
         open_view: Returns the snapshot; called once, in a thread.
         clock: Returns monotonic seconds.
-
     """
 
     def __init__(
@@ -359,7 +353,6 @@ class SharedPoller:
 
         Raises:
             S3CommitError: As `ManifestSearch.look`.
-
         """
         async with self._turn:
             return await asyncio.to_thread(self._look, search, max_age)

@@ -40,7 +40,6 @@ class LocalFile(WritableFile):
         key: Key of the final object.
         uri: URI of the final object.
         pending: The finished upload; None until `send` has uploaded the file.
-
     """
 
     def __init__(self, path: Path, uri: str, key: str) -> None:
@@ -66,7 +65,6 @@ class LocalFile(WritableFile):
         Raises:
             JobClosed: The file is closed.
             OSError: The disk is full, or fails.
-
         """
         if self._state != "open":
             raise JobClosed(f"{self.uri} is {self._state}")
@@ -83,7 +81,6 @@ class LocalFile(WritableFile):
 
         Raises:
             OSError: The disk is full, or fails.
-
         """
         if self._state != "open":
             return
@@ -100,7 +97,6 @@ class LocalFile(WritableFile):
             DidNotHappen: A part could not be uploaded; the upload has been aborted.
             OSError: The file on disk is shorter or longer than the bytes written; the upload has been
                 aborted.
-
         """
         if self.pending is not None:
             return
@@ -119,7 +115,6 @@ class LocalFile(WritableFile):
         Raises:
             S3CommitError: The upload could not be aborted.
             OSError: The local disk failed.
-
         """
         if self._state == "aborted":
             return
@@ -149,7 +144,6 @@ def _view(content: IO[bytes], start: int, size: int) -> memoryview:
         content: The open file.
         start: Offset of the first byte.
         size: Number of bytes.
-
     """
     # A mapping for each range, which ends with its view: one of the whole file would keep its pages mapped.
     before = start % mmap.ALLOCATIONGRANULARITY
@@ -168,8 +162,6 @@ class AttemptFiles:
     """The files of one task attempt, in the order in which they were opened.
 
     Args:
-        context: The job.
-        options: The job's options.
         extra: The ids of the task attempt.
         part_bytes: Size of a file's first parts, in bytes.
         buffered_bytes: Bytes of parts in flight above which a write blocks.
@@ -177,7 +169,6 @@ class AttemptFiles:
         min_part_bytes: The store's minimum part size, in bytes.
         local_dir: Directory of local files; None for the system's temporary directory.
         streamed: Whether to upload files while they are written with any committer.
-
     """
 
     def __init__(
@@ -223,7 +214,6 @@ class AttemptFiles:
         Raises:
             DuplicateOutput: The attempt has opened a file with this key already.
             DidNotHappen: The upload could not be started.
-
         """
         with self._lock:
             if key in self._files:
@@ -247,7 +237,6 @@ class AttemptFiles:
 
         Raises:
             DidNotHappen: A part could not be uploaded.
-
         """
         for file in self._files.values():
             if isinstance(file, OutputFile):
@@ -259,7 +248,6 @@ class AttemptFiles:
         Raises:
             DidNotHappen: A file could not be uploaded.
             OSError: A file on disk is shorter or longer than the bytes written to it.
-
         """
         local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]
         threads = min(self._threads, _LOCAL_FILES_AT_ONCE)
@@ -276,7 +264,6 @@ class AttemptFiles:
         Raises:
             S3CommitError: An upload could not be aborted.
             OSError: The local disk failed.
-
         """
         files = list(self._files.values())
         run_all([file.abort for file in files], "aborting another file", "its upload may stay pending")

@@ -35,7 +35,6 @@ class WritableFile(ABC):
     Attributes:
         key: The final key.
         pending: The finished upload, once there is one.
-
     """
 
     mode = "wb"
@@ -106,7 +105,6 @@ class OutputFile(WritableFile):
     exception aborts the upload; otherwise it closes the file.
 
     Args:
-        context: The job.
         key: The final key.
         sender: Sends the parts.
         part_bytes: Bytes of the first parts, at least 5 MiB (S3's minimum).
@@ -123,7 +121,6 @@ class OutputFile(WritableFile):
 
     Raises:
         DidNotHappen: The upload could not be started; raised here, or by `write`, `close` or `settle`.
-
     """
 
     def __init__(
@@ -163,7 +160,6 @@ class OutputFile(WritableFile):
 
         Raises:
             DidNotHappen: The upload could not be started.
-
         """
         return self._started.result()
 
@@ -183,7 +179,6 @@ class OutputFile(WritableFile):
         Raises:
             DidNotHappen: An earlier part could not be uploaded.
             JobClosed: The file is closed.
-
         """
         self._require("open")
         view = memoryview(data).cast("B")
@@ -211,7 +206,6 @@ class OutputFile(WritableFile):
         Raises:
             DidNotHappen: An earlier part could not be uploaded.
             JobClosed: The file is closed.
-
         """
         self._require("open")
         while self._length < length:
@@ -233,7 +227,6 @@ class OutputFile(WritableFile):
 
         Raises:
             DidNotHappen: A part could not be uploaded; the upload has been aborted.
-
         """
         if self._state != "open":
             return
@@ -250,7 +243,6 @@ class OutputFile(WritableFile):
         Raises:
             DidNotHappen: A part could not be uploaded; the upload has been aborted.
             JobClosed: The file is open, or was aborted.
-
         """
         self._require("closed")
         if self.pending is not None:
@@ -265,7 +257,6 @@ class OutputFile(WritableFile):
 
         Raises:
             S3CommitError: The upload could not be aborted.
-
         """
         if self._state == "aborted":
             return
@@ -368,7 +359,6 @@ class PartSender:
     Args:
         threads: Number of concurrent requests; 0 sends each part in the writer's own thread.
         buffered_bytes: Bytes in flight above which a writer blocks.
-
     """
 
     def __init__(self, threads: int, buffered_bytes: int) -> None:
@@ -383,7 +373,6 @@ class PartSender:
         Args:
             request: Makes the request.
             size: Number of bytes in the request's body.
-
         """
         if self._pool is None:
             future: Future[str] = Future()

@@ -40,11 +40,8 @@ class TaskAttempt:
     """One attempt of one task. Use it in a ``with`` block, which aborts it unless it was committed.
 
     Args:
-        context: The job.
-        options: The job's options.
         extra: The ids of the stage attempt, task and attempt, and a nonce.
         files: The attempt's files; not shared with another attempt.
-
     """
 
     def __init__(
@@ -96,7 +93,6 @@ class TaskAttempt:
             DuplicateOutput: This attempt has opened that path already.
             JobClosed: The job, or this attempt, takes no more output.
             DidNotHappen: The upload could not be started.
-
         """
         relative_path = self._final_path(relative_path)
         check_relative_path(relative_path)
@@ -134,7 +130,6 @@ class TaskAttempt:
             TypeError: The data is not a table.
             JobClosed: The job, or this attempt, takes no more output.
             DidNotHappen: The store refused an upload.
-
         """
         # The protocol works without pyarrow.
         from airflow_s3commit.tables.write import file_stem, write_table  # noqa: PLC0415
@@ -155,7 +150,6 @@ class TaskAttempt:
 
         Raises:
             InvalidOption: Other engines could not read such files.
-
         """
         record = self._context.record
         if record is not None and record.publishes:
@@ -168,7 +162,6 @@ class TaskAttempt:
         Args:
             files: How many files have the schema; 0 if there were no rows.
             schema: The schema's text (`airflow_s3commit.tables.columns`); None if it is unknown.
-
         """
         if schema is not None:
             self._schemas[schema] = None
@@ -186,7 +179,6 @@ class TaskAttempt:
             DuplicateOutput: Another process has committed an attempt with the same ids.
             DidNotHappen: A part could not be uploaded.
             OSError: A file on local disk is shorter or longer than the bytes written; abort the attempt.
-
         """
         if self._committed is not None:
             return self._committed
@@ -213,7 +205,6 @@ class TaskAttempt:
         Raises:
             S3CommitError: An upload could not be aborted; the job's commit or abort will abort it.
             OSError: The local disk failed; the uploads were aborted all the same.
-
         """
         if self._ended == "aborted":
             return

@@ -73,7 +73,6 @@ def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], 
     Raises:
         StoreRejected: The store says that there is more but not where, or repeats earlier markers. Earlier
             pages were yielded.
-
     """
     markers: dict[str, Any] = {}
     seen = set()
@@ -93,11 +92,9 @@ class RetryingClient:
     """Base of a store on a boto3 client: sends requests, retries them, and counts the retries.
 
     Args:
-        client: The client.
         retry: How often and how long a request is retried.
         origin: Where the client's address and credentials come from, for errors.
         make: Makes the client again, in a process that was forked; None to close its connections there.
-
     """
 
     def __init__(
@@ -200,7 +197,6 @@ def check_bulk(bucket: str, objects: Sequence[ObjectToDelete]) -> None:
     Raises:
         ValueError: More than `MAX_DELETES` objects.
         StoreRejected: A key is empty.
-
     """
     if len(objects) > MAX_DELETES:
         raise ValueError(f"one bulk delete takes {MAX_DELETES} objects, not {len(objects)}")
@@ -219,9 +215,7 @@ def delete_in_bulk(
     Args:
         client: The client that sends it.
         send: Sends a request by the given attempt, with retries.
-        bucket: The bucket.
         objects: The objects.
-
     """
     request = Request("DeleteObjects", bucket)
     targets: list[Any] = [
@@ -253,7 +247,6 @@ def delete_singly(
 
     Raises:
         S3CommitError: A request failed.
-
     """
 
     def delete(target: ObjectToDelete) -> DeleteFailure | None:

@@ -59,7 +59,6 @@ class S3Config(StoreAddress):
     Raises:
         StoreUnsuitable: The endpoint holds a user name or password, or is not an HTTP URL.
         AccessDenied: A key or the token cannot sign a request, for example because of a line end in it.
-
     """
 
     access_key: str | None = field(default=None, repr=False)
@@ -96,7 +95,6 @@ def client_config(
             suit large uploads.
         given: The user's own configuration, such as proxies. It takes precedence, except for the retries and
             the user agent, and for the timeouts if ``timeout`` is given.
-
     """
     if path_style is None:
         path_style = not _is_aws(endpoint_url)
@@ -137,7 +135,6 @@ def configured_endpoint(client: S3Client) -> str | None:
 
     Raises:
         StoreUnsuitable: It holds a user name or password, or is not an HTTP URL.
-
     """
     actual = plain_endpoint(client.meta.endpoint_url, "in the environment (AWS_ENDPOINT_URL…) or profile")
     return None if _is_aws(actual) and actual.startswith("https:") else actual
@@ -150,7 +147,6 @@ def new_client(config: S3Config) -> S3Client:
         AccessDenied: The profile does not exist, or the credentials are incomplete.
         StoreRejected: Another part of the configuration is invalid.
         StoreUnsuitable: The endpoint of the environment or profile holds a user name or password.
-
     """
 
     def make() -> S3Client:
@@ -175,7 +171,6 @@ def made_by_boto3(make: Callable[[], T], what: str) -> T:
     Raises:
         AccessDenied: The profile does not exist, or the credentials are incomplete.
         StoreRejected: Another part of the configuration is invalid.
-
     """
     failure: S3CommitError
     try:

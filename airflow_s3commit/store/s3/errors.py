@@ -156,7 +156,6 @@ def translate(error: Exception, request: Request) -> S3CommitError:
     Raises:
         Exception: The given error, if it is neither one of `CLIENT_ERRORS` nor about a response or
             credentials that cannot be read: one of ours, or a mistake in the program.
-
     """
     if isinstance(error, ClientError):
         return _from_response(error, request)

@@ -48,14 +48,12 @@ def create_delta_table(
     Args:
         client: A boto3 client for ``glue``.
         database: The database, which exists.
-        table: The table.
         location: URI of the table's directory.
         catalog_id: The account with the catalog; None for the caller's own.
 
     Raises:
         InvalidOption: There is another table of this name.
         S3CommitError: Glue refused the request.
-
     """
     account = {} if catalog_id is None else {"CatalogId": catalog_id}
     formats = {"table_type": "DELTA", "classification": "delta", "spark.sql.sources.provider": "delta"}
@@ -94,9 +92,7 @@ class GlueTable:
     Args:
         client: A boto3 client for ``glue``.
         database: The database.
-        table: The table.
         catalog_id: The account with the catalog; None for the caller's own.
-
     """
 
     def __init__(self, client: Any, database: str, table: str, *, catalog_id: str | None = None) -> None:
@@ -113,7 +109,6 @@ class GlueTable:
 
         Raises:
             S3CommitError: Glue does not return the table; `StoreRejected` if there is none.
-
         """
         return str(self._described["StorageDescriptor"]["Location"])
 
@@ -138,7 +133,6 @@ class GlueTable:
 
         Args:
             partition: Its values.
-
         """
         return self._locations[partition]
 
@@ -152,7 +146,6 @@ class GlueTable:
         Raises:
             OutcomeUnknown: Glue has not added some of them.
             S3CommitError: Glue refused the request.
-
         """
         storage, home = self._described["StorageDescriptor"], self.location.rstrip("/")
         inputs = {
@@ -178,7 +171,6 @@ class GlueTable:
         Raises:
             OutcomeUnknown: Glue has not removed some of them.
             S3CommitError: Glue refused the request.
-
         """
 
         def delete(batch: Iterable[tuple[str, ...]]) -> Any:

@@ -33,7 +33,6 @@ class BufferBody:
 
     Args:
         content: The buffer, of items of any size; lengths are in bytes.
-
     """
 
     def __init__(self, content: bytes | bytearray | memoryview) -> None:
@@ -71,7 +70,6 @@ class PartChecksum:
         algorithm: S3's name of it.
         size: Length of a checksum in bytes.
         compute: Computes it.
-
     """
 
     algorithm: str
@@ -104,9 +102,7 @@ class MultipartUploads(RetryingClient):
     """The multipart upload methods of an `ObjectStore`.
 
     Args:
-        client: The client.
         retry: How often and how long a request is retried.
-
     """
 
     def __init__(
@@ -276,7 +272,6 @@ class MultipartUploads(RetryingClient):
 
         Raises:
             StoreRejected: The listing is in another order than that of the keys, or does not advance.
-
         """
         while page["IsTruncated"]:
             listed = list(_uploads(request, page, ""))
@@ -302,7 +297,6 @@ class MultipartUploads(RetryingClient):
         Raises:
             StoreRejected: The listing does not advance.
             Unavailable: The response lacks something.
-
         """
         request = Request("ListParts", bucket, key, upload_id)
         for page in self._pages(

@@ -34,7 +34,6 @@ class Request:
     Raises:
         StoreRejected: The key or the upload id is empty. On the wire that is another request: deleting the
             object ``""`` deletes the bucket, aborting the upload ``""`` deletes the object.
-
     """
 
     operation: str
@@ -56,7 +55,6 @@ class Request:
 
         Raises:
             TooLarge: It has.
-
         """
         if limit is not None and size > limit:
             raise TooLarge.of(f"s3://{self.bucket}/{self.key}", size, limit)
@@ -121,7 +119,6 @@ def etag_of(request: Request, response: Mapping[str, Any]) -> str:
     Raises:
         OutcomeUnknown: There is none, and the request changes something.
         Unavailable: There is none, and the request only reads.
-
     """
     raw = str(response.get("ETag", ""))
     etag = raw.strip('"')
@@ -154,7 +151,6 @@ def object_info(request: Request, response: Mapping[str, Any]) -> ObjectInfo:
 
     Raises:
         Unavailable: Headers are missing.
-
     """
     if "ContentLength" not in response or "LastModified" not in response:
         raise request.unconfirmed("the response has no length or time")
@@ -174,14 +170,11 @@ def entries(
     """Yield the entries of a page of a listing.
 
     Args:
-        request: The request.
-        page: The response.
         name: The response's field of the entries.
         fields: What each entry must have.
 
     Raises:
         Unavailable: An entry lacks a field.
-
     """
     for entry in page.get(name, ()):
         for field in fields:
@@ -197,7 +190,6 @@ def delete_failures(
 
     Raises:
         OutcomeUnknown: The response names no object at all.
-
     """
     if not errors and not deleted:
         raise request.unconfirmed("the response names no object")

@@ -98,7 +98,6 @@ class S3Store(MultipartUploads):
     Raises:
         ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
         StoreUnsuitable: The client's endpoint holds a user name or password.
-
     """
 
     def __init__(
@@ -138,7 +137,6 @@ class S3Store(MultipartUploads):
             AccessDenied: The profile does not exist, or the credentials are incomplete.
             StoreRejected: Another part of the configuration is invalid.
             StoreUnsuitable: The endpoint of the environment or profile holds a user name or password.
-
         """
 
         def make() -> S3Client:
@@ -296,7 +294,6 @@ class S3Store(MultipartUploads):
 
         Raises:
             ValueError: More than `MAX_DELETES` objects.
-
         """
         check_bulk(bucket, objects)
         if not objects:
@@ -334,7 +331,6 @@ class S3Store(MultipartUploads):
         Raises:
             StoreRejected: The listing does not advance.
             Unavailable: The response lacks something.
-
         """
         options: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
         if start_after is not None:
@@ -422,8 +418,6 @@ def abort_days(rules: Iterable[Mapping[str, Any]], prefix: str) -> int | None:
 
     Args:
         rules: The rules as botocore parsed them.
-        prefix: The prefix.
-
     """
     return min((days for rule in rules if (days := _days(rule, prefix)) is not None), default=None)
 

@@ -37,7 +37,6 @@ def unchanged_dags(home: Path, dags: Path) -> Path:
     Args:
         home: Where the copy is made.
         dags: The DAGs.
-
     """
     copy = home / "dags"
     shutil.rmtree(copy, ignore_errors=True)
@@ -56,7 +55,6 @@ def s3a_jars(home: Path, java: Path) -> Path:
 
     Raises:
         ProgramFailed: They cannot be fetched.
-
     """
     folder = home / "s3a"
     if not (folder / "jars").is_dir():

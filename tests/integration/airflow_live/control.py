@@ -96,7 +96,6 @@ class Place:
             what: Which point this is.
             try_number: Which try of the task.
             meanwhile: Called again and again while it waits.
-
         """
         self.say(f"held.{what}.{try_number}", {"task": os.getpid(), "supervisor": os.getppid()})
         deadline = time.monotonic() + HOLD_SECONDS

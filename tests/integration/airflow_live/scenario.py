@@ -73,7 +73,6 @@ class Stage:
         relay: What passes on, and counts, the requests of tasks with the connection for that.
         cluster: A standalone Spark cluster with a REST server; None if nothing was asked for that needs it.
         runs: The runs as they were at the last look.
-
     """
 
     airflow: LiveAirflow
@@ -197,7 +196,6 @@ class Played:
     Attributes:
         failures: Stories that did not come to their end, and why.
         left: What each run left at its destination.
-
     """
 
     failures: dict[str, str]
@@ -211,7 +209,6 @@ def play(stage: Stage, stories: Mapping[str, Story], *, at_once: int = 4) -> dic
         stage: Where they play.
         stories: The stories; the first ones begin first.
         at_once: How many play at the same time. All at once would only wait for the processors.
-
     """
     failures: dict[str, str] = {}
     waits: dict[str, tuple[Wait, float]] = {}

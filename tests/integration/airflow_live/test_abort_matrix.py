@@ -29,7 +29,6 @@ class Ending:
         tasks: States of tasks that say that it ended for the reason it should have.
         task_callback: Whether Airflow must (or must not) have called the stage's own failure callback; None
             where nothing is said of it.
-
     """
 
     state: str

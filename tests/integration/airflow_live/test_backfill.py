@@ -54,7 +54,6 @@ class Filled:
         runs: The runs of each day, as they were after the backfill.
         after: The destination after the backfill.
         again: The destination after days of it were run again.
-
     """
 
     failures: dict[str, str]

@@ -46,7 +46,6 @@ class Lacking(MemoryStore):
             uploads lose theirs. ``conditional delete``: deletes ignore conditions, bulk ones too; ``delete
             headers``: conditional deletes are rejected; ``bulk headers``: bulk ones are.
         denied: Verbs that the credentials are not allowed.
-
     """
 
     def __init__(self, *what: str, denied: tuple[str, ...] = (), **settings: Any) -> None:
@@ -106,7 +105,6 @@ class Racing(Lacking):
 
     Args:
         condition: The condition of the writes that race.
-
     """
 
     def __init__(self, condition: str) -> None:
@@ -327,7 +325,6 @@ class Careless(Lacking):
     Args:
         dropped: Their names.
         refused: A header that the credentials may not send.
-
     """
 
     def __init__(self, *dropped: str, refused: str = "") -> None:

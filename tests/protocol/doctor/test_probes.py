@@ -32,7 +32,6 @@ class Lying(MemoryStore):
     Args:
         verb: The verb.
         lie: Makes the answer, given the true verb and its arguments.
-
     """
 
     def __init__(self, verb: str, lie: Callable[..., Any]) -> None:

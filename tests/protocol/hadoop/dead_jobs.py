@@ -74,7 +74,6 @@ class DeadJob:
         checksums: Whether ETags are objects with checksums, as of Hadoop 3.4.2 on.
         uploads: Upload ids by destination key, in the order they were started.
         contents: What each of those uploads would become, by destination key.
-
     """
 
     repeat_complete: Any = "ok"

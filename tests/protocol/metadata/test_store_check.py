@@ -28,7 +28,6 @@ class HalfBlind(MemoryStore):
     Args:
         blind: The condition.
         how: ``ignores`` it, ``rejects`` the header, or finds it ``never`` fulfilled.
-
     """
 
     def __init__(self, blind: str, how: str) -> None:

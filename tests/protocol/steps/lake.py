@@ -77,7 +77,6 @@ class Lake:
 
     Args:
         older: Whether there is data before the log.
-
     """
 
     def __init__(self, *, older: bool = True) -> None:
@@ -213,7 +212,6 @@ class Watched(ForwardingStore):
 
     Args:
         lake: The lake.
-
     """
 
     def __init__(self, lake: Lake) -> None:
@@ -365,7 +363,6 @@ def play(
         actors: What each process does.
         schedule: Who runs when.
         dies: The process that dies at the end of its last turn.
-
     """
     watched = Watched(lake)
     processes = [_Process(watched, act) for act in actors]

@@ -423,7 +423,6 @@ class Gate:
     Attributes:
         reached: Set when somebody waits.
         is_open: Lets them through.
-
     """
 
     def __init__(self, lake: Lake) -> None:

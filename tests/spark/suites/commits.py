@@ -23,7 +23,6 @@ class Commits:
 
     Args:
         store: The store, whose bucket has nothing else.
-
     """
 
     def __init__(self, store: S3Store) -> None:

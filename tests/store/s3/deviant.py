@@ -72,7 +72,6 @@ class DeviantStore:
     Attributes:
         memory: The objects and uploads.
         clock: Its time.
-
     """
 
     def __init__(self, *deviations: Deviation, page: int = 1000) -> None:

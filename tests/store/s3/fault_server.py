@@ -124,7 +124,6 @@ class FaultServer:
     Attributes:
         seen: The requests that arrived, in order.
         open: The connections so far.
-
     """
 
     def __init__(self, *script: Say | Cut, decide: Callable[[Seen], Say | Cut] | None = None) -> None:

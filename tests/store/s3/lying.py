@@ -60,7 +60,6 @@ class LyingStore(DeviantStore):
         name: The lie's name.
         told: How many lies were told.
         memo: What a lie remembers of each path.
-
     """
 
     def __init__(self, name: str, operations: Iterable[str], lie: Lie) -> None:

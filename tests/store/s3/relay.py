@@ -26,7 +26,6 @@ def relay(endpoint_url: str, decide: Callable[[Seen], Say | Cut | None] = lambda
     Args:
         endpoint_url: The other server.
         decide: Answers a request itself, or returns None to pass it on.
-
     """
     address = urlsplit(endpoint_url).netloc
 

@@ -23,7 +23,6 @@ class OldStore:
 
     Args:
         conditions: Whether it knows them in single ones.
-
     """
 
     def __init__(self, *, conditions: bool) -> None:

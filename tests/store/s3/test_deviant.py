@@ -43,7 +43,6 @@ class Place:
         server: The server.
         deviant: Its objects.
         transport: What the client sends many calls with.
-
     """
 
     def __init__(

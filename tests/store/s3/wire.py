@@ -64,7 +64,6 @@ class Wire:
     Attributes:
         client: The client.
         requests: The requests that were sent, as they would have gone over the wire.
-
     """
 
     def __init__(self, *script: Answer | Exception, config: S3Config | None = None) -> None:

@@ -59,7 +59,6 @@ def connection_options(client: S3Client) -> dict[int, Any]:
 
     Raises:
         UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
-
     """
     if not hasattr(select, "epoll"):
         raise UnsupportedClient("this system has no epoll")
@@ -111,7 +110,6 @@ class Connection:
         free: The list it returns to when its request ends.
         tag: The caller's tag of the request in flight.
         route: Where its last request was sent, and how it was signed.
-
     """
 
     __slots__ = ("_body", "_head", "_headers", "free", "handle", "route", "tag")
@@ -188,7 +186,6 @@ class Connections:
 
     Attributes:
         has_waited: Whether the last `wait` had to wait for the store.
-
     """
 
     def __init__(self, options: dict[int, Any], connections: int) -> None:
@@ -219,7 +216,6 @@ class Connections:
             tag: The tag.
             route: Where the call is sent, and how it is signed.
             call: The call.
-
         """
         operation = OPERATIONS[type(call)]
         free = self._free[operation]

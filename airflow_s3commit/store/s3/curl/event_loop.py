@@ -55,7 +55,6 @@ class FastPath:
     Args:
         client: The boto3 client whose routes, credentials and settings are used.
         fallback: The store that makes the calls which libcurl cannot make.
-        clock: Source of time.
         threads: Threads in which ``fallback`` makes calls.
         connections: Maximum requests in flight, each on a connection.
         per_second: Maximum requests per second; None for no bound.
@@ -67,7 +66,6 @@ class FastPath:
 
     Raises:
         UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
-
     """
 
     def __init__(
@@ -124,7 +122,6 @@ class _Run(Generic[T]):
         path: The state shared with other runs.
         connections: The connections to send on; no other run uses them meanwhile.
         calls: The calls, each with its caller's tag.
-
     """
 
     def __init__(self, path: FastPath, connections: Connections, calls: Iterator[tuple[T, Call]]) -> None:

@@ -74,7 +74,6 @@ class Response(Struct, frozen=True, gc=False):
         status: The HTTP status; 0 if nothing of the request was sent.
         head: The status line and the headers, as bytes; empty where nobody needs them.
         body: The body.
-
     """
 
     status: int
@@ -154,7 +153,6 @@ def plain_outcome(call: FastCall, response: Response, now: float) -> Outcome:
 
     Raises:
         NotPlain: It settles none.
-
     """
     if isinstance(call, Head | Get):
         try:

@@ -70,7 +70,6 @@ class Route:
         agent: The user agent.
         headers: Further headers that the client's owner adds, as ``Name: value``.
         keys: The credentials to sign with.
-
     """
 
     url: str
@@ -86,8 +85,6 @@ class Routes:
     Args:
         client: The client. Its event handlers that change requests take effect; where a handler responds in
             place of the store, as test doubles do, there is no route.
-        clock: Source of time.
-
     """
 
     def __init__(self, client: S3Client, clock: Clock) -> None:

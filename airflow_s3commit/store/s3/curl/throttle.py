@@ -32,13 +32,11 @@ class Throttle:
     second because all requests in flight get the same response, and widened by one per window of successes.
 
     Args:
-        clock: Source of time.
         most: Maximum requests in flight.
         per_second: Maximum requests per second; None for no bound.
 
     Attributes:
         window: Requests that may be in flight now.
-
     """
 
     def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
