@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.base import PartEtag
     from airflow_s3commit.store.execute import RetryPolicy
+    from airflow_s3commit.store.s3.curl.uploads import SmallUploads
 
 
 class BufferBody:
@@ -121,6 +122,8 @@ class MultipartUploads(RetryingClient):
         self._without_checksum: set[str] = set()
         # Buckets that refuse a part without a checksum, as those with a default retention do.
         self._digest_buckets: set[str] = set()
+        #: Sends the two requests of a small file, where libcurl can.
+        self._small: SmallUploads | None = None
 
     def create_upload(
         self,
@@ -186,7 +189,8 @@ class MultipartUploads(RetryingClient):
 
         def attempt() -> str:
             content: Any = BufferBody(body)
-            response = self._client.upload_part(
+            response: Any = self._small and self._small.send_part(request, number, body, options)
+            response = response or self._client.upload_part(
                 Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content, **options
             )
             return etag_of(request, response)
@@ -312,7 +316,8 @@ class MultipartUploads(RetryingClient):
         request = Request("CreateMultipartUpload", bucket, key)
 
         def attempt() -> tuple[str, str | None]:
-            response = self._client.create_multipart_upload(Bucket=bucket, Key=key, **options)
+            response: Any = self._small and self._small.start(request, options)
+            response = response or self._client.create_multipart_upload(Bucket=bucket, Key=key, **options)
             if not response.get("UploadId"):
                 raise request.unconfirmed("the response names no upload")
             return response["UploadId"], response.get("ChecksumType")

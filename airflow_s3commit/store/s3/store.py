@@ -119,6 +119,8 @@ class S3Store(MultipartUploads):
         self._curl = (
             None if transport == "boto3" else self._fast_path(transport, connections, requests_per_second)
         )
+        if self._curl is not None:
+            self._small = self._curl.uploads
 
     @classmethod
     def connect(

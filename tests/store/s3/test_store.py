@@ -75,7 +75,9 @@ NEED_CONTENT = sorted(set(VERBS) - {"check_bucket", "delete", "abort_upload"})
 
 def store_on(wire: Wire, clock: ManualClock | None = None, deadline: float = 60.0) -> S3Store:
     """Return a store that waits on a clock of the test's."""
-    return S3Store(wire.client, retry=RetryPolicy(deadline=deadline, clock=clock or ManualClock()))
+    return S3Store(
+        wire.client, retry=RetryPolicy(deadline=deadline, clock=clock or ManualClock()), transport="boto3"
+    )
 
 
 def complete(store: S3Store) -> str:

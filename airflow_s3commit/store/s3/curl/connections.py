@@ -18,7 +18,7 @@ from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
 from airflow_s3commit.store.base import Complete, Get
-from airflow_s3commit.store.s3.curl.messages import OPERATIONS, Response, part_list, path_of
+from airflow_s3commit.store.s3.curl.messages import OPERATIONS, Response, SingleCall, part_list, path_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -33,6 +33,7 @@ METHODS: dict[str, tuple[int, Any]] = {
     "AbortMultipartUpload": (pycurl.CUSTOMREQUEST, "DELETE"),
     "HeadObject": (pycurl.NOBODY, True),
     "GetObject": (pycurl.HTTPGET, True),
+    "UploadPart": (pycurl.POST, True),
 }
 
 #: Maximum bytes of a response to a completion or an abort.
@@ -112,7 +113,7 @@ class Connection:
         route: Where its last request was sent, and how it was signed.
     """
 
-    __slots__ = ("_body", "_head", "_headers", "free", "handle", "route", "tag")
+    __slots__ = ("_body", "_head", "_headers", "_lines", "free", "handle", "route", "tag")
 
     def __init__(self, operation: str, options: dict[int, Any], free: list[Connection]) -> None:
         self.free = free
@@ -121,19 +122,20 @@ class Connection:
         self._head: list[bytes] = []
         self._body: list[bytes] = []
         self._headers = ["Accept:", "Expect:"]
+        self._lines: list[str] = []
         self.handle = handle = pycurl.Curl()
         for option, value in options.items():
             handle.setopt(option, value)
         handle.setopt(*METHODS[operation])
         handle.setopt(pycurl.WRITEFUNCTION, self._body.append)
-        if operation in ("HeadObject", "GetObject"):
+        if operation in ("HeadObject", "GetObject", "UploadPart"):
             handle.setopt(pycurl.HEADERFUNCTION, self._head.append)
-        else:
+        if operation not in ("HeadObject", "GetObject"):
             handle.setopt(pycurl.MAXFILESIZE, LONGEST_RESULT)
         if operation == "CompleteMultipartUpload":
             self._headers.append("Content-Type: application/xml")
 
-    def prepare(self, tag: object, route: Route, call: FastCall) -> None:
+    def prepare(self, tag: object, route: Route, call: FastCall | SingleCall) -> None:
         """Set the options of the next request."""
         self.tag, handle = tag, self.handle
         if route is not self.route:
@@ -143,6 +145,12 @@ class Connection:
         elif isinstance(call, Get):
             # libcurl compares it with the announced length, before the first byte, and with what comes.
             handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
+        elif isinstance(call, SingleCall):
+            handle.setopt(pycurl.CUSTOMREQUEST, "PUT" if call.upload_id else "POST")
+            handle.setopt(pycurl.POSTFIELDS, call.body)
+            # libcurl would name the media type of a form.
+            own = [*call.headers, "Content-Type:"] if call.upload_id else call.headers
+            handle.setopt(pycurl.HTTPHEADER, [*self._lines, *own])
         handle.setopt(pycurl.URL, route.url + path_of(call))
 
     def response(self, *, is_whole: bool) -> Response | None:
@@ -162,7 +170,7 @@ class Connection:
     def _authorize(self, route: Route) -> None:
         """Set the headers and credentials of further requests."""
         handle, keys = self.handle, route.keys
-        headers = [*route.headers, *self._headers]
+        self._lines = headers = [*route.headers, *self._headers]
         if route.url.startswith("https:"):
             # The connection protects the body. Without TLS libcurl signs its hash.
             headers.append("X-Amz-Content-SHA256: UNSIGNED-PAYLOAD")

@@ -19,6 +19,8 @@ from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, Outcom
 from airflow_s3commit.store.execute import make_call
 from airflow_s3commit.store.s3.curl.connections import Connections, connection_options, max_connections
 from airflow_s3commit.store.s3.curl.messages import (
+    BUSY,
+    FAILED,
     OK,
     OPERATIONS,
     NotPlain,
@@ -29,6 +31,7 @@ from airflow_s3commit.store.s3.curl.messages import (
 )
 from airflow_s3commit.store.s3.curl.routes import Routes
 from airflow_s3commit.store.s3.curl.throttle import Throttle
+from airflow_s3commit.store.s3.curl.uploads import SmallUploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,10 +44,7 @@ if TYPE_CHECKING:
 #: Maximum seconds that the loop sleeps; and while boto3 makes calls too, which do not wake it.
 MAX_WAIT, SHORT_WAIT = 1.0, 0.02
 
-#: Statuses of a store that gets too many requests; with one of these it has not done what was asked for.
-BUSY = frozenset({429, 503})
 SLOW_DOWN = b"<Code>SlowDown</Code>"
-FAILED = 500
 
 T = TypeVar("T")
 
@@ -61,6 +61,7 @@ class FastPath:
 
     Attributes:
         routes: The client's routes, by bucket and operation.
+        uploads: Starts uploads and sends small parts, one request at a time.
         throttle: The rate at which requests are sent.
         retries: Calls that were left to ``fallback`` after a response so far.
 
@@ -78,9 +79,10 @@ class FastPath:
         connections: int,
         per_second: float | None,
     ) -> None:
-        self._options = connection_options(client)
+        self._options = options = connection_options(client)
         self._most = max_connections(connections)
-        self.routes = Routes(client, clock)
+        self.routes = routes = Routes(client, clock)
+        self.uploads = SmallUploads(client, options, routes)
         self.fallback = fallback
         self.clock = clock
         self.threads = threads

@@ -25,7 +25,28 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.base import Call, Outcome, PartEtag
 
-#: The calls that libcurl makes.
+
+class SingleCall(Struct, frozen=True, gc=False):
+    """A request that starts an upload, which has no id yet, or sends a part of one.
+
+    Attributes:
+        bucket: Its bucket.
+        key: Its object.
+        upload_id: Its upload; empty to start one.
+        query: What the URL says besides.
+        headers: Its headers, as ``Name: value``.
+        body: Its body.
+    """
+
+    bucket: str
+    key: str
+    upload_id: str
+    query: str
+    headers: list[str]
+    body: bytes
+
+
+#: The calls of `ObjectStore.perform` that libcurl makes.
 FastCall: TypeAlias = Complete | Abort | Head | Get
 
 #: S3's names of the operations that libcurl sends.
@@ -45,6 +66,10 @@ CACHED_FOLDERS = 4096
 METADATA = "x-amz-meta-"
 OK, NO_CONTENT, NOT_FOUND = 200, 204, 404
 NO_UPLOAD = b"<Code>NoSuchUpload</Code>"
+
+#: Statuses of a store that gets too many requests; with one of these it has not done what was asked for.
+BUSY = frozenset({429, 503})
+FAILED = 500
 
 # Templates: a completion around its parts, a part, and a completion of one part.
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -92,7 +117,7 @@ class NotPlain(Exception):
     """A response does not settle the outcome of its call by itself."""
 
 
-def is_sendable(call: FastCall) -> bool:
+def is_sendable(call: FastCall | SingleCall) -> bool:
     """Return whether libcurl sends this call to the right place.
 
     It would resolve dot segments, and a call without a key or an upload is another request on the wire.
@@ -102,16 +127,19 @@ def is_sendable(call: FastCall) -> bool:
     return "/." not in f"/{call.key}" or DOT_SEGMENTS.isdisjoint(call.key.split("/"))
 
 
-def path_of(call: FastCall) -> str:
+def path_of(call: FastCall | SingleCall) -> str:
     """Return a call's key, and its query if it has one, quoted for a URL."""
     folder, slash, name = call.key.rpartition("/")
     if not _is_unreserved(name):
         name = quote(name, safe="~")
     path = f"{_folder(folder)}/{name}" if slash else name
-    if isinstance(call, Complete | Abort):
-        upload = call.upload_id
-        return f"{path}?uploadId={upload if _is_unreserved(upload) else quote(upload, safe='-._~')}"
-    return path
+    if isinstance(call, Head | Get):
+        return path
+    upload = call.upload_id
+    query = f"uploadId={upload if _is_unreserved(upload) else quote(upload, safe='-._~')}" if upload else ""
+    if isinstance(call, SingleCall):
+        query = "&".join(filter(None, [query, call.query]))
+    return f"{path}?{query}"
 
 
 @lru_cache(CACHED_FOLDERS)

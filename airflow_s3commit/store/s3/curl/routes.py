@@ -39,6 +39,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "AbortMultipartUpload": ("abort_multipart_upload", {"UploadId": "u"}),
     "HeadObject": ("head_object", {}),
     "GetObject": ("get_object", {}),
+    "CreateMultipartUpload": ("create_multipart_upload", {}),
+    "UploadPart": ("upload_part", {"UploadId": "u", "PartNumber": 1}),
 }
 
 #: Services and versions of signatures that libcurl makes too: version 4, for one region.

@@ -31,6 +31,9 @@ pytestmark = pytest.mark.loopback
 KEY_CHARACTERS = "abXY01-_.~/!*'();:@&=+$,?#[]%<> \"{}|\\^`äß日é"
 ID_CHARACTERS = "abXY01-_.~=+/&% "
 
+#: Headers that a signer adds.
+SIGNERS_OWN = {"host", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
+
 #: What each call that changes something takes for an outcome.
 GONE = Say(404, error_body("NoSuchUpload"))
 
@@ -39,7 +42,7 @@ def signed_by_botocore(seen: Seen, endpoint: str, *keys: str) -> str:
     """Return the header by which botocore would have authorised a request, at the same second."""
     given = seen.headers
     names = given["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
-    headers = {name: given[name] for name in names if name != "host" and not name.startswith("x-amz-")}
+    headers = {name: given[name] for name in names if name not in SIGNERS_OWN}
     request = AWSRequest(seen.method, endpoint + seen.path, headers, seen.body)
     signer: Any = S3SigV4Auth(Credentials(*keys), "s3", "us-east-1")
     second = dt.datetime.strptime(given["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
