@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meter import Meter
 from report import as_markdown, machine, show, write_section
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BUCKET = "lake"
-LARGE, SMALL = f"s3://{BUCKET}/large/", f"s3://{BUCKET}/small/"
+LARGE, SMALL, PATTERN = (f"s3://{BUCKET}/{name}/" for name in ("large", "small", "pattern"))
+#: Rows of the table whose first file each small file is a copy of: it has a hundred of them.
+SMALL_ROWS = 4_000
 ENDPOINTS = ("fs.s3a.endpoint", "spark.s3commit.endpoint.url")
 COLUMNS = (
     "query",
@@ -77,17 +79,25 @@ class Cost:
 
 def fill(spark: SparkSession, store: S3Store, rows: int, small: int) -> None:
     """Write both tables."""
-    frame = spark.range(rows, numPartitions=4).selectExpr(
-        "id", "concat('d', id % 40) AS dt", "id * 1.5 AS delay", "md5(cast(id AS string)) AS name"
-    )
-    write_pending(frame, destination=LARGE, partition_by=["dt"], cluster=False)
-    one = next(info.key for info in store.list_objects(BUCKET, "large/dt=") if info.size)
+    columns = "id", "concat('d', id % 40) AS dt", "id * 1.5 AS delay", "md5(cast(id AS string)) AS name"
+    for uri, count in ((LARGE, rows), (PATTERN, SMALL_ROWS)):
+        frame = spark.range(count, numPartitions=4 if uri == LARGE else 1).selectExpr(*columns)
+        write_pending(frame, destination=uri, partition_by=["dt"], cluster=False)
+    one = next(info.key for info in store.list_objects(BUCKET, "pattern/dt=") if info.size)
     body = store.get(BUCKET, one).body
     with ThreadPoolExecutor(16) as pool:
         keys = [f"small/dt=d{number % 40}/{number}.parquet" for number in range(small)]
         list(pool.map(lambda key: store.put(BUCKET, key, body), keys))
     # The first set-up of a table lists what is there: the first generation.
     Job.setup(store, SMALL)
+
+
+def point_at(spark: SparkSession, endpoint: str) -> None:
+    """Let both readers ask another endpoint; file systems that S3A keeps know the one before."""
+    for key in ENDPOINTS:
+        spark.conf.set(key, endpoint)
+    jvm: Any = spark._jvm  # noqa: SLF001
+    jvm.org.apache.hadoop.fs.FileSystem.closeAll()
 
 
 def run(options: argparse.Namespace) -> tuple[dict[str, float], list[tuple[str, ...]]]:
@@ -99,22 +109,19 @@ def run(options: argparse.Namespace) -> tuple[dict[str, float], list[tuple[str, 
         S3Server(Path(folder), (BUCKET,)) as server,
         RequestCounter(server.endpoint_url) as counter,
     ):
-        uncached = {"spark.hadoop.fs.s3a.impl.disable.cache": "true", ENDPOINTS[1]: server.endpoint_url}
-        spark, with_s3a = start_session(server, options.jars, conf=uncached)
+        spark, with_s3a = start_session(server, options.jars, conf={ENDPOINTS[1]: server.endpoint_url})
         if not with_s3a:
             sys.exit("nothing can be read without the jars of S3A")
         fill(spark, S3Store.connect(server.config), options.rows, options.small)
         meter = Meter(spark)
         for name, (uri, query) in QUERIES.items():
             asked: dict[str, Counter[str]] = {}
-            for key in ENDPOINTS:
-                spark.conf.set(key, counter.endpoint_url)
+            point_at(spark, counter.endpoint_url)
             for reader, read in READERS.items():
                 counter.take()
                 query(read(spark, uri))
                 asked[reader] = counter.take()
-            for key in ENDPOINTS:
-                spark.conf.set(key, server.endpoint_url)
+            point_at(spark, server.endpoint_url)
             costs = {reader: Cost() for reader in READERS}
             for number in range(options.rounds):
                 turn = list(READERS.items())
