@@ -47,8 +47,12 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules, audit
-    from airflow_s3commit.protocol.inspect.verify_files import FileDifferences
-    from airflow_s3commit.protocol.inspect.verify_job import PendingReport, VerifyReport, verify_job
+    from airflow_s3commit.protocol.inspect.verify_job import (
+        FileDifferences,
+        PendingReport,
+        VerifyReport,
+        verify_job,
+    )
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.metadata.pending_uploads import Progress
@@ -179,8 +183,9 @@ if not TYPE_CHECKING:
                 "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
             ),
             "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
-            "airflow_s3commit.protocol.inspect.verify_files": ("FileDifferences",),
-            "airflow_s3commit.protocol.inspect.verify_job": ("PendingReport", "VerifyReport", "verify_job"),
+            "airflow_s3commit.protocol.inspect.verify_job": (
+                "FileDifferences", "PendingReport", "VerifyReport", "verify_job",
+            ),
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
             "airflow_s3commit.protocol.steps.manifests": (

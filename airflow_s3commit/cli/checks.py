@@ -54,8 +54,7 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
 
     Problems are reported with their remedies. Creates small hidden objects and uploads below DEST/_s3commit/
     (and --staging), runs whole jobs there, and removes all of it. Takes less than a minute.
-    Tests each --object-option with an upload and checks the resulting object. Exit code 1 if a check failed,
-    but not for warnings.
+    Tests --object-option by an upload with all of them. Exit code 1 if a check failed, but not for warnings.
     """
     place, root, options = session.destination, session.staging_root, session.connection.object_options
     documents = {}
@@ -108,42 +107,29 @@ def _diagnosis_views(diagnosis: Diagnosis) -> Iterator[Text]:
 @store_command(
     """
     s3commit verify s3://lake/flights/                       the whole table, and its log
-    s3commit verify s3://lake/flights/ --generation 42       as it was after a commit
     s3commit verify s3://lake/flights/ JOB                   one job, committed or pending
-    s3commit verify s3://lake/flights/ JOB --deep            every part of every pending upload
     s3commit verify s3://lake/flights/ --json | jq .sound
     """,
     job="optional",
 )
-@option(
-    "--generation",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Check the table as it was after this commit.",
-)
-@flag("--deep", "For a pending job: compare the parts of each upload, with one request per upload.")
-def verify(session: Session, *, generation: int | None, deep: bool) -> ExitCode:
+def verify(session: Session) -> ExitCode:
     """Compare a table, or a job's records, with the store.
 
-    Reads only. Table: every file of the generation must exist unchanged, the destination must hold no foreign
+    Reads only. Table: every file must exist unchanged, the destination must hold no foreign
     objects and no leftovers of ended jobs, and the log and what is derived from it must agree. Objects of
     unfinished jobs are counted. Committed job: every file of its manifest must exist unchanged, unless a
     later commit has replaced it. Pending job: every upload in its records must exist. Otherwise the exit code
     is 1.
     """
     store, place, job_id = session.store, session.destination, session.job_id
-    if job_id is not None and generation is not None:
-        raise click.UsageError("verify one job, or the table at a generation")
     report: TableReport | VerifyReport | PendingReport
     try:
         with session.output.working("comparing files and uploads") as step:
             if job_id is None:
-                report = verify_table(store, place, generation=generation, step=step)
+                report = verify_table(store, place, step=step)
             else:
-                report = verify_job(store, place, job_id, deep=deep)
+                report = verify_job(store, place, job_id)
     except NoSuchKey as error:
-        if generation is not None:
-            raise
         return report_missing(session, str(error))
     verdict = line(_VERDICTS[report.kind, report.sound], "green" if report.sound else "bold red")
     named = (

@@ -83,7 +83,7 @@ def _verify_table(lake: GuardedLake) -> None:
 
 
 def _verify_pending(lake: GuardedLake) -> None:
-    json.dumps(verify_pending(lake.context(lake.job_id), deep=True).to_dict())
+    json.dumps(verify_pending(lake.context(lake.job_id)).to_dict())
 
 
 def _preview(lake: GuardedLake) -> None:

@@ -1,7 +1,7 @@
 """Check that a destination, with these credentials, supports what the protocol requires.
 
 The checks write small hidden objects and start uploads, and remove all of them at the end. They are probes of
-the store, rehearsals of whole jobs, and an upload with each of the jobs' object options.
+the store, rehearsals of whole jobs, and an upload with the jobs' object options.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from airflow_s3commit.exceptions import (
     NoSuchBucket,
     OutcomeUnknown,
     S3CommitError,
-    StoreRejected,
     StoreUnsuitable,
     Unavailable,
 )
@@ -51,7 +50,6 @@ class Check(Struct, frozen=True, kw_only=True):
     """The result of one check.
 
     Attributes:
-        name: Name of the check: ``conditional create``.
         place: URI of the checked destination or staging root.
         verdict: ``ok``; ``warning``: jobs work, with a drawback; ``failed``: jobs will fail; ``skipped``: a
             check that this one depends on did not succeed.
@@ -70,7 +68,6 @@ class Diagnosis(Plain, Struct, frozen=True, kw_only=True):
     """The results of all checks.
 
     Attributes:
-        destination: URI of the destination.
         staging_root: URI of the directory of the jobs' records, if not below the destination.
         checks: The checks, in the order in which they ran.
     """
@@ -106,11 +103,7 @@ def examine(
     changed. The objects and uploads of the checks are removed at the end; if that fails, the last check says
     so. An error of the store is not raised: it fails its check.
 
-    Args:
-        staging_root: The directory of the jobs' records, if not below the destination.
-        object_options: The object options of the jobs. Each is checked with an upload of its own.
-        clock: Source of this machine's time, which is compared with the store's.
-        new_id: Source of the id in the name of the directory for the checks' objects.
+    ``staging_root`` is the directory of the jobs' records, if not below the destination.
     """
     name, clock = f"doctor-{new_id()}", clock or SystemClock()
     options = object_options or ObjectOptions()
@@ -271,87 +264,48 @@ REHEARSALS = (
 )
 
 
-_ENCRYPTION = ("sse", "sse_kms_key_id", "sse_bucket_key")
-
 _SSE = "x-amz-server-side-encryption"
 _BUCKET_KEY = f"{_SSE}-bucket-key-enabled"
 
 
 def object_probes(options: ObjectOptions) -> Iterator[Probe]:
-    """Yield a probe for each option that is set; those of encryption share one."""
-    for name in ("sse", "storage_class", "acl", "tags", "headers"):
-        if getattr(options, name):
-            # A bucket's policy may deny writes without encryption or an ACL, so every upload has them.
-            required = (*_ENCRYPTION, "acl") if "x-amz-acl" in options.of_records else _ENCRYPTION
-            tried = ObjectOptions.from_dict({one: getattr(options, one) for one in {name, *required}})
-            yield Probe(f"object option {name}", partial(_try_option, tried, name), ("complete uploads",))
+    """Yield the probe of the jobs' object options, if there are any."""
+    if options != ObjectOptions():
+        yield Probe("object options", partial(_try_options, options), ("complete uploads",))
 
 
-def _try_option(options: ObjectOptions, name: str, sandbox: Sandbox) -> Finding:
-    try:
-        key, upload_id = sandbox.begin(f"object-{name}", options.of_data)
-        etags = sandbox.send(key, upload_id, BODY)
-        sandbox.store.complete_upload(sandbox.bucket, key, upload_id, etags)
-        # Some stores send the number of tags with a GET only, not with a HEAD.
-        info = sandbox.store.get(sandbox.bucket, key, limit=KIB).info
-    except AccessDenied as error:
-        return Finding("failed", f"AccessDenied: {error}", _permission(options, name))
-    except (StoreRejected, OutcomeUnknown) as error:
-        says = f"{type(error).__name__}: {error}"
-        return Finding("failed", says, f"the store rejects this {name}: correct it or leave it out")
-    if name == "acl":
-        return Finding("ok", f"{options.acl} is accepted; whether it is in effect, a HEAD does not show")
-    if differences := _differences(options, name, info):
-        return _ignored(name, differences)
-    return Finding("ok", "the object has the option")
-
-
-def _permission(options: ObjectOptions, name: str) -> str:
-    if name == "sse" and options.sse != "AES256":
-        key = options.sse_kms_key_id or "the account's key for S3"
-        return f"allow kms:GenerateDataKey and kms:Decrypt on {key}, in the role's policy and in the key's"
-    if name == "acl":
-        return "allow s3:PutObjectAcl; a bucket with disabled ACLs accepts only bucket-owner-full-control"
-    if name == "tags":
-        return "allow s3:PutObjectTagging"
-    return (
-        "check what the bucket's policy requires; s3commit doctor --policy prints what the role's must allow"
+def _try_options(options: ObjectOptions, sandbox: Sandbox) -> Finding:
+    key, upload_id = sandbox.begin("object-options", options.of_data)
+    etags = sandbox.send(key, upload_id, BODY)
+    sandbox.store.complete_upload(sandbox.bucket, key, upload_id, etags)
+    # Some stores send the number of tags with a GET only, not with a HEAD.
+    info = sandbox.store.get(sandbox.bucket, key, limit=KIB).info
+    lost = list(_lost(options, info))
+    if not lost:
+        return Finding("ok", "the object has those that a store shows; it shows no ACL")
+    is_plain = any(header.startswith(_SSE) and header != _BUCKET_KEY for header, _ in lost)
+    return Finding(
+        "failed" if is_plain else "warning",
+        f"accepted, but on the object {', '.join(f'{header} is {found!r}' for header, found in lost)}",
+        "leave out what the store ignores, or use another store; s3:GetObjectTagging shows tags",
     )
 
 
-def _ignored(name: str, differences: list[str]) -> Finding:
-    says = f"accepted, but on the object {', '.join(differences)}"
-    if name == "sse" and not differences[0].startswith(_BUCKET_KEY):
-        remedy = "the store does not encrypt this way: leave it out, or use another store"
-        return Finding("failed", says, remedy)
-    if name == "tags":
-        remedy = "allow s3:GetObjectTagging, without which tags cannot be checked; or the store ignores them"
-        return Finding("warning", says, remedy)
-    return Finding("warning", says, f"the store ignores it: leave {name} out, or use another store")
-
-
-def _differences(options: ObjectOptions, name: str, info: ObjectInfo) -> list[str]:
-    """Return the headers whose value on an object differs from the option, each with its value."""
-    if name == "tags":
-        expected = {TAG_COUNT: str(len(options.tags))}
-    else:
-        expected = {
-            header: value
-            for header, value in options.of_data.items()
-            if header.startswith(_SSE) == (name == "sse") and _is_shown(header, value)
-        }
-    found = {**info.headers, **{f"{METADATA_PREFIX}{n}": value for n, value in info.metadata.items()}}
-    return [
-        f"{header} is {found.get(header)!r}"
-        for header, value in expected.items()
+def _lost(options: ObjectOptions, info: ObjectInfo) -> Iterator[tuple[str, str | None]]:
+    """Yield the headers that an object should have by its options, and has not; each with its value."""
+    found = {**info.headers, **{f"{METADATA_PREFIX}{name}": value for name, value in info.metadata.items()}}
+    expected = {header: value for header, value in options.of_data.items() if _is_shown(header, value)}
+    if options.tags:
+        expected[TAG_COUNT] = str(len(options.tags))
+    for header, value in expected.items():
         # A KMS key given by its id is shown as an ARN, which ends with the id.
-        if not (found.get(header) or "").endswith(value)
-    ]
+        if not (found.get(header) or "").endswith(value):
+            yield header, found.get(header)
 
 
 def _is_shown(header: str, value: str) -> bool:
     """Return whether a store shows this header of an upload on its object."""
-    if header == "x-amz-acl" or (header.startswith(_SSE) and "alias/" in value):
+    if header in ("x-amz-acl", "x-amz-tagging") or (header.startswith(_SSE) and "alias/" in value):
         return False
     # AWS sends no storage class for its default.
     return (header, value) not in (("x-amz-storage-class", "STANDARD"), (_BUCKET_KEY, "false"))

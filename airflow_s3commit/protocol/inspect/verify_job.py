@@ -1,39 +1,248 @@
-"""Verifies one job: what it committed, or before, its records, with the files or uploads on the store."""
+"""Compare files with the objects at their keys, and one job with the files or uploads on the store.
+
+Reads only. Differences are findings in a report, not errors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
 from airflow_s3commit._columns import Column, Named, some
 from airflow_s3commit._format import number, size
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
-from airflow_s3commit.protocol.inspect.verify_files import (
-    BATCH,
-    MAX_NAMED,
-    ExpectedFile,
-    ExpectedFiles,
-    FileDifferences,
-)
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
-from airflow_s3commit.protocol.metadata.removal import PendingId, is_ours
+from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA, PendingId, is_ours
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, find_seal, load_stage_seals
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import State
-from airflow_s3commit.protocol.model.layout import Layout, owner_of
+from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.manifests import find_manifest
 from airflow_s3commit.protocol.steps.setup import look_up_end, never_set_up, recorded, refuse_ended
-from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore, Part
+from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
+
+#: Maximum number of findings of each kind that a report names; it counts all of them.
+MAX_NAMED = 1_000
+
+#: KiB of the expected files in memory.
+_CACHE_KIB = 65_536
+
+#: Objects to compare at once.
+BATCH = 1_000
+
+
+class Changed(Struct, frozen=True, kw_only=True):
+    """A committed file at whose key there is another object.
+
+    ``expected_etag`` is empty if it is not known.
+    """
+
+    key: str
+    expected_size: int
+    size: int
+    expected_etag: str
+    etag: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        before = f"{size(self.expected_size)}, {self.expected_etag}"
+        return f"{self.key}: {size(self.size)}, ETag {self.etag}; was {before}"
+
+
+class Difference(NamedTuple):
+    """A file that is not as a commit of this number made it: ``change`` is None if it is gone."""
+
+    key: str
+    number: int
+    change: Changed | None
+
+
+class FileDifferences(Plain, Struct, kw_only=True):
+    """Committed files, and which of them are not as they were committed.
+
+    Attributes:
+        files: Number of committed files.
+        intact: Number of files that exist unchanged, by their ETag or by the upload id in their metadata.
+        by_size: Number of files that exist with the right size, and cannot be compared further: the list of
+            files has neither an ETag nor an upload id for them.
+        removed: Number of files that are gone or changed because a later commit replaced them.
+        missing_count: Number of other files that do not exist.
+        missing: Keys of the first `MAX_NAMED` missing files.
+        changed_count: Number of other keys with another object: somebody overwrote the file.
+        changed: The first `MAX_NAMED` changed files.
+    """
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("files", "files", number),
+        Column("intact", "intact", number),
+        Column("right size, and no more to compare", "by_size", some),
+        Column("replaced since", "removed", some),
+        Column("missing", "missing_count", some),
+        Column("changed", "changed_count", some),
+    )
+    lists: ClassVar[tuple[Named, ...]] = (
+        Named("missing", "missing", "missing_count"),
+        Named("changed", "changed", "changed_count"),
+    )
+
+    files: int = 0
+    intact: int = 0
+    by_size: int = 0
+    removed: int = 0
+    missing_count: int = 0
+    missing: list[str] = []
+    changed_count: int = 0
+    changed: list[Changed] = []
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file exists unchanged that no later commit replaced."""
+        return not self.missing_count and not self.changed_count
+
+    def add(self, home: Destination, differences: Iterable[Difference], table: Table) -> None:
+        """Count what differs, by a table that was read after the files: it tells which are still needed."""
+        for key, commit, change in differences:
+            if not table.can_restore(partition_of(home.relative(key) or ""), commit):
+                self.removed += 1
+            elif change is None:
+                self.missing_count += 1
+                self.missing += [key] if len(self.missing) < MAX_NAMED else []
+            else:
+                self.changed_count += 1
+                self.changed += [change] if len(self.changed) < MAX_NAMED else []
+
+
+class ExpectedFile(NamedTuple):
+    """A file that may be there: its bytes, its ETag and upload id, empty if unknown, and its commit.
+
+    The number of the commit is 0 or less for a file that need not be there.
+    """
+
+    size: int
+    etag: str
+    upload: str
+    number: int
+
+
+class ExpectedFiles:
+    """Files by key, in a temporary database on disk: memory does not grow with their number.
+
+    Args:
+        context: Any job of the destination.
+        report: Counts and names what differs.
+        newest: Returns the table as it is now, which tells which files are still needed.
+    """
+
+    def __init__(self, context: JobContext, report: FileDifferences, newest: Callable[[], Table]) -> None:
+        self._context, self._report, self._newest = context, report, newest
+        self._rows = sqlite3.connect("", isolation_level=None)
+        self._rows.execute("PRAGMA journal_mode = OFF")
+        self._rows.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._rows.execute(
+            "CREATE TABLE file (key BLOB PRIMARY KEY, size INT, etag TEXT, upload TEXT, number INT)"
+            " WITHOUT ROWID"
+        )
+        self._rows.execute("BEGIN")
+
+    def close(self) -> None:
+        """Delete the database."""
+        self._rows.close()
+
+    def add(self, key: str, file: ExpectedFile) -> None:
+        """Add a file; of two with one key the one with the greater number counts."""
+        self._rows.execute(
+            "INSERT INTO file VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET size = excluded.size,"
+            " etag = excluded.etag, upload = excluded.upload, number = excluded.number"
+            " WHERE excluded.number > number",
+            (_bytes_of(key), *file),
+        )
+
+    def count(self) -> int:
+        """Return the number of files that must be there, and were not looked at."""
+        return int(self._rows.execute("SELECT count(*) FROM file WHERE number > 0").fetchone()[0])
+
+    def compare(self, batch: list[ObjectInfo]) -> list[tuple[ObjectInfo, ExpectedFile | None]]:
+        """Compare listed objects with the files that must be there; return the others, and what is known."""
+        found = [(info, self._pop(info.key)) for info in batch]
+        pairs = [(info, file) for info, file in found if file is not None and file.number > 0]
+        self._add(_compare(self._context, pairs, self._report))
+        return [(info, file) for info, file in found if file is None or file.number <= 0]
+
+    def add_missing(self) -> None:
+        """Add the files to the report that must be there, and were in none of the listings."""
+        rows = self._rows.execute("SELECT key, number FROM file WHERE number > 0 ORDER BY key")
+        for batch in in_batches(rows, BATCH):
+            self._add([Difference(key.decode("utf-8", "surrogatepass"), one, None) for key, one in batch])
+
+    def _add(self, differences: list[Difference]) -> None:
+        if differences:
+            self._report.add(self._context.layout.destination, differences, self._newest())
+
+    def _pop(self, key: str) -> ExpectedFile | None:
+        row = self._rows.execute(
+            "SELECT size, etag, upload, number FROM file WHERE key = ?", (_bytes_of(key),)
+        ).fetchone()
+        if row is not None:
+            self._rows.execute("DELETE FROM file WHERE key = ?", (_bytes_of(key),))
+        return ExpectedFile(*row) if row is not None else None
+
+
+def _bytes_of(key: str) -> bytes:
+    # Keys of other programs may contain what text in the database cannot.
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _compare(
+    context: JobContext, pairs: Iterable[tuple[ObjectInfo, ExpectedFile]], report: FileDifferences
+) -> list[Difference]:
+    """Compare listed objects with the files that are expected at their keys; return those that differ.
+
+    The others are counted. Sends a HEAD request only for a file whose ETag in the listing is not the expected
+    one: the upload id in its metadata decides.
+    """
+    doubtful: list[tuple[tuple[ObjectInfo, ExpectedFile], Head]] = []
+    differing: list[Difference] = []
+    for info, file in pairs:
+        is_same = info.size == file.size
+        if is_same and file.etag and info.etag == file.etag:
+            report.intact += 1
+        elif is_same and file.upload:
+            doubtful.append(((info, file), Head(context.bucket, info.key)))
+        elif is_same and not file.etag:
+            report.by_size += 1
+        else:
+            differing.append(_change(info, file))
+    for (info, file), outcome in outcomes(context.store, doubtful, NoSuchKey):
+        if isinstance(outcome, NoSuchKey):
+            differing.append(Difference(info.key, file.number, None))
+        elif isinstance(outcome, ObjectInfo) and (outcome.size, outcome.metadata.get(UPLOAD_METADATA)) == (
+            file.size,
+            file.upload,
+        ):
+            report.intact += 1
+        else:
+            differing.append(_change(info, file))
+    return differing
+
+
+def _change(info: ObjectInfo, file: ExpectedFile) -> Difference:
+    change = Changed(
+        key=info.key, expected_size=file.size, size=info.size, expected_etag=file.etag, etag=info.etag
+    )
+    return Difference(info.key, file.number, change)
 
 
 class VerifyReport(FileDifferences, kw_only=True):
@@ -65,13 +274,7 @@ class VerifyReport(FileDifferences, kw_only=True):
 
 
 class PendingFinding(Struct, frozen=True, kw_only=True):
-    """An upload that differs from the job's records.
-
-    Attributes:
-        key: Object key of the upload.
-        upload_id: Upload id of the store.
-        problem: The difference.
-    """
+    """An upload that differs from the job's records, and how."""
 
     key: str
     upload_id: str
@@ -89,15 +292,12 @@ class PendingReport(Plain, Struct, kw_only=True):
         job_id: Id of the job.
         destination: URI of the job's destination.
         state: State of the job.
-        deep: Whether the parts of every upload were compared.
         files: Number of uploads in the job's seal or, before it is sealed, in all of its records.
         bytes: Bytes of these uploads, from the records.
         pending: Number of these uploads that are pending on the store.
         completed: Number of these uploads that are completed: their object exists.
         missing_count: Number of these uploads that are neither; the commit will fail.
         missing: The first `MAX_NAMED` missing uploads.
-        mismatched_count: Number of uploads whose parts differ from the records; 0 unless ``deep``.
-        mismatched: The first `MAX_NAMED` mismatched uploads.
         damaged: Records that are unreadable, changed or missing, each with the reason.
         unrecorded: Number of pending uploads with the job's id in their key that are not in these records:
             their task attempt is still writing, died, or is not sealed. The commit or abort discards them.
@@ -114,34 +314,29 @@ class PendingReport(Plain, Struct, kw_only=True):
         Column("pending", "pending", number),
         Column("complete", "completed", some),
         Column("missing", "missing_count", some),
-        Column("other parts", "mismatched_count", some),
         Column("to be discarded", "unrecorded", some),
     )
     lists = (
         Named("missing", "missing", "missing_count"),
-        Named("other parts", "mismatched", "mismatched_count"),
         Named("damaged", "damaged"),
     )
 
     job_id: str
     destination: str
     state: State
-    deep: bool
     files: int = 0
     bytes: int = 0
     pending: int = 0
     completed: int = 0
     missing_count: int = 0
     missing: list[PendingFinding] = []
-    mismatched_count: int = 0
-    mismatched: list[PendingFinding] = []
     damaged: list[str] = []
     unrecorded: int = 0
 
     @property
     def sound(self) -> bool:
         """Whether the commit finds every upload and record that it needs."""
-        return not (self.missing_count or self.mismatched_count or self.damaged)
+        return not (self.missing_count or self.damaged)
 
 
 def verify_job(
@@ -149,7 +344,6 @@ def verify_job(
     destination: str | Destination,
     job_id: str,
     *,
-    deep: bool = False,
     threads: int = 16,
 ) -> VerifyReport | PendingReport:
     """Compare what one job has committed, or the uploads that it will, with the store. Reads only.
@@ -158,8 +352,6 @@ def verify_job(
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
         job_id: The job.
-        deep: Before a commit, whether to compare the number, ETags and size of every upload's parts: one
-            request per upload.
         threads: Concurrent requests; 0 sends them in the caller's thread.
 
     Raises:
@@ -170,7 +362,7 @@ def verify_job(
     """
     context = recorded(JobContext(store, Layout.of(Destination.of(destination), job_id), threads=threads))
     manifest = find_manifest(context)
-    return verify_pending(context, deep=deep) if manifest is None else verify_manifest(context, manifest)
+    return verify_pending(context) if manifest is None else verify_manifest(context, manifest)
 
 
 def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
@@ -204,11 +396,8 @@ def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
     return report
 
 
-def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
+def verify_pending(context: JobContext) -> PendingReport:
     """Compare the records of an open or sealed job with the pending uploads on the store. Reads only.
-
-    Args:
-        deep: Whether to compare the number, ETags and size of every upload's parts: one request per upload.
 
     Raises:
         AlreadyCommitted: The job is committed; verify its manifest.
@@ -222,7 +411,7 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
             refuse_ended(context, look_up_end(context, None))
             raise NoSuchJob(never_set_up(context))
         home = context.layout.destination
-        report = PendingReport(job_id=context.job_id, destination=home.uri, state="open", deep=deep)
+        report = PendingReport(job_id=context.job_id, destination=home.uri, state="open")
         listed = context.store.list_uploads(context.bucket, home.prefix)
         existing = {upload.upload_id: upload.key for upload in listed}
         seen: set[str] = set()
@@ -274,43 +463,22 @@ def _check(
     context: JobContext, uploads: list[PendingUpload], existing: dict[str, str], report: PendingReport
 ) -> None:
     """Check uploads one by one if the listing lacks them, because a listing may be incomplete."""
-    unseen = [u for u in uploads if report.deep or existing.get(u.uploadId) != u.destinationKey]
+    unseen = [u for u in uploads if existing.get(u.uploadId) != u.destinationKey]
     report.pending += len(uploads) - len(unseen)
-    gone = []
     found = pending_parts(context.store, map(PendingId.of, unseen), threads=context.threads)
-    for upload, (_, parts) in zip(unseen, found, strict=True):
-        if parts is None:
-            gone.append(upload)
-            continue
-        report.pending += 1
-        problem = _difference(upload, parts) if report.deep else None
-        if problem is not None:
-            report.mismatched_count += 1
-            _add_finding(report.mismatched, upload, problem)
+    gone = [upload for upload, (_, parts) in zip(unseen, found, strict=True) if parts is None]
+    report.pending += len(unseen) - len(gone)
     calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in gone]
     for upload, outcome in outcomes(context.store, calls, NoSuchKey):
         if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
             report.completed += 1
         else:
             report.missing_count += 1
-            other = "another writer's object" if isinstance(outcome, ObjectInfo) else "no object"
-            _add_finding(report.missing, upload, f"the upload is gone, and its key has {other}")
-
-
-def _difference(upload: PendingUpload, parts: list[Part]) -> str | None:
-    """Return how the stored parts differ from the recorded ones; None if they do not, or none is recorded."""
-    if not upload.etags:
-        return None
-    numbers = [part.number for part in parts]
-    if numbers != list(range(1, len(upload.etags) + 1)):
-        return f"it has parts {numbers[:10]}, {len(numbers)} in all; the record has {len(upload.etags)} parts"
-    for part, etag in zip(parts, upload.bare_etags, strict=True):
-        if part.etag.strip('"') != etag:
-            return f"part {part.number} has ETag {part.etag}; the record has {etag}"
-    size = sum(part.size for part in parts)
-    return f"it has {size} bytes; the record has {upload.length}" if size != upload.length else None
-
-
-def _add_finding(findings: list[PendingFinding], upload: PendingUpload, problem: str) -> None:
-    if len(findings) < MAX_NAMED:
-        findings.append(PendingFinding(key=upload.destinationKey, upload_id=upload.uploadId, problem=problem))
+            if len(report.missing) < MAX_NAMED:
+                other = "another writer's object" if isinstance(outcome, ObjectInfo) else "no object"
+                finding = PendingFinding(
+                    key=upload.destinationKey,
+                    upload_id=upload.uploadId,
+                    problem=f"the upload is gone, and its key has {other}",
+                )
+                report.missing.append(finding)

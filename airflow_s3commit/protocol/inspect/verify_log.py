@@ -161,19 +161,6 @@ class LogCheck:
         except InvalidRecord as error:
             self._add(entry_key(self.destination, self.head + 1), str(error), _NO_ENTRY)
 
-    def table_at(self, generation: int | None) -> Table | None:
-        """Return the table at a generation, or the newest; None if the log is too damaged to know it.
-
-        Raises:
-            NoSuchKey: There is no such generation.
-        """
-        if generation is None:
-            return self.newest
-        if generation > self.head:
-            where = self.destination.uri
-            raise NoSuchKey(f"{where} has no generation {generation}: the newest entry is {self.head}")
-        return self._checkpointed(generation)
-
     def files(self, more: Mapping[int, Source] = {}) -> Iterator[tuple[Source, ListedFile]]:
         """Yield the files of every commit with a list of its own, and of ``more`` commits; compare the lists.
 
@@ -221,7 +208,7 @@ class LogCheck:
                 self._compare_checkpoint(self.newest)
             self.step(number)
         if self.newest is None:
-            self.newest = self._checkpointed(self.head)
+            self.newest = self._checkpointed()
 
     def _each_entry(self, listed: int) -> Iterator[tuple[int, Outcome]]:
         """Yield all entries in their order; those that the listing does not show until one is missing."""
@@ -280,10 +267,10 @@ class LogCheck:
             self.marked |= dict.fromkeys({*_touched(commit), *left} - {""}, entry.number)
         return table
 
-    def _checkpointed(self, generation: int) -> Table | None:
-        """Return a table from its newest checkpoint, where entries before that may be damaged."""
+    def _checkpointed(self) -> Table | None:
+        """Return the table from its newest checkpoint, where entries before that may be damaged."""
         try:
-            return read_table(self.store, self.destination, generation)
+            return read_table(self.store, self.destination, self.head)
         except (InvalidRecord, NoSuchKey) as error:
             logger.warning("%s: the table is not known: %s", self.destination.uri, error)
             return None

@@ -1,4 +1,4 @@
-"""Verifies a table: compares the files of a generation with everything that lies in its destination.
+"""Verifies a table: compares its files with everything that lies in its destination.
 
 Reads only. One listing of the destination is compared with the files that the log names.
 """
@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from airflow_s3commit._columns import Column, Named, some
 from airflow_s3commit._format import size
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.inspect.verify_files import (
+from airflow_s3commit.protocol.inspect.verify_job import (
     BATCH,
     MAX_NAMED,
     ExpectedFile,
@@ -39,10 +39,7 @@ logger = logging.getLogger(__name__)
 class Beside(Struct, frozen=True, kw_only=True):
     """A data object that is not part of the table.
 
-    Attributes:
-        key: Object key.
-        size: Its bytes.
-        job_id: The job that wrote it; None if none is known.
+    ``job_id`` is the job that wrote it; None if none is known.
     """
 
     key: str
@@ -55,13 +52,13 @@ class Beside(Struct, frozen=True, kw_only=True):
 
 
 class TableReport(FileDifferences, kw_only=True):
-    """Differences between a table at a generation and its destination: `FileDifferences`, and what is beside.
+    """Differences between a table and its destination: `FileDifferences`, and what is beside the table.
 
     Attributes:
         destination: URI of the table.
         generation: The generation; None if the log is too damaged to know the table, whose files are then not
             compared.
-        later: Number of objects of commits after the generation.
+        later: Number of objects of commits that were entered meanwhile.
         retained: Number of files that the table had, and that are retained.
         removed: Number of files that are gone or changed because a later commit replaced them, and of objects
             that a job which has ended will still delete.
@@ -128,7 +125,6 @@ def verify(
     store: ObjectStore,
     destination: str | Destination,
     *,
-    generation: int | None = None,
     step: Callable[[int], None] = lambda _: None,
 ) -> TableReport:
     """Compare a table and its log with everything that lies at the destination. Reads only.
@@ -139,25 +135,24 @@ def verify(
     Args:
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
-        generation: Check the table as it was after this commit; by default at the newest.
         step: Called with the number of entries that were read, then of objects that were compared.
 
     Raises:
-        NoSuchKey: There is no log, or no such generation.
+        NoSuchKey: There is no log.
         S3CommitError: A request failed.
     """
     log = LogCheck(store, Destination.of(destination), step).read()
-    report, table = TableReport(destination=log.destination.uri), log.table_at(generation)
-    if table is not None:
-        with closing(_Comparison(log, table, report)) as comparison:
+    report = TableReport(destination=log.destination.uri)
+    if log.newest is not None:
+        with closing(_Comparison(log, log.newest, report)) as comparison:
             comparison.run(step)
     report.entries, report.log = log.head, log.findings
     return report
 
 
-#: Stands for the commit of files that a job at work is about to delete. Other files that are not in the table
-#: and may be there, those of later commits and retained ones, have their commit's number below zero.
-_DOOMED = 0
+#: Stand for the commits of files that are not in the table and may be there: of those that a job at work is
+#: about to delete, and of retained ones.
+_DOOMED, _RETAINED = 0, -1
 
 
 class _Comparison:
@@ -168,7 +163,7 @@ class _Comparison:
         self._table = table
         self._report = report
         self._home = log.destination
-        self._head, self._generation = log.head, table.generation
+        self._head = log.head
         # Any job's context lists the destination.
         self._context = JobContext(log.store, Layout.of(log.destination, OLDER_DATA))
         self._expected = ExpectedFiles(self._context, report, self._newest)
@@ -190,23 +185,22 @@ class _Comparison:
 
     def _read_lists(self) -> None:
         log, table = self._log, self._table
-        newest = log.newest or table
-        self._unowned = newest.unowned_in_place()
+        self._unowned = table.unowned_in_place()
         sources: dict[int, Source] = {}
         numbers: dict[tuple[str, int], int] = {}
 
-        def expect(pieces: Pieces, known: Mapping[int, Source], number_of: Callable[[int], int]) -> None:
+        def expect(pieces: Pieces, known: Mapping[int, Source], stands_for: int | None) -> None:
             sources.update(known)
             for name, commits in pieces.items():
                 for one in commits:
-                    numbers.setdefault((name, one), number_of(one))
+                    numbers.setdefault((name, one), one if stands_for is None else stands_for)
 
-        expect(table.live, table.sources, int)
-        for pieces in (newest.live, *(one.pieces for one in (newest.retained | newest.freed).values())):
-            expect(pieces, newest.sources, lambda number: -number)
+        expect(table.live, table.sources, None)
+        for left in (table.retained | table.freed).values():
+            expect(left.pieces, table.sources, _RETAINED)
         for ending in log.unfinished.values():
-            if ending.is_commit and (left := self._taken_by(ending.number)) is not None:
-                expect(left.pieces, left.sources, lambda _: _DOOMED)
+            if ending.is_commit and (taken := self._taken_by(ending.number)) is not None:
+                expect(taken.pieces, taken.sources, _DOOMED)
         for source, file in log.files(sources):
             number = numbers.get((partition_of(self._home.relative(file.key) or ""), source.number))
             if number is not None:
@@ -246,7 +240,9 @@ class _Comparison:
             found = Beside(key=info.key, size=info.size, job_id=owner)
             ending = log.ended.get(owner or "")
             if known is not None or self._unowned.get(info.key) == info.etag:
-                self._count_known(known.number if known is not None else -self._generation)
+                is_doomed = known is not None and known.number == _DOOMED
+                report.removed += is_doomed
+                report.retained += not is_doomed
             elif ending is not None and ending.is_commit and ending.number > self._head:
                 report.later += 1
             elif ending is not None and owner in log.unfinished:
@@ -260,14 +256,6 @@ class _Comparison:
             elif ending is None:
                 report.foreign_count += 1
                 _name(report.foreign, found)
-
-    def _count_known(self, number: int) -> None:
-        if number == _DOOMED:
-            self._report.removed += 1
-        elif -number > self._generation:
-            self._report.later += 1
-        else:
-            self._report.retained += 1
 
     @property
     def _is_adopting(self) -> bool:

@@ -78,6 +78,12 @@ LIES: dict[str, tuple[str, str, Callable[..., Any], str]] = {
         lambda truth, *a: (replace(info, size=0) for info in truth(*a)),
         "a listing says.*0 bytes",
     ),
+    "other times in a listing": (
+        "objects",
+        "list_objects",
+        lambda truth, *a: (replace(info, modified=info.modified + 1000) for info in truth(*a)),
+        "apart from that of a response",
+    ),
     "new objects are not listed": (
         "objects",
         "list_objects",

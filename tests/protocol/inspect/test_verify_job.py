@@ -7,7 +7,7 @@ import pytest
 
 from airflow_s3commit import history
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, JobClosed, NoSuchJob
-from airflow_s3commit.protocol.inspect import verify_files
+from airflow_s3commit.protocol.inspect import verify_job as module
 from airflow_s3commit.protocol.inspect.verify_job import (
     VerifyReport,
     verify_job,
@@ -143,7 +143,7 @@ def test_a_changed_list_of_files_is_refused() -> None:
 
 def test_findings_beyond_the_named_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A report does not grow with the damage."""
-    monkeypatch.setattr(verify_files, "MAX_NAMED", 1)
+    monkeypatch.setattr(module, "MAX_NAMED", 1)
     lake = Lake()
     manifest = _committed(lake)
     for path in FILES:
@@ -163,9 +163,8 @@ def test_a_job_is_verified_by_what_it_is() -> None:
     assert (after.kind, after.sound, after.files) == ("committed", True, 3)
 
 
-@pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("sealed", [False, True])
-def test_a_job_with_all_its_uploads_is_sound(*, deep: bool, sealed: bool) -> None:
+def test_a_job_with_all_its_uploads_is_sound(*, sealed: bool) -> None:
     """An open or sealed job whose uploads are all pending and whole can be committed."""
     lake = Lake()
     job = lake.set_up()
@@ -173,26 +172,25 @@ def test_a_job_with_all_its_uploads_is_sound(*, deep: bool, sealed: bool) -> Non
     if sealed:
         job.seal()
     before = lake.everything()
-    report = verify_pending(lake.context(), deep=deep)
+    report = verify_pending(lake.context())
     assert report.sound
     assert (report.files, report.bytes, report.pending, report.completed) == (3, 13, 3, 0)
     assert lake.everything() == before
 
 
-@pytest.mark.parametrize("deep", [False, True])
-def test_an_upload_that_was_aborted_is_missing(*, deep: bool) -> None:
+def test_an_upload_that_was_aborted_is_missing() -> None:
     """An upload that a lifecycle rule removed is named before a commit fails on it."""
     lake = Lake()
     lake.sealed(FILES)
     gone = ROOT + named("dt=1/part-1.parquet")
     lake.store.abort_upload(BUCKET, gone, _upload_of(lake, gone))
-    report = verify_pending(lake.context(), deep=deep)
+    report = verify_pending(lake.context())
     assert not report.sound
     assert [(finding.key, finding.problem) for finding in report.missing] == [
         (gone, "the upload is gone, and its key has no object")
     ]
     lake.store.put(BUCKET, gone, b"two")
-    assert "another writer" in verify_pending(lake.context(), deep=deep).missing[0].problem
+    assert "another writer" in verify_pending(lake.context()).missing[0].problem
 
 
 def test_uploads_that_are_already_complete_are_recognised() -> None:
@@ -205,22 +203,6 @@ def test_uploads_that_are_already_complete_are_recognised() -> None:
     lake.store.rest()
     report = verify_pending(lake.context())
     assert (report.state, report.completed, report.pending, report.sound) == ("sealed", 2, 1, True)
-
-
-def test_parts_that_differ_are_found_by_a_deep_check() -> None:
-    """A different part and an extra part are found by a deep check only."""
-    lake = Lake()
-    lake.sealed(FILES)
-    changed, longer, _ = (ROOT + named(path) for path in FILES)
-    lake.store.upload_part(BUCKET, changed, _upload_of(lake, changed), 1, b"ONE")
-    lake.store.upload_part(BUCKET, longer, _upload_of(lake, longer), _parts_of(lake, longer) + 1, b"more")
-    assert verify_pending(lake.context()).sound
-    report = verify_pending(lake.context(), deep=True)
-    assert report.mismatched_count == 2
-    problems = {finding.key: finding.problem for finding in report.mismatched}
-    assert "part 1 has ETag" in problems[changed]
-    assert "it has parts" in problems[longer]
-    assert report.pending == 3
 
 
 def test_a_damaged_pendingset_does_not_hide_the_others() -> None:
@@ -306,7 +288,3 @@ def test_a_job_that_ends_while_it_is_verified_is_not_damaged(verb: str, moment: 
 
 def _upload_of(lake: Lake, key: str) -> str:
     return next(upload.upload_id for upload in lake.store.list_uploads(BUCKET, key))
-
-
-def _parts_of(lake: Lake, key: str) -> int:
-    return len(list(lake.store.list_parts(BUCKET, key, _upload_of(lake, key))))

@@ -25,10 +25,10 @@ HERE = Destination(BUCKET, ROOT)
 FILES = {"dt=1/part-0.parquet": b"one", "dt=1/part-1.parquet": b"two", "dt=2/part-0.parquet": b"seven!!"}
 
 
-def report_on(lake: Lake, generation: int | None = None) -> TableReport:
+def report_on(lake: Lake) -> TableReport:
     """Verify the table; nothing may change."""
     before = lake.everything()
-    report = verify(lake.store, lake.destination, generation=generation)
+    report = verify(lake.store, lake.destination)
     assert lake.everything() == before
     assert report.to_dict()["sound"] == report.sound
     return report
@@ -92,20 +92,10 @@ def test_objects_of_jobs_are_judged_by_their_end() -> None:
     assert report.foreign_count == 0
 
 
-def test_an_older_generation_is_compared_despite_later_commits() -> None:
-    """Files that later commits replaced or added are counted separately; damage to the others is found."""
-    lake = Lake()
-    committed(lake, "first", FILES)
-    committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
-    report = report_on(lake, 2)
-    assert (report.generation, report.files, report.intact, report.removed, report.later) == (2, 3, 2, 1, 1)
-    assert report.sound
-    lake.store.delete(BUCKET, ROOT + named("dt=1/part-0.parquet", an_id("first")))
-    assert report_on(lake, 2).missing_count == 1
-    with pytest.raises(NoSuchKey, match="no generation 4"):
-        report_on(lake, 4)
+def test_a_place_without_a_log_has_no_table() -> None:
+    """There is nothing to compare it with, and that is not said to be sound."""
     with pytest.raises(NoSuchKey, match="no log"):
-        verify(lake.store, "s3://other/")
+        verify(Lake().store, "s3://other/")
 
 
 @each("digest", [hashlib.md5, hashlib.sha256])
@@ -123,13 +113,12 @@ def test_commits_meanwhile_are_not_damage(digest: Any, monkeypatch: pytest.Monke
 
 
 def test_retained_files_are_not_leftovers() -> None:
-    """What a commit replaced and retains is counted, and an older generation is complete."""
+    """What a commit replaced and retains is counted."""
     lake = Lake()
     committed(lake, "first", FILES)
     committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"}, retain="1h")
     report = report_on(lake)
     assert (report.sound, report.intact, report.retained, report.leftover_count) == (True, 3, 1, 0)
-    assert report_on(lake, 2).intact == 3
     lake.put({"dt=1/foreign.parquet": b"x"})
     committed(lake, "third", {"dt=1/part-0.parquet": b"third"}, retain="1h")
     report = report_on(lake)
@@ -171,9 +160,9 @@ def test_memory_does_not_hold_every_name(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not any("foreign" in call.key for call in lake.store.calls)
 
 
-def findings(lake: Lake, generation: int | None = None) -> dict[str, tuple[str, bool]]:
+def findings(lake: Lake) -> dict[str, tuple[str, bool]]:
     """Return the problem of each record, by its key, and whether it is harmless."""
-    found = report_on(lake, generation).log
+    found = report_on(lake).log
     assert all(finding.remedy for finding in found)
     prefix = f"{lake.destination}_s3commit/"
     return {finding.where.removeprefix(prefix): (finding.problem, finding.harmless) for finding in found}
