@@ -28,8 +28,7 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
     Unavailable,
 )
-from airflow_s3commit.protocol.inspect.details import JobDetails
-from airflow_s3commit.protocol.inspect.jobs import JobSummary
+from airflow_s3commit.protocol.inspect.jobs import JobDetails, JobSummary
 from airflow_s3commit.protocol.inspect.verify_job import PendingReport
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions

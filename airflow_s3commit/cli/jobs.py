@@ -14,8 +14,14 @@ from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, Rows, labelled, line, pairs
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import NextStep, cost_per_month, for_job, job_facts
-from airflow_s3commit.protocol.inspect.details import StageDetails, describe_job
-from airflow_s3commit.protocol.inspect.jobs import JobSummary, UploadSummary, list_jobs, pending_uploads
+from airflow_s3commit.protocol.inspect.jobs import (
+    JobSummary,
+    StageDetails,
+    UploadSummary,
+    describe_job,
+    list_jobs,
+    pending_uploads,
+)
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.sweep.plan import monthly_cost
 

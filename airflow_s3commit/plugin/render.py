@@ -26,7 +26,7 @@ from airflow_s3commit.present import (
     replacement,
     state,
 )
-from airflow_s3commit.protocol.inspect.details import StageDetails
+from airflow_s3commit.protocol.inspect.jobs import StageDetails
 from airflow_s3commit.store.forwarding import total_requests
 
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -15,11 +15,12 @@ from typing import Literal, NamedTuple, TypeAlias
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Refused
 from airflow_s3commit.operators.tries import is_same_task, place_in_order
 from airflow_s3commit.present import published
-from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
 from airflow_s3commit.protocol.inspect.jobs import (
     CommitProgress,
+    JobDetails,
     JobSummary,
     commit_progress,
+    describe_job,
     latest_endings,
     list_jobs,
 )

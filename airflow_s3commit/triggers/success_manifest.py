@@ -108,8 +108,8 @@ class S3SuccessManifestTrigger(ManifestTrigger):
 
     The event is ``{"status": "success", "manifest": {…summary…}}``, or ``{"status": "error" | "timeout",
     "outcome": …, "message": …}`` with the outcome of the failed search, or of the last search before the
-    timeout: ``absent``, ``stale``, ``empty``, ``half-written``, ``foreign``, ``missing-bucket``,
-    ``no-permission``, ``refused``, ``unavailable``, ``error``.
+    timeout: ``absent``, ``stale``, ``damaged``, ``missing-bucket``, ``no-permission``, ``refused``,
+    ``unavailable``, ``error``.
 
     Triggers of one triggerer with the same destination and search depth share their requests: one search per
     interval serves all of them.

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_s3commit import Job, JobOptions, JobReference
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, S3CommitError
-from airflow_s3commit.protocol.adoption.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.testing import Crash, Fault, FaultyStore, StoreCall
 from tests.crash.faulty import FAULTS

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_s3commit import Destination, Job, JobOptions, JobReference, sweep
 from airflow_s3commit.exceptions import AlreadyCommitted, AuditFailed, S3CommitError
-from airflow_s3commit.protocol.adoption.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.hadoop.status import classify, find_hadoop_job
 from airflow_s3commit.protocol.model.destination import hadoop_uri
 from tests.hadoop.real_hadoop import Hadoop

@@ -1,7 +1,7 @@
 """Check that a destination, with these credentials, supports what the protocol requires.
 
 The checks write small hidden objects and start uploads, and remove all of them at the end. They are probes of
-the store, rehearsals of whole jobs, and an upload with the jobs' object options.
+the store, a rehearsal of whole jobs, and an upload with the jobs' object options.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def examine(
     # What was learned of the store before is tried anew.
     store.follow(destination.bucket, StoreProfile())
     home = destination.below(HOME).below(name)
-    probes = (*RECORD_PROBES, *DATA_PROBES, *REHEARSALS, *object_probes(options))
+    probes = (*RECORD_PROBES, *DATA_PROBES, REHEARSAL, *object_probes(options))
     checks = _examine(Sandbox(store, destination, home, clock), probes)
     if staging_root is not None and staging_root != destination:
         home = staging_root.below(MAGIC_PREFIX + name)
@@ -172,56 +172,32 @@ def _remedy(error: S3CommitError) -> str:
 
 _PARTITION = "rehearsal=1"
 
-_COMMITS = 2
-
 #: Seconds between a job's death and its sweep.
 _SECONDS = 2.0
 
 
-def _commit(sandbox: Sandbox) -> Finding:
+def _rehearse(sandbox: Sandbox) -> Finding:
+    """Two jobs append, one replaces, one is aborted and one swept."""
     sandbox.rehearsed = True
-    for _ in range(_COMMITS):
-        _write(sandbox, "append")
-    files = _files(sandbox)
-    if len(files) != _COMMITS:
-        says = f"{_COMMITS} commits of a file each left {len(files)} files"
-        return Finding("failed", says, "use another store")
+    conflict_modes: tuple[ConflictMode, ...] = ("append", "append", "replace")
+    for conflict_mode, count in zip(conflict_modes, (1, 2, 1), strict=True):
+        _write(sandbox, conflict_mode)
+        if len(files := _files(sandbox)) != count:
+            raise StoreUnsuitable(f"a commit with {conflict_mode} left {len(files)} files instead of {count}")
     if not exists(sandbox.store, sandbox.bucket, _home(sandbox).key(SUCCESS)):
-        return Finding("failed", "a commit left no _SUCCESS", "use another store")
-    return Finding("ok", "two jobs committed, one after the other")
-
-
-def _replace(sandbox: Sandbox) -> Finding:
-    _write(sandbox, "replace")
-    files = _files(sandbox)
-    if len(files) != 1:
-        return Finding(
-            "failed",
-            f"after a replace of a partition {len(files)} files are in it instead of 1",
-            "use another store, or only append: readers by listing would see replaced files",
-        )
-    return Finding("ok", "a job replaced the files of a partition")
-
-
-def _abort(sandbox: Sandbox) -> Finding:
-    before = _files(sandbox)
+        raise StoreUnsuitable("a commit left no _SUCCESS")
     report = _leave(sandbox).abort(reason="rehearsal")
-    if report.uploads < 1 or _files(sandbox) != before:
+    if report.uploads < 1 or _files(sandbox) != files:
         return Finding("failed", f"an abort found {report.uploads} of 1 pending uploads", RECORD_UPLOADS)
-    return Finding("ok", "an abort removed the pending upload, and left no file")
-
-
-def _sweep(sandbox: Sandbox) -> Finding:
-    before = _files(sandbox)
     _leave(sandbox)
     # Times have whole seconds, or finer ones in listings than in responses.
     sandbox.clock.sleep(_SECONDS)
-    report = sweep(sandbox.store, _home(sandbox), older_than=0, dry_run=False, clock=sandbox.clock)
-    if report.failures:
-        return Finding("failed", f"a sweep failed: {report.failures[0].reason}", RECORD_UPLOADS)
-    if not report.jobs or _files(sandbox) != before:
+    swept = sweep(sandbox.store, _home(sandbox), older_than=0, dry_run=False, clock=sandbox.clock)
+    if swept.failures:
+        return Finding("failed", f"a sweep failed: {swept.failures[0].reason}", RECORD_UPLOADS)
+    if not swept.jobs or _files(sandbox) != files:
         return Finding("warning", "a sweep did not find a dead job", RECORD_UPLOADS)
-    return Finding("ok", "a sweep ended a dead job")
+    return Finding("ok", "jobs were committed, replaced files, and were aborted and swept")
 
 
 def _home(sandbox: Sandbox) -> Destination:
@@ -255,14 +231,7 @@ def _files(sandbox: Sandbox) -> set[str]:
     return {info.key for info in sandbox.store.list_objects(sandbox.bucket, prefix)}
 
 
-#: Rehearsals, in an order in which each finds what those before it left.
-REHEARSALS = (
-    Probe("commit", _commit, ("objects", "complete uploads", "fencing")),
-    Probe("replace", _replace, ("commit",)),
-    Probe("abort", _abort, ("commit",)),
-    Probe("sweep", _sweep, ("commit",)),
-)
-
+REHEARSAL = Probe("whole jobs", _rehearse, ("objects", "complete uploads", "fencing"))
 
 _SSE = "x-amz-server-side-encryption"
 _BUCKET_KEY = f"{_SSE}-bucket-key-enabled"

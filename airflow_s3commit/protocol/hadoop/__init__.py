@@ -1,1 +1,1 @@
-"""Jobs of Hadoop's S3A committers: their files and their status."""
+"""Jobs of Hadoop's S3A committers: their files, their status, and their adoption."""

@@ -1,4 +1,4 @@
-"""Lists the jobs and pending uploads of a destination, and how far commits are. Reads only."""
+"""The jobs and pending uploads of a destination, how far commits are, and all about one job. Reads only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from msgspec.structs import replace
 
 from airflow_s3commit._columns import Column
 from airflow_s3commit._format import age, number, size
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidRecord, NoSuchJob, Refused
 from airflow_s3commit.protocol.hadoop.files import claims_of_hadoop
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify, find_hadoop_job
+from airflow_s3commit.protocol.inspect.verify_job import PendingReport, verify_pending
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
-from airflow_s3commit.protocol.metadata.sealed_job import find_seal
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seal, stage_attempts
 from airflow_s3commit.protocol.metadata.store_check import read_time
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
@@ -32,7 +33,8 @@ from airflow_s3commit.protocol.model.pendingset import decode_pendingset, pendin
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.fold import AT_ONCE, newest_entries, newest_entry
 from airflow_s3commit.protocol.steps.found import Found, find_end, find_jobs
-from airflow_s3commit.protocol.steps.setup import look_up_end
+from airflow_s3commit.protocol.steps.preview import Preview, preview
+from airflow_s3commit.protocol.steps.setup import look_up_end, never_set_up
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -48,7 +50,6 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
     """Summary of one job, from its records and the log.
 
     Attributes:
-        job_id: The job's id.
         destination: URI of its destination; None if no readable record names it.
         staging: URI of its staging; None if the job has ended and nothing of it is left.
         state: Its state; None if only leftovers exist.
@@ -116,8 +117,6 @@ class UploadSummary(Plain, Struct, frozen=True, kw_only=True):
     """One pending upload.
 
     Attributes:
-        key: Object key of the upload.
-        upload_id: Upload id of the store.
         initiated: When the upload began, in seconds since the epoch by the store's clock.
         age: Seconds since then by the store's clock; None if unknown.
         job_id: The job that claims the upload by its key or records; None if no job does.
@@ -312,6 +311,111 @@ def _written(context: JobContext) -> Counts:
 def _age(then: float | None, now: float | None) -> float | None:
     # A store's machines have slightly different clocks, so ``then`` may be after ``now``.
     return max(now - then, 0.0) if now is not None and then is not None else None
+
+
+class StageDetails(Struct, frozen=True, kw_only=True):
+    """One stage attempt of a job.
+
+    Attributes:
+        counts: Whether the job's seal lists the stage attempt; None before the job is sealed.
+        tasks: Number of task attempts: those in its seal or, before it is sealed, those committed so far.
+        output: Totals of its output; None before it is sealed.
+    """
+
+    columns = (
+        Column("stage", "stage", folds=True),
+        Column("attempt", "attempt"),
+        Column("sealed", "sealed"),
+        Column("counts", "counts"),
+        Column("tasks", "tasks", number),
+        Column("files", "output.files", number),
+        Column("size", "output.bytes", size),
+        Column("rows", "output.rows", number),
+    )
+
+    stage: str
+    attempt: str
+    sealed: bool
+    counts: bool | None
+    tasks: int
+    output: Counts | None = None
+
+
+class JobDetails(Plain, Struct, frozen=True, kw_only=True):
+    """Details of one job.
+
+    Attributes:
+        uploads: Comparison of its records with the store; None unless the job is open or sealed.
+        preview: What its commit would take from the table; None unless the job is sealed.
+        conflict: Why its commit would be refused as the table is now; None if it would not.
+        problems: Why records could not be read.
+    """
+
+    summary: JobSummary
+    stages: list[StageDetails] = []
+    uploads: PendingReport | None = None
+    preview: Preview | None = None
+    conflict: str | None = None
+    problems: list[str] = []
+
+
+def describe_job(store: ObjectStore, destination: Destination, job_id: str) -> JobDetails:
+    """Return the details of one job. Reads only. A damaged record does not raise: it is a problem.
+
+    Raises:
+        NoSuchJob: The job has neither records nor a staging, and has not ended.
+        S3CommitError: A request failed.
+    """
+    summary = summary_of(store, destination, job_id)
+    if summary is None:
+        raise NoSuchJob(never_set_up(JobContext(store, Layout.of(destination, job_id))))
+    problems = [summary.problem] if summary.problem is not None else []
+    if summary.staging is None or summary.state not in ("open", "sealed") or problems:
+        return JobDetails(summary=summary, problems=problems)
+    context = JobContext(store, Layout(destination, Destination.parse(summary.staging), job_id))
+    stages: list[StageDetails] = []
+    uploads = planned = conflict = None
+    try:
+        stages = list(_stages(context))
+        uploads = verify_pending(context)
+        planned = preview(context) if summary.state == "sealed" else None
+    except DestinationNotEmpty as error:
+        conflict = str(error)
+    except Refused as error:
+        # A record is damaged, or another process changed the job in the meantime.
+        problems.append(str(error))
+    return JobDetails(
+        summary=summary,
+        stages=stages,
+        uploads=uploads,
+        preview=planned,
+        conflict=conflict,
+        problems=problems,
+    )
+
+
+def _stages(context: JobContext) -> Iterator[StageDetails]:
+    seal = find_seal(context)
+    chosen = (
+        {(stage.stage, stage.stage_attempt) for stage in seal.record.stages} if seal is not None else None
+    )
+    for stage, attempt, sealed in sorted(stage_attempts(context)):
+        output = None
+        if sealed:
+            record = load_stage_seal(context, stage, attempt, None).record
+            tasks, output = len(record.tasks), record.counts.without_columns()
+        else:
+            prefix = context.layout.tasks(stage, attempt)
+            listed = context.store.list_objects(context.staging_bucket, prefix)
+            tasks = sum(info.key.endswith(PENDINGSET_SUFFIX) for info in listed)
+        yield StageDetails(
+            stage=stage,
+            attempt=attempt,
+            sealed=sealed,
+            counts=(stage, attempt) in chosen if chosen is not None else None,
+            tasks=tasks,
+            output=output,
+        )
 
 
 def pending_uploads(

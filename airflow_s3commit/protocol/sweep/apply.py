@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchUpload, S3CommitError
-from airflow_s3commit.protocol.adoption.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.registry import Registered, has_records, is_gone
 from airflow_s3commit.protocol.model.codec import Plain

@@ -18,8 +18,7 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import log_prefix, receipt_key
-from airflow_s3commit.protocol.model.manifest import Manifest, SuccessData
-from airflow_s3commit.protocol.steps.finish import read_success
+from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.steps.fold import entries_after, entries_before, newest_entries, newest_entry
 from airflow_s3commit.protocol.steps.log import Read, find_receipt, read_entry
 from airflow_s3commit.store.base import ObjectStore
@@ -40,16 +39,11 @@ class Snapshot:
     thread-safe.
 
     Args:
-        destination: The dataset.
         depth: How many commits to know at most.
-
-    Attributes:
-        marker: Where there is no log, what ``_SUCCESS`` says, or why it cannot be read.
     """
 
     def __init__(self, store: ObjectStore, destination: Destination, *, depth: int = 100) -> None:
         self.destination = destination
-        self.marker: SuccessData | NoSuchKey | InvalidRecord | None = None
         self._depth = depth
         self._store = store
         self._looks = 0
@@ -82,11 +76,6 @@ class Snapshot:
         if read is not None:
             self._older = entries_before(store, home, read, at_once=_AT_ONCE)
             self._take(read)
-            return
-        try:
-            self.marker = read_success(store, home)
-        except (NoSuchKey, InvalidRecord) as error:
-            self.marker = error
 
     def newest(self) -> Iterator[Manifest]:
         """Yield the newest commits of jobs; reads older entries of the log only as the caller goes on.
@@ -122,12 +111,6 @@ class Snapshot:
             is_newest = newest is None or newest.job_id == job_id
             self._ends[job_id] = newest if is_newest else find_receipt(self._store, self.destination, job_id)
         return self._ends[job_id]
-
-    @property
-    def has_log(self) -> bool:
-        """Whether there is a log. Raises what the refresh did."""
-        self._raise_failure()
-        return self._newest is not None
 
     def where(self, job_id: str | None = None) -> str:
         """Return the URI of the log, or of a job's receipt, whether it exists or not."""

@@ -10,16 +10,13 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-import msgspec
 from msgspec import Struct
 
 from airflow_s3commit._format import moment, shortened
 from airflow_s3commit.exceptions import (
     AccessDenied,
-    ForeignRecord,
     InvalidRecord,
     NoSuchBucket,
-    NoSuchKey,
     Refused,
     Unavailable,
 )
@@ -32,17 +29,13 @@ from airflow_s3commit.protocol.watch.new_manifests import Snapshot
 from airflow_s3commit.store.base import ObjectStore
 
 #: Outcome of a search. ``absent``: there is no commit. ``stale``: there are commits, but none matches.
-#: ``empty``: there is no log, and ``_SUCCESS`` has 0 bytes, as written by Hadoop's classic committers.
-#: ``half-written``: truncated JSON, in the log or, without one, in ``_SUCCESS``. ``foreign``: a marker of
-#: another program, or a log that was damaged or copied. The others are errors: ``missing-bucket``,
-#: ``no-permission``, ``refused`` (an invalid request), ``unavailable`` (temporary), ``error``.
+#: ``damaged``: an entry of the log is damaged, or of the log of another destination. The others are errors;
+#: ``refused`` is an invalid request, and ``unavailable`` is temporary.
 Outcome: TypeAlias = Literal[
     "found",
     "absent",
     "stale",
-    "empty",
-    "half-written",
-    "foreign",
+    "damaged",
     "missing-bucket",
     "no-permission",
     "refused",
@@ -266,9 +259,11 @@ class ManifestSearch:
                 if not self._judged[manifest.job_id]:
                     return _found(manifest)
                 looked_at.append(manifest)
-            return self._closest(looked_at) if looked_at else _without_commits(view)
+            if looked_at:
+                return self._closest(looked_at)
+            return SearchResult(None, f"no commit in {view.where()} yet", "absent")
         except InvalidRecord as error:
-            return SearchResult(None, str(error), _damage(error))
+            return SearchResult(None, str(error), "damaged")
 
     def _look_up(self, view: Snapshot, job_id: str) -> SearchResult:
         where = view.where(job_id)
@@ -296,27 +291,6 @@ class ManifestSearch:
 
 def _found(manifest: Manifest) -> SearchResult:
     return SearchResult(manifest, f"manifest {manifest.uri}", "found")
-
-
-def _without_commits(view: Snapshot) -> SearchResult:
-    """Return the result for a place without commits, by what other programs have left there."""
-    where = view.where()
-    if view.has_log:
-        return SearchResult(None, f"no commit in {where} yet", "absent")
-    marker = view.marker
-    if marker is None or isinstance(marker, NoSuchKey):
-        return SearchResult(None, f"no {where} yet", "absent")
-    if isinstance(marker, InvalidRecord):
-        outcome: Outcome = "empty" if isinstance(marker, ForeignRecord) else _damage(marker)
-        return SearchResult(None, f"no {where}, and {marker}", outcome)
-    return SearchResult(None, f"no {where}, and _SUCCESS is of another S3A committer", "foreign")
-
-
-def _damage(error: InvalidRecord) -> Outcome:
-    """Return ``half-written`` for truncated JSON, ``foreign`` for another kind of record."""
-    cause = error.__cause__
-    broken = isinstance(cause, msgspec.DecodeError) and not isinstance(cause, msgspec.ValidationError)
-    return "half-written" if broken else "foreign"
 
 
 class SharedPoller:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted, AuditFailed, JobClosed, S3CommitError
-from airflow_s3commit.protocol.adoption.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, find_hadoop_job, find_hadoop_jobs
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.exceptions import NoSuchJob
-from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
+from airflow_s3commit.protocol.inspect.jobs import JobDetails, describe_job
 from airflow_s3commit.protocol.model.destination import Destination
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
 

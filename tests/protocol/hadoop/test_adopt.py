@@ -22,7 +22,7 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
     S3CommitError,
 )
-from airflow_s3commit.protocol.adoption.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.hadoop.status import HadoopJob
 from airflow_s3commit.protocol.hadoop.status import find_hadoop_jobs as find_jobs
 from airflow_s3commit.protocol.job import Job
