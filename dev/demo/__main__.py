@@ -72,7 +72,7 @@ def _demonstrate(console: Console, home: Path, dags: Path, nights: int, *, uncha
         console.rule("[bold]What other engines see[/]", align="left")
         days = {one.day for one in chapters if one.manifest is not None}
         expected = {day.isoformat(): flights.of(day).num_rows for day in days}
-        return ask_engines(console, server.config, DESTINATION, expected) and right
+        return ask_engines(console, server.config, DESTINATION, expected, home) and right
 
 
 def _refreshes(console: Console, story: Story, nights: int) -> list[Chapter]:

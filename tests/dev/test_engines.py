@@ -15,7 +15,7 @@ from dev.demo.engines import ask_engines
 pytestmark = [pytest.mark.seaweedfs]
 
 
-def test_each_engine_says_what_it_sees(seaweed, seaweed_store, bucket, prefix) -> None:
+def test_each_engine_says_what_it_sees(seaweed, seaweed_store, bucket, prefix, tmp_path_factory) -> None:
     """All see the rows of each day, and what is wrong is called so."""
     home = Destination.parse(f"s3://{bucket}/{prefix}flights/")
     days = [date(2013, 1, 1), date(2013, 1, 2)]
@@ -23,7 +23,9 @@ def test_each_engine_says_what_it_sees(seaweed, seaweed_store, bucket, prefix) -
     write_table(rows, home, store=seaweed_store, partition_by=["dt"], conflict_mode="append")
     told = io.StringIO()
     console = Console(file=told, width=100)
-    assert ask_engines(console, seaweed.config, home, {"2013-01-01": 1, "2013-01-02": 2})
-    assert not ask_engines(console, seaweed.config, home, {"2013-01-01": 1, "2013-01-02": 3})
+    kept = tmp_path_factory.getbasetemp()
+    assert ask_engines(console, seaweed.config, home, {"2013-01-01": 1, "2013-01-02": 2}, kept)
+    assert not ask_engines(console, seaweed.config, home, {"2013-01-01": 1, "2013-01-02": 3}, kept)
+    assert "plain Spark sees 3 rows of 2 days: right" in told.getvalue()
     assert "polars sees 3 rows of 2 days: right" in told.getvalue()
     assert "DuckDB sees 3 rows of 2 days: wrong" in told.getvalue()

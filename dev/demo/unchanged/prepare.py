@@ -1,4 +1,4 @@
-"""What an unchanged job needs: DAGs that submit it, and the jars of Hadoop's S3A."""
+"""What jobs of plain Spark need: the jars of Hadoop's S3A, and DAGs that submit an unchanged job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_s3commit.testing.programs import ProgramFailed
@@ -61,16 +62,33 @@ def s3a_jars(home: Path, java: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         nothing = folder / "nothing.py"
         nothing.touch()
-        command = [str(Path(sys.executable).with_name("spark-submit")), "--packages", ",".join(_PACKAGES)]
-        command += ["--exclude-packages", ",".join(_EXCLUDED), "--conf", f"spark.jars.ivy={folder}"]
-        done = subprocess.run(
-            [*command, str(nothing)],
-            env={**os.environ, "JAVA_HOME": str(java), "PYSPARK_PYTHON": sys.executable},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
+        arguments = ["--packages", ",".join(_PACKAGES), "--exclude-packages", ",".join(_EXCLUDED)]
+        try:
+            spark_submit(java, *arguments, "--conf", f"spark.jars.ivy={folder}", str(nothing))
+        except ProgramFailed:
             shutil.rmtree(folder, ignore_errors=True)
-            raise ProgramFailed(f"Spark cannot fetch the jars of hadoop-aws: {done.stderr.strip()[-2000:]}")
+            raise
     return folder / "jars"
+
+
+def spark_submit(java: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run a program with Spark, and return what it printed.
+
+    Args:
+        java: ``JAVA_HOME`` for Spark.
+        arguments: Those of ``spark-submit``.
+        environment: Further variables of its environment.
+
+    Raises:
+        ProgramFailed: It failed.
+    """
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("spark-submit")), *arguments],
+        env={**os.environ, **(environment or {}), "JAVA_HOME": str(java), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ProgramFailed(f"spark-submit failed: {done.stderr.strip()[-2000:]}")
+    return done.stdout
