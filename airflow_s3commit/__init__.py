@@ -58,9 +58,14 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.metadata.pending_uploads import Progress
     from airflow_s3commit.protocol.metadata.registry import register_destination
     from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, JobState
+    from airflow_s3commit.protocol.model.job import (
+        AbortReport,
+        JobOptions,
+        JobReference,
+        JobState,
+        ObjectOptions,
+    )
     from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
-    from airflow_s3commit.protocol.model.object_options import ObjectOptions
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealReference
     from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
@@ -75,7 +80,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.table_rollback import RollbackReport, rollback
     from airflow_s3commit.protocol.watch.search import search_manifest
     from airflow_s3commit.protocol.write_job import JobWriter, write_job, write_table
-    from airflow_s3commit.protocol.writer.multipart import OutputFile
+    from airflow_s3commit.protocol.writer.files import OutputFile
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
     from airflow_s3commit.reader.table import dataset
     from airflow_s3commit.store.base import ObjectStore
@@ -194,9 +199,14 @@ if not TYPE_CHECKING:
             ),
             "airflow_s3commit.protocol.metadata.registry": ("register_destination",),
             "airflow_s3commit.protocol.model.destination": ("Destination",),
-            "airflow_s3commit.protocol.model.job": ("AbortReport", "JobOptions", "JobReference", "JobState"),
+            "airflow_s3commit.protocol.model.job": (
+                "AbortReport",
+                "JobOptions",
+                "JobReference",
+                "JobState",
+                "ObjectOptions",
+            ),
             "airflow_s3commit.protocol.model.manifest": ("FileEntry", "Manifest"),
-            "airflow_s3commit.protocol.model.object_options": ("ObjectOptions",),
             "airflow_s3commit.protocol.model.sealed_job": ("CommittedTask", "Counts", "SealReference"),
             "airflow_s3commit.protocol.registration": ("RegistrationReport", "register_partitions"),
             "airflow_s3commit.protocol.repair": ("RepairReport", "repair"),
@@ -206,7 +216,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.table_rollback": ("RollbackReport", "rollback"),
             "airflow_s3commit.protocol.watch.search": ("search_manifest",),
             "airflow_s3commit.protocol.write_job": ("JobWriter", "write_job", "write_table"),
-            "airflow_s3commit.protocol.writer.multipart": ("OutputFile",),
+            "airflow_s3commit.protocol.writer.files": ("OutputFile",),
             "airflow_s3commit.protocol.writer.task_attempt": ("TaskAttempt",),
             "airflow_s3commit.reader.table": ("dataset",),
             "airflow_s3commit.store.base": ("ObjectStore",),

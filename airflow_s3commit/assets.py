@@ -16,8 +16,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_s3commit.airflow_version import PartitionMapper, has_partition_events, lacks
-from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.partition_names import hive_values
+from airflow_s3commit.protocol.model.destination import Destination, hive_values
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -30,7 +30,7 @@ from report import as_markdown, machine, show, write_section
 import airflow_s3commit.protocol.model.layout as keys
 from airflow_s3commit import Counts, Destination, Job, MemoryStore, dataset, history
 from airflow_s3commit.protocol.model.codec import encode, sha256
-from airflow_s3commit.protocol.model.entry import Commit, Entry
+from airflow_s3commit.protocol.model.table import Commit, Entry
 from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.store.base import ObjectInfo

@@ -20,8 +20,8 @@ from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import Rows, described, line
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import LOG_COLUMNS, MANIFEST_COLUMNS, NextStep
+from airflow_s3commit.protocol.model.destination import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
-from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.manifests import history, manifest_files, manifest_of, read_manifest
 from airflow_s3commit.protocol.watch.new_manifests import follow

@@ -29,10 +29,9 @@ from airflow_s3commit.present import amount
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
-from airflow_s3commit.protocol.model.destination import Destination, is_data
+from airflow_s3commit.protocol.model.destination import Destination, check_directories, hive_values, is_data
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions
 from airflow_s3commit.protocol.model.layout import partition_of
-from airflow_s3commit.protocol.model.partition_names import check_directories, hive_values
 
 #: Bytes to read at once.
 _CHUNK = 1024 * 1024

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from airflow_s3commit.exceptions import S3CommitError, StoreUnsuitable
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config

@@ -339,8 +339,7 @@ def job_options(values: Mapping[str, Any]) -> JobOptions:
     :param values: Their values, by name.
     :raises InvalidOption: There is no such option, or a value is invalid.
     """
-    from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415 - importing needs none
-    from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
+    from airflow_s3commit.protocol.model.job import JobOptions, ObjectOptions  # noqa: PLC0415 - needs none
 
     if unknown := sorted(values.keys() - set(JobOptions.__struct_fields__)):
         known = ", ".join(JobOptions.__struct_fields__)

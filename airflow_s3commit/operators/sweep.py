@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_s3commit.protocol.model.destination import RegisteredDestination
-    from airflow_s3commit.protocol.model.object_options import ObjectOptions
+    from airflow_s3commit.protocol.model.job import ObjectOptions
     from airflow_s3commit.protocol.sweep.apply import SweepReport
     from airflow_s3commit.protocol.sweep.plan import SweepPlan
     from airflow_s3commit.store.base import ObjectStore
@@ -241,7 +241,7 @@ def _flag(given: bool | str) -> bool:
 
 
 def _object_options(given: Mapping[str, Any] | None) -> ObjectOptions:
-    from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415 - importing needs none
+    from airflow_s3commit.protocol.model.job import ObjectOptions  # noqa: PLC0415 - importing needs none
 
     return ObjectOptions.from_dict(mapping(given or {}))
 

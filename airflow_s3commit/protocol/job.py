@@ -40,8 +40,7 @@ from airflow_s3commit.protocol.steps.setup import (
     recorded,
 )
 from airflow_s3commit.protocol.steps.stage import abort_attempt, abort_stage, seal_stage
-from airflow_s3commit.protocol.writer.files import UPLOAD_THREADS, AttemptFiles
-from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
+from airflow_s3commit.protocol.writer.task_attempt import UPLOAD_THREADS, AttemptFiles, TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
 
 #: The entry of a job's context that holds its display name.

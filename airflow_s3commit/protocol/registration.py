@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidOption
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination, is_data, split_uri
+from airflow_s3commit.protocol.model.destination import Destination, hive_values, is_data, split_uri
 from airflow_s3commit.protocol.model.layout import owner_of
-from airflow_s3commit.protocol.model.partition_names import hive_values
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.store.base import ObjectStore

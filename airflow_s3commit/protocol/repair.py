@@ -17,10 +17,9 @@ from airflow_s3commit.protocol.inspect.verify_log import Cure, LogCheck, LogFind
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain, encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import Layout, job_key, log_prefix, partition_of
-from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.model.table import Entry, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import derive_markers, finish, first_keys, write_marker

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.metadata.pending_uploads import Progress
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import ConflictMode
-    from airflow_s3commit.protocol.writer.files import LocalFile
-    from airflow_s3commit.protocol.writer.multipart import OutputFile
+    from airflow_s3commit.protocol.writer.files import LocalFile, OutputFile
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
     from airflow_s3commit.store.base import ObjectStore
     from airflow_s3commit.tables.write import WrittenTable

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.types as pt
 
-from airflow_s3commit.protocol.model.partition_names import unescape
+from airflow_s3commit.protocol.model.destination import unescape
 from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol import registration
-from airflow_s3commit.protocol.model.partition_names import hive_values
+from airflow_s3commit.protocol.model.destination import hive_values
 from airflow_s3commit.spark.session import getter_of, store_from_conf, store_of_process
 
 if TYPE_CHECKING:

@@ -23,10 +23,9 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination, split_uri
-from airflow_s3commit.protocol.model.job import JobOptions, JobReference
+from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
 from airflow_s3commit.spark.plan import (
     check_job_overwrite,

@@ -15,9 +15,8 @@ import msgspec
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions, JobReference
+from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.spark.driver import Target, abort_failed_write, abort_twins, renewing_store
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode, ObjectOptions
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
 from airflow_s3commit.tables.formats import FORMATS

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 from airflow_s3commit._causes import ending
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.protocol.model.job import JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.spark.shipping import GUARD_CLASS, PROTOCOL_CLASS
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
 from airflow_s3commit.tables.options import parse_flag, parse_region

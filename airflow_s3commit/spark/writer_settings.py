@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.spark.options import OTHER_WRITER, WRITE_OPTIONS, WriteOptions
 from airflow_s3commit.store.credentials import StoreAddress
 

@@ -8,8 +8,7 @@ from typing import Any
 from records_page import fields_table
 from tables import cell, code, table
 
-from airflow_s3commit.protocol.model.job import JobOptions, JobReference
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.provider_info import get_provider_info
 from airflow_s3commit.reader.formats import FILE_OPTIONS
 from airflow_s3commit.spark.options import WRITE_OPTIONS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_s3commit.protocol.model.partition_names import unescape
+from airflow_s3commit.protocol.model.destination import unescape
 from airflow_s3commit.reader.pruning import (
     NULL_DIRECTORY,
     PartitionColumns,

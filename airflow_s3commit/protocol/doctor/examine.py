@@ -32,13 +32,11 @@ from airflow_s3commit.protocol.doctor.probes import (
     Verdict,
 )
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.context import new_uuid
-from airflow_s3commit.protocol.metadata.records import exists
+from airflow_s3commit.protocol.metadata.context import has_object, new_uuid
 from airflow_s3commit.protocol.model.codec import KIB, Plain
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
+from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions, ObjectOptions
 from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX, SUCCESS
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.sweep.apply import sweep
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
@@ -184,7 +182,7 @@ def _rehearse(sandbox: Sandbox) -> Finding:
         _write(sandbox, conflict_mode)
         if len(files := _files(sandbox)) != count:
             raise StoreUnsuitable(f"a commit with {conflict_mode} left {len(files)} files instead of {count}")
-    if not exists(sandbox.store, sandbox.bucket, _home(sandbox).key(SUCCESS)):
+    if not has_object(sandbox.store, sandbox.bucket, _home(sandbox).key(SUCCESS)):
         raise StoreUnsuitable("a commit left no _SUCCESS")
     report = _leave(sandbox).abort(reason="rehearsal")
     if report.uploads < 1 or _files(sandbox) != files:

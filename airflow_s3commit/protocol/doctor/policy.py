@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.protocol.model.layout import DELTA_LOG, HOME, MAGIC_PREFIX, SUCCESS
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
 
 #: Default number of days after which pending uploads are removed: longer than any job should take.
 DEFAULT_DAYS = 7

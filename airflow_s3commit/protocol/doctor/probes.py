@@ -26,7 +26,7 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.doctor.policy import SAFE_DAYS
-from airflow_s3commit.protocol.metadata.records import exists
+from airflow_s3commit.protocol.metadata.context import has_object
 from airflow_s3commit.protocol.metadata.removal import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.metadata.store_check import NO_ETAG, has_true_upload_times
 from airflow_s3commit.protocol.model.codec import KIB
@@ -174,7 +174,7 @@ def _directory(sandbox: Sandbox) -> Finding:
     key = place.prefix.rstrip("/")
     # The least privileges cover the directory's prefix, which does not include this key.
     with suppress(AccessDenied):
-        if key and exists(store, place.bucket, key):
+        if key and has_object(store, place.bucket, key):
             says = f"{join_uri(place.bucket, key)} is an object, but a destination is a directory"
             return Finding("failed", says, "choose another destination, or move that object away")
     found = next(iter(store.list_objects(place.bucket, place.prefix)), None)
@@ -191,13 +191,13 @@ def _objects(sandbox: Sandbox) -> Finding:
     where = join_uri(bucket, name)
     store.delete(bucket, key)
     listed = [info.key for info in store.list_objects(bucket, key)]
-    if exists(store, bucket, key) or key in listed:
+    if has_object(store, bucket, key) or key in listed:
         raise StoreUnsuitable(f"{join_uri(bucket, key)} is still there after its deletion")
     if not listed:
         raise StoreUnsuitable(f"{where} went when {key} was deleted: deletes remove other objects too")
     if name not in listed:
         raise StoreUnsuitable(f"{where} is listed as {listed}: the store changes names")
-    if exists(store, bucket, key + _FOLDED):
+    if has_object(store, bucket, key + _FOLDED):
         raise StoreUnsuitable(
             f"{where} is found as {key}{_FOLDED} too: files of a job whose names differ in case would be one"
         )
@@ -307,7 +307,7 @@ def _refuses_missing(sandbox: Sandbox, key: str) -> bool:
     try:
         sandbox.store.put(sandbox.bucket, key, BODY, if_match=NO_ETAG)
     except PreconditionFailed:
-        return not exists(sandbox.store, sandbox.bucket, key)
+        return not has_object(sandbox.store, sandbox.bucket, key)
     return False
 
 
@@ -338,11 +338,11 @@ def _bulk_delete(sandbox: Sandbox) -> Finding:
     right, etag = sandbox.put("bulk-right")
     changed, _ = sandbox.put("bulk-changed")
     failures = store.delete_many(bucket, [ObjectToDelete(right, etag), ObjectToDelete(changed, NO_ETAG)])
-    if exists(store, bucket, right):
+    if has_object(store, bucket, right):
         reasons = [f"{failure.code} {failure.message}" for failure in failures if failure.key == right]
         says = f"a bulk delete left an object: {reasons[0] if reasons else 'the store gives no reason'}"
         return Finding("failed", says, "allow s3:DeleteObject, or use another store")
-    if not exists(store, bucket, changed):
+    if not has_object(store, bucket, changed):
         return Finding("ok", "bulk deletes ignore ETags, so jobs delete replaced files one by one")
     return Finding("ok", "objects are deleted, except for one whose ETag changed")
 
@@ -356,7 +356,7 @@ def _complete(sandbox: Sandbox) -> Finding:
     sent = {(etag, len(part)) for etag, part in zip(etags, parts, strict=True)}
     if {(part.etag, part.size) for part in store.list_parts(bucket, key, upload_id)} != sent:
         raise StoreUnsuitable(f"the listed parts of an upload of {where} are not those that were sent")
-    if exists(store, bucket, key):
+    if has_object(store, bucket, key):
         raise StoreUnsuitable(f"{where} is visible before its upload is completed")
     store.complete_upload(bucket, key, upload_id, etags)
     try:

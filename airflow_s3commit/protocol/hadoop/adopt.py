@@ -40,19 +40,18 @@ from airflow_s3commit.protocol.hadoop.status import (
     refuse_commit,
     refuse_end,
 )
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
+from airflow_s3commit.protocol.metadata.context import JobContext, create_record, naming, new_uuid
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
 from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_seal
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import Layout, partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
+from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.abort import abort
 from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.conflicts import decide
@@ -392,7 +391,7 @@ class Adoption:
         commits = [msgspec.structs.replace(upload, jobId=context.job_id) for upload in pendingset.commits]
         record = msgspec.structs.replace(pendingset, jobId=context.job_id, commits=commits, s3commit=extra)
         key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
-        stored = records.create(context.store, context.staging_bucket, key, record)
+        stored = create_record(context.store, context.staging_bucket, key, record)
         if stored.record != record:
             raise InvalidRecord(
                 f"{file.uri} has changed since it was imported as {context.staging_uri(key)}: its job may be"

@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.metadata.records import fetch_listed
+from airflow_s3commit.protocol.metadata.context import fetch_listed
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,

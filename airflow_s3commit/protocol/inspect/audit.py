@@ -14,9 +14,8 @@ from airflow_s3commit._format import shortened
 from airflow_s3commit.exceptions import AuditFailed, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.model.codec import Count, Plain
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.destination import Destination, check_partition_names, partition_form
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import read_entry

@@ -17,20 +17,19 @@ from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidRecord, NoSu
 from airflow_s3commit.protocol.hadoop.files import claims_of_hadoop
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify, find_hadoop_job
 from airflow_s3commit.protocol.inspect.verify_job import PendingReport, verify_pending
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.context import JobContext, fetch_listed
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seal, stage_attempts
 from airflow_s3commit.protocol.metadata.store_check import read_time
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, State
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout, owner_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.fold import AT_ONCE, newest_entries, newest_entry
 from airflow_s3commit.protocol.steps.found import Found, find_end, find_jobs
 from airflow_s3commit.protocol.steps.preview import Preview, preview
@@ -299,7 +298,7 @@ def _written(context: JobContext) -> Counts:
     bucket, total = context.staging_bucket, Counts()
     listed = context.store.list_objects(bucket, context.layout.staging.prefix)
     pendingsets = (info for info in listed if info.key.endswith(PENDINGSET_SUFFIX))
-    for info, outcome in records.fetch_listed(context.store, bucket, pendingsets, pending_bytes):
+    for info, outcome in fetch_listed(context.store, bucket, pendingsets, pending_bytes):
         if isinstance(outcome, InvalidRecord):
             raise outcome
         for upload in decode_pendingset(outcome.body, context.staging_uri(info.key)).commits:

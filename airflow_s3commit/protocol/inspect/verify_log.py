@@ -20,7 +20,6 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, Line, decode, largest, sha256
 from airflow_s3commit.protocol.model.delta import START_BYTES, origin_of
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
@@ -34,7 +33,7 @@ from airflow_s3commit.protocol.model.layout import (
     version_key,
 )
 from airflow_s3commit.protocol.model.manifest import SuccessData
-from airflow_s3commit.protocol.model.table import Source, Table
+from airflow_s3commit.protocol.model.table import Commit, Entry, Source, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list, key_with_list
 from airflow_s3commit.protocol.steps.finish import read_success

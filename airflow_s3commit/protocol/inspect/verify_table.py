@@ -22,9 +22,8 @@ from airflow_s3commit.protocol.inspect.verify_job import (
     FileDifferences,
 )
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
-from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.context import JobContext, has_object
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, job_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.table import Left, Pieces, Source, Table
@@ -231,7 +230,7 @@ class _Comparison:
         unknown = {owner for owner in owners.values() if owner is not None and owner not in log.ended}
         # The record before the log: a job that ends meanwhile is in one or the other.
         alive = {
-            owner for owner in unknown if exists(log.store, self._home.bucket, job_key(self._home, owner))
+            owner for owner in unknown if has_object(log.store, self._home.bucket, job_key(self._home, owner))
         }
         if unknown:
             log.catch_up()

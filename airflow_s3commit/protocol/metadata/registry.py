@@ -21,11 +21,11 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     S3CommitError,
 )
-from airflow_s3commit.protocol.metadata.records import fetch_listed
+from airflow_s3commit.protocol.metadata.context import fetch_listed
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination, join_uri
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.layout import entry_key
+from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

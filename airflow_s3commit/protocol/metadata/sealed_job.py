@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NoSuchKey, S3CommitError
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.context import JobContext, Stored, find_record, load_record
 from airflow_s3commit.protocol.metadata.removal import check_place
 from airflow_s3commit.protocol.model.codec import decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import join_uri
@@ -145,7 +143,7 @@ def load_stage_seal(
     key = context.layout.stage_seal(stage, stage_attempt)
     where = context.staging_uri(key)
     try:
-        stored = records.load(context.store, context.staging_bucket, key, StageSealRecord)
+        stored = load_record(context.store, context.staging_bucket, key, StageSealRecord)
     except NoSuchKey:
         raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed") from None
     check_place(stored.record, context.layout, where)
@@ -183,7 +181,7 @@ def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outc
 def find_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> SealReference | None:
     """Return the seal of a stage attempt; None if it is not sealed."""
     key = context.layout.stage_seal(stage, stage_attempt)
-    stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
+    stored = find_record(context.store, context.staging_bucket, key, StageSealRecord)
     return stage_reference(context, stored) if stored is not None else None
 
 
@@ -206,7 +204,7 @@ def committed_attempts(
     for info in context.store.list_objects(context.staging_bucket, prefix):
         if not info.key.endswith(PENDINGSET_SUFFIX):
             continue
-        stored = records.load(context.store, context.staging_bucket, info.key, PendingSet)
+        stored = load_record(context.store, context.staging_bucket, info.key, PendingSet)
         extra, where = stored.record.s3commit, context.staging_uri(info.key)
         if extra is None or info.key != context.layout.pendingset(
             stage, stage_attempt, extra.task, extra.attempt
@@ -254,7 +252,7 @@ def find_seal(context: JobContext) -> Stored[SealRecord] | None:
         InvalidRecord: It is damaged, or of another job or place.
     """
     key = seal_key(context.layout.destination, context.job_id)
-    stored = records.find(context.store, context.bucket, key, SealRecord)
+    stored = find_record(context.store, context.bucket, key, SealRecord)
     if stored is not None:
         check_place(stored.record, context.layout, join_uri(context.bucket, key))
     return stored

@@ -21,10 +21,9 @@ from msgspec import Raw, Struct
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.codec import Generation, Line, Text, decode
 from airflow_s3commit.protocol.model.columns import ColumnStatistics, Value, WrittenColumns
-from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.entry import Entry
+from airflow_s3commit.protocol.model.destination import Destination, hive_values
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.partition_names import hive_values
+from airflow_s3commit.protocol.model.table import Entry
 
 #: The table feature that this package alone writes. Delta's writers refuse tables with features that they do
 #: not know; its readers need not know a feature of writers.

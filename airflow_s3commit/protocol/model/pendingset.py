@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -27,12 +27,9 @@ from airflow_s3commit.protocol.model.codec import (
     largest,
 )
 from airflow_s3commit.protocol.model.columns import KnownColumns
+from airflow_s3commit.protocol.model.job import ObjectOptions, PendingsetFormat
 from airflow_s3commit.protocol.model.layout import PENDING_SUFFIX, PENDINGSET_SUFFIX
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import MAX_PARTS, CheckedEtag, PartEtag
-
-#: Whose loader reads the ETags of what we write: ``hadoop-3.4.2`` and later, or ``hadoop-3.3`` to 3.4.1.
-PendingsetFormat: TypeAlias = Literal["hadoop-3.4.2", "hadoop-3.3"]
 
 _MD5 = re.compile("[0-9a-fA-F]{32}")
 

@@ -26,11 +26,10 @@ from airflow_s3commit.protocol.metadata.removal import (
     delete_record,
 )
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.table import Source
+from airflow_s3commit.protocol.model.table import Entry, Source
 from airflow_s3commit.protocol.steps.append import end_job, ending
 from airflow_s3commit.protocol.steps.files import OlderFiles, files_of, written_here
 from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging

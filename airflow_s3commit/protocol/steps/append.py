@@ -11,12 +11,11 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import Unavailable
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.context import JobContext, create_record
 from airflow_s3commit.protocol.model.codec import PROSE
-from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.layout import entry_key
+from airflow_s3commit.protocol.model.table import Commit, Entry
 from airflow_s3commit.protocol.steps.log import Log, Read
 from airflow_s3commit.protocol.steps.publish import publish_if_missing, publishable
 
@@ -45,7 +44,7 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
         publish_if_missing(context, newest)
     entry = carried(context, log, make(log.head))
     key = entry_key(context.layout.destination, entry.number)
-    stored = records.create(context.store, context.bucket, key, entry)
+    stored = create_record(context.store, context.bucket, key, entry)
     log.take(Read(stored.record, stored.sha256))
     return stored.record if stored.record.nonce == entry.nonce else None
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.table import Pieces, Source, Table
+from airflow_s3commit.protocol.model.table import Entry, Pieces, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table
 from airflow_s3commit.store.base import ObjectStore

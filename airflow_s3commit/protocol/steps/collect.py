@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, JobClosed, NoSuchKey
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.context import JobContext, Stored, create_record, load_record, naming
 from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_stage_seal
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode
 from airflow_s3commit.protocol.model.destination import is_data
@@ -173,7 +171,7 @@ class _Application:
         extra = self._extra(task, nonce=digest)
         record = msgspec.structs.replace(pendingset, s3commit=extra)
         context, key = self.context, self._key(task)
-        stored = records.create(context.store, context.staging_bucket, key, record)
+        stored = create_record(context.store, context.staging_bucket, key, record)
         return _Output(task, stored, partial=True)
 
     def _partitions(self, output: _Output) -> Iterator[str]:
@@ -187,7 +185,7 @@ class _Application:
         if output.pendingset is None:
             context, key = self.context, self._key(output.task)
             try:
-                stored = records.load(context.store, context.staging_bucket, key, PendingSet)
+                stored = load_record(context.store, context.staging_bucket, key, PendingSet)
             except NoSuchKey:
                 raise self._missing(key) from None
             if stored.sha256 != output.task.sha256:
@@ -256,7 +254,7 @@ def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[D
         )
 
     def load(key: str) -> DriverSealRecord:
-        record = records.load(context.store, context.staging_bucket, key, DriverSealRecord).record
+        record = load_record(context.store, context.staging_bucket, key, DriverSealRecord).record
         if (record.job_id, record.stage, record.stage_attempt) != (context.job_id, stage, stage_attempt):
             raise InvalidRecord(f"{context.staging_uri(key)} is of another job or stage attempt")
         return record

@@ -39,11 +39,10 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     pendingset_key,
     sealed_uploads,
 )
-from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
-from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.model.table import Commit, Entry, Table
 from airflow_s3commit.protocol.steps.abort import abandon, undo
 from airflow_s3commit.protocol.steps.append import carried, end_job, ending
 from airflow_s3commit.protocol.steps.conflicts import Taken, decide

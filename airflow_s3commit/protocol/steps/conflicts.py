@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import DestinationNotEmpty
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.entry import UnownedObject
 from airflow_s3commit.protocol.model.job import JobOptions, Removal
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.model.table import Table, UnownedObject
 from airflow_s3commit.protocol.steps.files import unowned_objects
 
 

@@ -34,7 +34,6 @@ from airflow_s3commit.protocol.model.codec import (
     upload_digest,
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import UnownedObject
 from airflow_s3commit.protocol.model.layout import (
     OLDER_DATA,
     entry_key,
@@ -47,7 +46,7 @@ from airflow_s3commit.protocol.model.layout import (
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Pieces, Source, Table
+from airflow_s3commit.protocol.model.table import Pieces, Source, Table, UnownedObject
 from airflow_s3commit.protocol.steps.log import decode_entry, read_entry
 from airflow_s3commit.store.base import MIN_PART_BYTES, Fetched, Get, Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes

@@ -44,7 +44,6 @@ from airflow_s3commit.protocol.metadata.removal import (
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seals, pendingset_key
 from airflow_s3commit.protocol.model.codec import decode, decode_lines, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
@@ -65,7 +64,7 @@ from airflow_s3commit.protocol.model.manifest import (
 )
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Left, Source, Table
+from airflow_s3commit.protocol.model.table import Commit, Entry, Left, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in, files_of
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, what_left, write_checkpoint
 from airflow_s3commit.protocol.steps.log import write_receipt

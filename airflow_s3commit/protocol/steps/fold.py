@@ -10,7 +10,6 @@ from typing import TypeAlias
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
     checkpoint_key,
@@ -18,7 +17,7 @@ from airflow_s3commit.protocol.model.layout import (
     checkpoints_prefix,
     entry_key,
 )
-from airflow_s3commit.protocol.model.table import Left, Table
+from airflow_s3commit.protocol.model.table import Entry, Left, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.log import Log, Read, decode_entry, find_head, read_entry, refuse_copy
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore

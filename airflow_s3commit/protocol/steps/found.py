@@ -14,9 +14,9 @@ from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuc
 from airflow_s3commit.protocol.metadata.removal import check_place
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, is_id, job_key, open_jobs_prefix
+from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.log import find_receipt
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore, Upload
 from airflow_s3commit.store.execute import outcomes

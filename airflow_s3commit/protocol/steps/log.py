@@ -21,11 +21,9 @@ from airflow_s3commit.exceptions import (
     NoSuchKey,
     PreconditionFailed,
 )
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.context import JobContext, find_record, has_object
 from airflow_s3commit.protocol.model.codec import decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
     checkpoint_key,
@@ -36,6 +34,7 @@ from airflow_s3commit.protocol.model.layout import (
     log_prefix,
     receipt_key,
 )
+from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -241,7 +240,7 @@ def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | 
     Raises:
         InvalidRecord: It is damaged, or is of another job or destination.
     """
-    found = records.find(store, home.bucket, receipt_key(home, job_id), Entry)
+    found = find_record(store, home.bucket, receipt_key(home, job_id), Entry)
     if found is None:
         return None
     if (found.record.job_id, found.record.destination) != (job_id, home.uri):
@@ -261,5 +260,5 @@ def write_receipt(store: ObjectStore, home: Destination, entry: Entry) -> None:
         return
     except AccessDenied:
         # A bucket may demand encryption, of which nobody knows once the job's record is gone.
-        if not records.exists(store, home.bucket, key):
+        if not has_object(store, home.bucket, key):
             raise

@@ -35,11 +35,10 @@ from airflow_s3commit.protocol.model.delta import (
     version_lines,
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import delta_version, version_key, versions_prefix
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Source, Table
+from airflow_s3commit.protocol.model.table import Entry, Source, Table
 from airflow_s3commit.protocol.steps.changes import Contents
 from airflow_s3commit.protocol.steps.delta_checkpoint import checkpoint_if_due
 from airflow_s3commit.protocol.steps.files import files_in

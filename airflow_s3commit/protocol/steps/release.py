@@ -13,10 +13,9 @@ from airflow_s3commit.protocol.metadata.context import JobContext, after_effect,
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import entry_key, owner_of, partition_of
-from airflow_s3commit.protocol.model.table import Retained, Table
+from airflow_s3commit.protocol.model.table import Entry, Retained, Table
 from airflow_s3commit.protocol.steps.append import TRIES, append
 from airflow_s3commit.protocol.steps.files import OlderFiles
 from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint

@@ -23,11 +23,10 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions, Position
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Source, Table
+from airflow_s3commit.protocol.model.table import Commit, Entry, Source, Table
 from airflow_s3commit.protocol.steps.abort import abort, aborting_unbegun, undo
 from airflow_s3commit.protocol.steps.append import end_job, ending
 from airflow_s3commit.protocol.steps.files import files_in

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, JobClosed
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.context import JobContext, create_record, naming
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.layout import seal_key
 from airflow_s3commit.protocol.model.sealed_job import (
@@ -21,6 +19,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
     SealReference,
     StageSealRecord,
 )
+from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.publish import refuse_output
@@ -55,7 +54,7 @@ def seal(
         if job.publishes:
             refuse_output(context, record.schemas, record.partitions)
         key = seal_key(context.layout.destination, context.job_id)
-        stored = records.create(context.store, context.bucket, key, record)
+        stored = create_record(context.store, context.bucket, key, record)
         refuse_ended_since(
             context,
             is_own=stored.record.nonce == record.nonce,

@@ -29,19 +29,24 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     StoreUnsuitable,
 )
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
+from airflow_s3commit.protocol.metadata.context import (
+    JobContext,
+    Stored,
+    after_effect,
+    create_record,
+    find_record,
+    naming,
+)
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.sealed_job import check_digest, find_seal
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobState, Position
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job_key, owner_of
 from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.table import Commit, Entry
 from airflow_s3commit.protocol.steps.append import append
 from airflow_s3commit.protocol.steps.conflicts import decide, not_empty
 from airflow_s3commit.protocol.steps.files import list_older_data, write_list
@@ -153,7 +158,7 @@ def set_up(
         nonce=context.new_id(),
     )
     key = job_key(context.layout.destination, context.job_id)
-    stored = records.create(context.store, context.bucket, key, record)
+    stored = create_record(context.store, context.bucket, key, record)
     found = _checked(context, stored.record)
     if (found.options, found.adopted) != (options, record.adopted):
         raise JobMismatch(
@@ -257,7 +262,7 @@ def find_job(context: JobContext) -> Stored[JobRecord] | None:
         InvalidRecord: It is damaged, was copied here, or is not the one that the job's reference names.
     """
     key = job_key(context.layout.destination, context.job_id)
-    stored = records.find(context.store, context.bucket, key, JobRecord)
+    stored = find_record(context.store, context.bucket, key, JobRecord)
     if stored is not None:
         _checked(context, stored.record)
         if context.record_sha256:

@@ -12,8 +12,7 @@ import msgspec
 
 from airflow_s3commit._causes import undoing
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.context import JobContext, create_record, naming
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record, delete_records
 from airflow_s3commit.protocol.metadata.sealed_job import (
@@ -24,9 +23,8 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     stage_reference,
 )
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
-from airflow_s3commit.protocol.model.job import Removal
+from airflow_s3commit.protocol.model.job import ObjectOptions, Removal
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,
@@ -76,7 +74,7 @@ def seal_stage(
         sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
         record = _make_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
         key = context.layout.stage_seal(stage, stage_attempt)
-        stored = records.create(context.store, context.staging_bucket, key, record)
+        stored = create_record(context.store, context.staging_bucket, key, record)
         refuse_ended_since(
             context,
             is_own=stored.record.nonce == record.nonce,
@@ -277,7 +275,7 @@ def commit_attempt(
     """
     key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
     record = PendingSet(jobId=context.job_id, commits=uploads, s3commit=extra)
-    stored = records.create(context.store, context.staging_bucket, key, record)
+    stored = create_record(context.store, context.staging_bucket, key, record)
     if stored.record.s3commit is None or stored.record.s3commit.nonce != extra.nonce:
         raise DuplicateOutput(
             f"another process has committed task {extra.task} attempt {extra.attempt} of {context.name}; give"

@@ -22,9 +22,8 @@ from airflow_s3commit._format import age, several, size
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.files import claims_of_hadoop, directories_above
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, Verdict, classify, find_hadoop_job
-from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
+from airflow_s3commit.protocol.metadata.context import JobContext, has_object, new_uuid
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
-from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.store_check import has_true_upload_times, probe_time, read_time
 from airflow_s3commit.protocol.model.codec import Plain
@@ -392,7 +391,7 @@ class Planner:
             return f"no record shows that it is a job on {home.uri}"
         for place in directories_above(home.bucket, keys):
             records = (job_key(place, found.job_id), receipt_key(place, found.job_id))
-            if any(exists(store, place.bucket, key) for key in records):
+            if any(has_object(store, place.bucket, key) for key in records):
                 return f"it is a job on {place.uri}: sweep that"
         if not (found.records or found.objects or self._times_are_true):
             return f"nobody knows it, but {_UNDATED}"

@@ -15,10 +15,10 @@ from typing import Any
 from airflow_s3commit._clock import Clock
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError, Unavailable
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import log_prefix, receipt_key
 from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.fold import entries_after, entries_before, newest_entries, newest_entry
 from airflow_s3commit.protocol.steps.log import Read, find_receipt, read_entry
 from airflow_s3commit.store.base import ObjectStore

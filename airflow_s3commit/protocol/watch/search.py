@@ -21,10 +21,9 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.destination import Destination, check_partition_names, partition_form
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
 from airflow_s3commit.protocol.watch.new_manifests import Snapshot
 from airflow_s3commit.store.base import ObjectStore
 

@@ -1,46 +1,387 @@
-"""The files of one task attempt, uploaded while they are written or kept on local disk until it commits.
+"""A file of a task attempt: uploaded while it is written, or kept on local disk until the attempt commits.
 
-With the committer ``magic``, or if asked to, a file is uploaded while it is written. With ``directory`` and
-``partitioned`` it stays on local disk: as with their namesakes in Hadoop, a task that fails before its commit
-has sent nothing, but all of its output needs space on disk.
+Its multipart upload stays pending. Background threads start uploads and send parts while the writer
+continues, so that opening forty files does not wait forty times for the store. Memory is bounded by the bytes
+in flight. Part sizes grow with the part number: 10,000 parts hold almost 2 TiB if the first ones have 32 MiB.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import threading
-from collections.abc import Callable, Collection
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
-from airflow_s3commit._causes import run_all
-from airflow_s3commit.exceptions import DuplicateOutput, JobClosed
+from airflow_s3commit._causes import noting, run_all, undoing
+from airflow_s3commit.exceptions import JobClosed, S3CommitError, StoreRejected
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.pending_uploads import Tracker
+from airflow_s3commit.protocol.metadata.removal import abort_upload, object_metadata
 from airflow_s3commit.protocol.model.columns import Columns
-from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra
-from airflow_s3commit.protocol.writer.multipart import OutputFile, PartSender, WritableFile
-from airflow_s3commit.store.execute import in_threads
+from airflow_s3commit.protocol.model.destination import hadoop_uri, join_uri
+from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
+from airflow_s3commit.store.base import MAX_PARTS, MIN_PART_BYTES
+
+#: Number of parts after which the part size doubles.
+_PARTS_PER_SIZE = 2_000
+
+
+class WritableFile(ABC):
+    """What files of a task attempt have in common: binary, written from start to end, never read.
+
+    Leaving a ``with`` block by an exception aborts the file; otherwise it is closed.
+
+    Attributes:
+        key: The final key.
+        pending: The finished upload, once there is one.
+    """
+
+    mode = "wb"
+
+    def __init__(self, key: str) -> None:
+        self._state = "open"
+        self._length = 0
+        self.key = key
+        self.pending: PendingUpload | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file was closed or aborted."""
+        return self._state != "open"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the file was closed, and neither failed nor was aborted."""
+        return self._state == "closed"
+
+    def writable(self) -> bool:
+        """Return True: the file is for writing."""
+        return True
+
+    def readable(self) -> bool:
+        """Return False: what is pending cannot be read."""
+        return False
+
+    def seekable(self) -> bool:
+        """Return False: bytes are appended."""
+        return False
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self._length
+
+    def flush(self) -> None:  # noqa: B027 - a method of files, and there is nothing to do
+        """Do nothing: parts are sent when they are full, or after the file is closed."""
+
+    @abstractmethod
+    def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
+        """End the file. The manifest keeps its rows and the statistics of its columns."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Discard the file, whether it is open or closed. Repeatable."""
+
+    @property
+    @abstractmethod
+    def _of_abort(self) -> tuple[str, str]:
+        """The note on an abort that fails after another error: the failed step, and its consequence."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            self.close()
+            return
+        with noting(error, *self._of_abort):
+            self.abort()
+
+
+class OutputFile(WritableFile):
+    """A binary file, open for writing, that becomes a pending upload once it is closed and settled.
+
+    Args:
+        part_bytes: Bytes of the first parts, at least 5 MiB (S3's minimum).
+        headers: Further headers that describe the object.
+        min_part_bytes: The store's minimum part size, in bytes.
+        in_background: Whether the sender starts the upload too; otherwise the constructor does.
+        on_change: Called when the upload has started, and when all parts are sent.
+
+    Attributes:
+        upload: Our own id of the upload.
+
+    Raises:
+        DidNotHappen: The upload could not be started; raised here, or by `write`, `close` or `settle`.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        key: str,
+        sender: PartSender,
+        *,
+        part_bytes: int,
+        content_type: str = "application/octet-stream",
+        headers: Mapping[str, str] | None = None,
+        min_part_bytes: int = MIN_PART_BYTES,
+        in_background: bool = True,
+        on_change: Callable[[PendingUpload], None] = lambda _: None,
+    ) -> None:
+        super().__init__(key)
+        self._context = context
+        self._sender = sender
+        self._part_bytes = max(part_bytes, min_part_bytes)
+        self._content_type = content_type
+        self._headers = headers
+        self._on_change = on_change
+        self._parts: list[Future[str]] = []
+        self._buffer = bytearray()
+        self._statistics: tuple[int | None, Columns | None] = (None, None)
+        self.upload = context.new_id()
+        self._started: Future[str] = Future()
+        if in_background:
+            self._started = sender.send(self._start, 0)
+            self._raise_known_failures()
+        else:
+            self._started.set_result(self._start())
+
+    @property
+    def upload_id(self) -> str:
+        """The store's id of the upload; waits until it has started.
+
+        Raises:
+            DidNotHappen: The upload could not be started.
+        """
+        return self._started.result()
+
+    @property
+    def uri(self) -> str:
+        """URI of the final object."""
+        return join_uri(self._context.bucket, self.key)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes in memory that are not sent as a part yet."""
+        return len(self._buffer)
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes, and return how many.
+
+        Raises:
+            DidNotHappen: An earlier part could not be uploaded.
+            JobClosed: The file is closed.
+        """
+        self._require("open")
+        view = memoryview(data).cast("B")
+        taken = 0
+        while taken < len(view):
+            # At most one part at a time: one write may be larger than the limit on bytes in flight.
+            room = self._next_part_bytes() - len(self._buffer)
+            self._buffer += view[taken : taken + room]
+            taken += room
+            if taken <= len(view):
+                self._send()
+        self._length += len(view)
+        return len(view)
+
+    def send(self, length: int, view: Callable[[int, int], memoryview]) -> None:
+        """Write all of the file, of a length in bytes, without copying them.
+
+        Args:
+            view: Returns the bytes at an offset, of a given number. They must not change until the file is
+                settled.
+
+        Raises:
+            DidNotHappen: An earlier part could not be uploaded.
+            JobClosed: The file is closed.
+        """
+        self._require("open")
+        while self._length < length:
+            size = min(self._next_part_bytes(), length - self._length)
+            self._send_part(view(self._length, size))
+            self._length += size
+
+    def send_buffered(self) -> None:
+        """Send the buffered bytes as a part, unless they are fewer than S3's minimum part size."""
+        if self._state == "open" and len(self._buffer) >= MIN_PART_BYTES:
+            self._send()
+
+    def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
+        """Close the file, without waiting until its last parts are uploaded. Repeatable.
+
+        Raises:
+            DidNotHappen: A part could not be uploaded; the upload has been aborted.
+        """
+        if self._state != "open":
+            return
+        with self._aborted_on_failure():
+            if self._buffer or not self._parts:
+                self._send()
+        self._state, self._statistics = "closed", (rows, statistics)
+        if all(part.done() for part in self._parts):
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait until all parts of the closed file are uploaded; the upload is then complete. Repeatable.
+
+        Raises:
+            DidNotHappen: A part could not be uploaded; the upload has been aborted.
+            JobClosed: The file is open, or was aborted.
+        """
+        self._require("closed")
+        if self.pending is not None:
+            return
+        with self._aborted_on_failure():
+            etags = [part.result() for part in self._parts]
+        self.pending = self._record(self.upload_id, etags, self._length, *self._statistics)
+        self._on_change(self.pending)
+
+    def abort(self) -> None:
+        """Abort the upload, whether the file is open or closed. Repeatable.
+
+        Raises:
+            S3CommitError: The upload could not be aborted.
+        """
+        if self._state == "aborted":
+            return
+        self._state = "aborted"
+        self._buffer = bytearray()
+        # The start first: no part is in flight before the upload has started.
+        for request in (self._started, *self._parts):
+            request.cancel()
+        for part in self._parts:
+            if not part.cancelled():
+                part.exception()
+        if not self._started.cancelled() and self._started.exception() is None:
+            abort_upload(self._context, self.key, self.upload_id)
+
+    @property
+    def _of_abort(self) -> tuple[str, str]:
+        return (
+            f"aborting the upload of {self.uri}",
+            "it may stay pending until its job ends, and is not visible",
+        )
+
+    def _aborted_on_failure(self) -> AbstractContextManager[None]:
+        return undoing(self.abort, *self._of_abort)
+
+    def _require(self, state: str) -> None:
+        if self._state != state:
+            raise JobClosed(f"{self.uri} is {self._state}")
+
+    def _next_part_bytes(self) -> int:
+        return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)
+
+    def _start(self) -> str:
+        """Start the upload, call the callback, and return the store's id of the upload."""
+        context = self._context
+        upload_id = context.store.create_upload(
+            context.bucket,
+            self.key,
+            metadata=object_metadata(context.layout.destination, context.job_id, self.upload),
+            content_type=self._content_type,
+            headers=self._headers,
+        )
+        with undoing(lambda: abort_upload(context, self.key, upload_id), *self._of_abort):
+            self._on_change(self._record(upload_id, [], 0))
+        return upload_id
+
+    def _raise_known_failures(self) -> None:
+        for request in (self._started, *self._parts[-8:]):
+            if request.done():
+                request.result()
+
+    def _send(self) -> None:
+        """Send the buffered bytes as a part, without copying them."""
+        body, self._buffer = self._buffer, bytearray()
+        self._send_part(body)
+
+    def _send_part(self, body: bytearray | memoryview) -> None:
+        number = len(self._parts) + 1
+        if number > MAX_PARTS:
+            raise StoreRejected(
+                f"{self.uri} has more than {MAX_PARTS} parts; write larger parts (part_bytes), or more files",
+                code="InvalidArgument",
+            )
+        self._raise_known_failures()
+        store, bucket, key = self._context.store, self._context.bucket, self.key
+        self._parts.append(
+            self._sender.send(lambda: store.upload_part(bucket, key, self.upload_id, number, body), len(body))
+        )
+
+    def _record(
+        self,
+        upload_id: str,
+        etags: list[str],
+        length: int,
+        rows: int | None = None,
+        statistics: Columns | None = None,
+    ) -> PendingUpload:
+        now = self._context.now_ms()
+        return PendingUpload(
+            uri=hadoop_uri(self._context.bucket, self.key),
+            uploadId=upload_id,
+            bucket=self._context.bucket,
+            destinationKey=self.key,
+            created=now,
+            saved=now,
+            jobId=self._context.job_id,
+            etags=list(etags),
+            length=length,
+            partCount=len(etags),
+            s3commit=UploadExtra(
+                upload=self.upload, rows=rows, statistics=dict(statistics) if statistics else None
+            ),
+        )
+
+
+class PartSender:
+    """Sends parts from a pool of threads, and blocks writers while too many bytes are in flight.
+
+    Requests begin in the order in which they are passed in, so a request may wait for an earlier one. With 0
+    threads each part is sent in the writer's own thread.
+    """
+
+    def __init__(self, threads: int, buffered_bytes: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit-part") if threads else None
+        self._room = threading.Condition()
+        self._limit = buffered_bytes
+        self._in_flight = 0
+
+    def send(self, request: Callable[[], str], size: int) -> Future[str]:
+        """Send one request of so many bytes, and return its future. Blocks until there is room for them."""
+        if self._pool is None:
+            future: Future[str] = Future()
+            try:
+                future.set_result(request())
+            except S3CommitError as error:
+                future.set_exception(error)
+            return future
+        with self._room:
+            self._room.wait_for(lambda: self._in_flight == 0 or self._in_flight + size <= self._limit)
+            self._in_flight += size
+        future = self._pool.submit(request)
+        future.add_done_callback(lambda _: self._release(size))
+        return future
+
+    def close(self) -> None:
+        """Wait for the requests in flight, cancel the others, and stop the threads. Repeatable."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _release(self, size: int) -> None:
+        with self._room:
+            self._in_flight -= size
+            self._room.notify_all()
 
 
 class LocalFile(WritableFile):
-    """A binary file, open for writing on local disk, with the methods of `OutputFile`.
-
-    Args:
-        path: Path of the local file.
-        uri: URI of the final object.
-        key: Key of the final object.
-
-    Attributes:
-        key: Key of the final object.
-        uri: URI of the final object.
-        pending: The finished upload; None until `send` has uploaded the file.
-    """
+    """A file on local disk; `send` uploads it once it is closed."""
 
     def __init__(self, path: Path, uri: str, key: str) -> None:
         super().__init__(key)
@@ -75,10 +416,6 @@ class LocalFile(WritableFile):
     def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
         """Close the file. Repeatable.
 
-        Args:
-            rows: Number of rows in the file, for the manifest.
-            statistics: Column statistics, for the manifest.
-
         Raises:
             OSError: The disk is full, or fails.
         """
@@ -89,9 +426,6 @@ class LocalFile(WritableFile):
 
     def send(self, start_upload: Callable[[], OutputFile]) -> None:
         """Upload the closed file and remove it from disk. Repeatable.
-
-        Args:
-            start_upload: Starts the upload of this file's key.
 
         Raises:
             DidNotHappen: A part could not be uploaded; the upload has been aborted.
@@ -138,166 +472,8 @@ class LocalFile(WritableFile):
 
 
 def _view(content: IO[bytes], start: int, size: int) -> memoryview:
-    """Return a range of a file without reading it into memory.
-
-    Args:
-        content: The open file.
-        start: Offset of the first byte.
-        size: Number of bytes.
-    """
+    """Return a range of a file without reading it into memory."""
     # A mapping for each range, which ends with its view: one of the whole file would keep its pages mapped.
     before = start % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(content.fileno(), before + size, access=mmap.ACCESS_READ, offset=start - before)
     return memoryview(mapped)[before:]
-
-
-#: Default number of concurrent requests of a task attempt.
-UPLOAD_THREADS = 8
-
-#: Local files to upload concurrently.
-_LOCAL_FILES_AT_ONCE = 4
-
-
-class AttemptFiles:
-    """The files of one task attempt, in the order in which they were opened.
-
-    Args:
-        extra: The ids of the task attempt.
-        part_bytes: Size of a file's first parts, in bytes.
-        buffered_bytes: Bytes of parts in flight above which a write blocks.
-        threads: Number of concurrent requests; 0 sends them in the writer's thread.
-        min_part_bytes: The store's minimum part size, in bytes.
-        local_dir: Directory of local files; None for the system's temporary directory.
-        streamed: Whether to upload files while they are written with any committer.
-    """
-
-    def __init__(
-        self,
-        context: JobContext,
-        options: JobOptions,
-        extra: TaskExtra,
-        *,
-        part_bytes: int,
-        buffered_bytes: int,
-        threads: int,
-        min_part_bytes: int,
-        local_dir: str | None,
-        streamed: bool = False,
-    ) -> None:
-        self._context = context
-        self._extra = extra
-        #: Whether files are uploaded while they are written.
-        self.are_streamed = streamed or options.committer == "magic"
-        self._headers = options.object_options.of_data or None
-        self._tracker = Tracker(context, options, extra)
-        self._part_bytes = part_bytes
-        self._min_part_bytes = min_part_bytes
-        self._threads = threads
-        self._sender = PartSender(threads, buffered_bytes)
-        self._local_dir = local_dir
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._files: dict[str, OutputFile | LocalFile] = {}
-        self._content_types: dict[str, str] = {}
-        self._lock = threading.Lock()
-        self._are_aborted = False
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def open(self, key: str, content_type: str) -> OutputFile | LocalFile:
-        """Open a new file for writing.
-
-        Args:
-            key: Key of the final object.
-            content_type: Media type of the object.
-
-        Raises:
-            DuplicateOutput: The attempt has opened a file with this key already.
-            DidNotHappen: The upload could not be started.
-        """
-        with self._lock:
-            if key in self._files:
-                task, uri = self._extra.task, join_uri(self._context.bucket, key)
-                raise DuplicateOutput(
-                    f"attempt {self._extra.attempt} of task {task} opens {uri} twice; give each file a path"
-                    " of its own"
-                )
-            number = len(self._files)
-            self._content_types[key] = content_type
-            start = self._start_upload if self.are_streamed else self._start_local
-            self._files[key] = file = start(number, key)
-        return file
-
-    def unfinished(self) -> str | None:
-        """Return the key of a file that is open, failed or aborted; None if all files are closed."""
-        return next((key for key, file in self._files.items() if not file.whole), None)
-
-    def settle(self) -> None:
-        """Wait until all parts of the closed files are uploaded. Repeatable.
-
-        Raises:
-            DidNotHappen: A part could not be uploaded.
-        """
-        for file in self._files.values():
-            if isinstance(file, OutputFile):
-                file.settle()
-
-    def send_local(self) -> None:
-        """Upload the local files, several at once. Repeatable: uploads only files that are not uploaded yet.
-
-        Raises:
-            DidNotHappen: A file could not be uploaded.
-            OSError: A file on disk is shorter or longer than the bytes written to it.
-        """
-        local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]
-        threads = min(self._threads, _LOCAL_FILES_AT_ONCE)
-        for _ in in_threads(lambda numbered: self._send_local(*numbered), local, threads):
-            pass
-
-    def pending(self) -> list[PendingUpload]:
-        """Return the finished uploads, in the order in which the files were opened."""
-        return [file.pending for file in self._files.values() if file.pending is not None]
-
-    def abort(self) -> None:
-        """Abort every file and its upload; tries all of them before it raises an error. Repeatable.
-
-        Raises:
-            S3CommitError: An upload could not be aborted.
-            OSError: The local disk failed.
-        """
-        files = list(self._files.values())
-        run_all([file.abort for file in files], "aborting another file", "its upload may stay pending")
-        self._are_aborted = True
-
-    def records_of_aborted(self) -> Collection[str]:
-        """Return the keys of the uploads' records, or none: while one may be pending, they are needed."""
-        return self._tracker.written if self._are_aborted else ()
-
-    def release(self) -> None:
-        """Stop the threads, and remove the local directory. Repeatable."""
-        self._sender.close()
-        if self._directory is not None:
-            self._directory.cleanup()
-
-    def _start_local(self, number: int, key: str) -> LocalFile:
-        if self._directory is None:
-            prefix = f"s3commit-{self._context.job_id}-"
-            self._directory = tempfile.TemporaryDirectory(prefix=prefix, dir=self._local_dir)
-        path = Path(self._directory.name, f"{number:06d}")
-        return LocalFile(path, join_uri(self._context.bucket, key), key)
-
-    def _send_local(self, number: int, file: LocalFile) -> None:
-        file.send(lambda: self._start_upload(number, file.key, in_background=False))
-
-    def _start_upload(self, number: int, key: str, *, in_background: bool = True) -> OutputFile:
-        return OutputFile(
-            self._context,
-            key,
-            self._sender,
-            part_bytes=self._part_bytes,
-            content_type=self._content_types[key],
-            headers=self._headers,
-            min_part_bytes=self._min_part_bytes,
-            in_background=in_background,
-            on_change=lambda pending: self._tracker.track(number, pending),
-        )

@@ -7,33 +7,187 @@ the attempt counts.
 from __future__ import annotations
 
 import logging
+import tempfile
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from airflow_s3commit._causes import noting, run_all
-from airflow_s3commit.exceptions import InvalidRecord, JobClosed
-from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
+from airflow_s3commit.protocol.metadata.context import JobContext, find_record, naming
+from airflow_s3commit.protocol.metadata.pending_uploads import Tracker
 from airflow_s3commit.protocol.metadata.removal import delete_records
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS
-from airflow_s3commit.protocol.model.destination import check_relative_path
+from airflow_s3commit.protocol.model.destination import check_relative_path, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
-from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts
 from airflow_s3commit.protocol.steps.publish import refuse_output
 from airflow_s3commit.protocol.steps.setup import find_end, load_job, refusing_ended
 from airflow_s3commit.protocol.steps.stage import commit_attempt
+from airflow_s3commit.protocol.writer.files import LocalFile, OutputFile, PartSender
+from airflow_s3commit.store.execute import in_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from airflow_s3commit.protocol.writer.files import AttemptFiles, LocalFile
-    from airflow_s3commit.protocol.writer.multipart import OutputFile
     from airflow_s3commit.tables.write import WrittenTable
 
 logger = logging.getLogger(__name__)
+
+
+#: Default number of concurrent requests of a task attempt.
+UPLOAD_THREADS = 8
+
+#: Local files to upload concurrently.
+_LOCAL_FILES_AT_ONCE = 4
+
+
+class AttemptFiles:
+    """The files of one task attempt, in the order in which they were opened.
+
+    Args:
+        extra: The ids of the task attempt.
+        part_bytes: Size of a file's first parts, in bytes.
+        buffered_bytes: Bytes of parts in flight above which a write blocks.
+        threads: Number of concurrent requests; 0 sends them in the writer's thread.
+        min_part_bytes: The store's minimum part size, in bytes.
+        local_dir: Directory of local files; None for the system's temporary directory.
+        streamed: Whether to upload files while they are written with any committer.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        options: JobOptions,
+        extra: TaskExtra,
+        *,
+        part_bytes: int,
+        buffered_bytes: int,
+        threads: int,
+        min_part_bytes: int,
+        local_dir: str | None,
+        streamed: bool = False,
+    ) -> None:
+        self._context = context
+        self._extra = extra
+        #: Whether files are uploaded while they are written.
+        self.are_streamed = streamed or options.committer == "magic"
+        self._headers = options.object_options.of_data or None
+        self._tracker = Tracker(context, options, extra)
+        self._part_bytes = part_bytes
+        self._min_part_bytes = min_part_bytes
+        self._threads = threads
+        self._sender = PartSender(threads, buffered_bytes)
+        self._local_dir = local_dir
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._files: dict[str, OutputFile | LocalFile] = {}
+        self._content_types: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._are_aborted = False
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def open(self, key: str, content_type: str) -> OutputFile | LocalFile:
+        """Open a new file for writing.
+
+        Args:
+            key: Key of the final object.
+            content_type: Media type of the object.
+
+        Raises:
+            DuplicateOutput: The attempt has opened a file with this key already.
+            DidNotHappen: The upload could not be started.
+        """
+        with self._lock:
+            if key in self._files:
+                task, uri = self._extra.task, join_uri(self._context.bucket, key)
+                raise DuplicateOutput(
+                    f"attempt {self._extra.attempt} of task {task} opens {uri} twice; give each file a path"
+                    " of its own"
+                )
+            number = len(self._files)
+            self._content_types[key] = content_type
+            start = self._start_upload if self.are_streamed else self._start_local
+            self._files[key] = file = start(number, key)
+        return file
+
+    def unfinished(self) -> str | None:
+        """Return the key of a file that is open, failed or aborted; None if all files are closed."""
+        return next((key for key, file in self._files.items() if not file.whole), None)
+
+    def settle(self) -> None:
+        """Wait until all parts of the closed files are uploaded. Repeatable.
+
+        Raises:
+            DidNotHappen: A part could not be uploaded.
+        """
+        for file in self._files.values():
+            if isinstance(file, OutputFile):
+                file.settle()
+
+    def send_local(self) -> None:
+        """Upload the local files, several at once. Repeatable: uploads only files that are not uploaded yet.
+
+        Raises:
+            DidNotHappen: A file could not be uploaded.
+            OSError: A file on disk is shorter or longer than the bytes written to it.
+        """
+        local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]
+        threads = min(self._threads, _LOCAL_FILES_AT_ONCE)
+        for _ in in_threads(lambda numbered: self._send_local(*numbered), local, threads):
+            pass
+
+    def pending(self) -> list[PendingUpload]:
+        """Return the finished uploads, in the order in which the files were opened."""
+        return [file.pending for file in self._files.values() if file.pending is not None]
+
+    def abort(self) -> None:
+        """Abort every file and its upload; tries all of them before it raises an error. Repeatable.
+
+        Raises:
+            S3CommitError: An upload could not be aborted.
+            OSError: The local disk failed.
+        """
+        files = list(self._files.values())
+        run_all([file.abort for file in files], "aborting another file", "its upload may stay pending")
+        self._are_aborted = True
+
+    def records_of_aborted(self) -> Collection[str]:
+        """Return the keys of the uploads' records, or none: while one may be pending, they are needed."""
+        return self._tracker.written if self._are_aborted else ()
+
+    def release(self) -> None:
+        """Stop the threads, and remove the local directory. Repeatable."""
+        self._sender.close()
+        if self._directory is not None:
+            self._directory.cleanup()
+
+    def _start_local(self, number: int, key: str) -> LocalFile:
+        if self._directory is None:
+            prefix = f"s3commit-{self._context.job_id}-"
+            self._directory = tempfile.TemporaryDirectory(prefix=prefix, dir=self._local_dir)
+        path = Path(self._directory.name, f"{number:06d}")
+        return LocalFile(path, join_uri(self._context.bucket, key), key)
+
+    def _send_local(self, number: int, file: LocalFile) -> None:
+        file.send(lambda: self._start_upload(number, file.key, in_background=False))
+
+    def _start_upload(self, number: int, key: str, *, in_background: bool = True) -> OutputFile:
+        return OutputFile(
+            self._context,
+            key,
+            self._sender,
+            part_bytes=self._part_bytes,
+            content_type=self._content_types[key],
+            headers=self._headers,
+            min_part_bytes=self._min_part_bytes,
+            in_background=in_background,
+            on_change=lambda pending: self._tracker.track(number, pending),
+        )
 
 
 class TaskAttempt:
@@ -263,7 +417,7 @@ class TaskAttempt:
         store, bucket, key = self._context.store, self._context.staging_bucket, self._pendingset_key
         leftovers = self._files.records_of_aborted()
         if self._written:
-            existing = records.find(store, bucket, key, PendingSet)
+            existing = find_record(store, bucket, key, PendingSet)
             extra = existing.record.s3commit if existing is not None else None
             if extra is not None and extra.nonce == self._extra.nonce:
                 delete_records(self._context, [*leftovers, key])

@@ -14,7 +14,7 @@ from airflow_s3commit.exceptions import AccessDenied, StoreRejected
 from airflow_s3commit.protocol.doctor import probes
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.store.base import (
     DeleteFailure,
     ObjectInfo,

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_s3commit.protocol.doctor.policy import RULE_ID, iam_policies, lifecycle_rule
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.store.s3.store import abort_days
 from tests.cases import each
 from tests.iam import allows

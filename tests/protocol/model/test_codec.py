@@ -8,26 +8,26 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
-from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import fetch_listed
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
 from airflow_s3commit.protocol.metadata.store_check import read_time
 from airflow_s3commit.protocol.model import (
     codec,
     columns,
     destination,
-    entry,
     job,
     manifest,
     pendingset,
     sealed_job,
+    table,
 )
 from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
-from airflow_s3commit.protocol.model.entry import Commit, UnownedObject
 from airflow_s3commit.protocol.model.layout import list_key
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealedTask
+from airflow_s3commit.protocol.model.table import Commit, UnownedObject
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.manifests import manifest_files, read_manifest
 from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, apart
@@ -116,7 +116,7 @@ class TestTooLarge:
             lake.put({f"big/{number}": bytes(30 * codec.MIB)})
         listed = list(store.list_objects(BUCKET, f"{lake.prefix}big/"))
         store.calls.clear()
-        found = records.fetch_listed(store, context.bucket, listed, lambda _: codec.GIB)
+        found = fetch_listed(store, context.bucket, listed, lambda _: codec.GIB)
         next(iter(found))
         assert len([call.key for call in store.calls if call.verb == "get"]) <= 2
 
@@ -223,7 +223,7 @@ def test_every_record_has_a_limit() -> None:
     """The table only names existing types, and none is read without a bound."""
     kinds = {
         name: value
-        for module in (destination, entry, pendingset, job, manifest, sealed_job, checkpoint, columns)
+        for module in (destination, table, pendingset, job, manifest, sealed_job, checkpoint, columns)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }

@@ -17,9 +17,9 @@ from airflow_s3commit.protocol.model.delta import (
     partition_values,
     version_lines,
 )
-from airflow_s3commit.protocol.model.entry import Commit, Entry
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.table import Commit, Entry
 from tests.cases import each
 from tests.protocol.published import columns
 

@@ -14,10 +14,10 @@ import pytest
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.entry import Entry
 from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.files import WITHIN_BYTES
 from airflow_s3commit.protocol.steps.manifests import (
     latest_manifest,

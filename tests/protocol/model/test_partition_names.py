@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.protocol.inspect.audit import AuditRules, audit
-from airflow_s3commit.protocol.model.partition_names import check_partition_names, partition_form
+from airflow_s3commit.protocol.model.destination import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
 
 

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge, Unavailable
 from airflow_s3commit.protocol.model.codec import MIB, largest
-from airflow_s3commit.protocol.model.entry import UnownedObject
 from airflow_s3commit.protocol.model.layout import checkpoint_key
-from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.model.table import Table, UnownedObject
 from airflow_s3commit.protocol.steps.checkpoint import CheckpointStart, from_bytes, to_bytes
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, Lake, an_id, once

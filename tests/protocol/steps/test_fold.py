@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, NotReversible
 from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.entry import Commit, Entry, UnownedObject
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Left, Pieces, Table
+from airflow_s3commit.protocol.model.table import Commit, Entry, Left, Pieces, Table, UnownedObject
 from airflow_s3commit.protocol.steps.fold import (
     CHECKPOINT_EVERY,
     entries_after,

@@ -11,7 +11,7 @@ import pytest
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS
-from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Lake, named

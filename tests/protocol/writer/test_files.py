@@ -1,220 +1,546 @@
-"""The files of an attempt are in order, a few are sent at once, and all are discarded if any is."""
+"""Files that go up in parts and stay pending."""
 
 from __future__ import annotations
 
-import hashlib
-import resource
-import sys
 import threading
-from pathlib import Path
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from airflow_s3commit.exceptions import DuplicateOutput, JobClosed, StoreRejected, Unavailable
-from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.pendingset import TaskExtra
-from airflow_s3commit.protocol.writer.files import AttemptFiles, LocalFile
-from airflow_s3commit.protocol.writer.multipart import OutputFile, PartSender
+from airflow_s3commit.exceptions import JobClosed, OutcomeUnknown, StoreRejected, Unavailable
+from airflow_s3commit.protocol.metadata.removal import JOB_METADATA, PLACE_METADATA, UPLOAD_METADATA
+from airflow_s3commit.protocol.model.codec import text_digest
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.writer.files import OutputFile, PartSender
+from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.testing import StoreCall
-from tests.protocol.building import BUCKET, Lake
-
-EXTRA = TaskExtra(stage="spark", stage_attempt="1", task="00000", attempt="1", nonce="n")
-KEYS = [f"flights/dt={number}/a.parquet" for number in range(12)]
-
-
-def files_of(lake: Lake, *, committer: str = "magic", threads: int = 0) -> AttemptFiles:
-    """Return an attempt's files, none yet."""
-    return AttemptFiles(
-        lake.context(),
-        JobOptions(committer=committer),
-        EXTRA,
-        part_bytes=1,
-        buffered_bytes=1 << 20,
-        threads=threads,
-        min_part_bytes=1,
-        local_dir=None,
-    )
-
-
-def write(files: AttemptFiles, key: str) -> None:
-    """Write one file."""
-    with files.open(key, "text/plain") as file:
-        file.write(b"01")
-
-
-@pytest.mark.parametrize("threads", [0, 8])
-@pytest.mark.parametrize("committer", ["magic", "partitioned"])
-def test_they_are_pending_in_the_order_they_were_opened(committer: str, threads: int) -> None:
-    """However they are uploaded, pending files are complete and in the order they were opened."""
-    lake = Lake()
-    files = files_of(lake, committer=committer, threads=threads)
-    for key in KEYS:
-        write(files, key)
-    assert files.unfinished() is None
-    assert files.are_streamed == (committer == "magic")
-    files.settle()
-    files.send_local()
-    files.release()
-    assert [upload.destinationKey for upload in files.pending()] == KEYS
-    assert [upload.length for upload in files.pending()] == [2] * len(KEYS)
-    assert sorted(lake.pending()) == sorted(KEYS)
-
-
-def test_a_few_local_files_are_sent_at_once() -> None:
-    """Whatever the number of threads, at most four files are read from disk at the same time."""
-    lake, lock, most = Lake(), threading.Lock(), 0
-    under_way: set[str] = set()
-    create, four = lake.store.create_upload, threading.Barrier(4)
-
-    def begin(bucket: str, key: str, **more: Any) -> str:
-        nonlocal most
-        with lock:
-            under_way.add(key)
-            most = max(most, len(under_way))
-        # Each waits until four are here, so there are four at once; a fifth would be counted.
-        four.wait(60)
-        with lock:
-            under_way.discard(key)
-        return create(bucket, key, **more)
-
-    lake.store.create_upload = begin  # type: ignore[method-assign]
-    files = files_of(lake, committer="partitioned", threads=8)
-    for key in KEYS:
-        write(files, key)
-    files.send_local()
-    files.release()
-    assert most == 4
-    assert len(files.pending()) == len(KEYS)
-
-
-def test_a_key_is_opened_once() -> None:
-    """A key that is open, or was, cannot be opened again."""
-    files = files_of(Lake())
-    write(files, KEYS[0])
-    with pytest.raises(DuplicateOutput, match=r"attempt 1 of task 00000 opens s3://.*/dt=0/a.parquet twice"):
-        files.open(KEYS[0], "text/plain")
-    assert len(files) == 1
-
-
-def test_a_file_that_was_not_closed_is_named() -> None:
-    """The first file that is open, or was aborted, is named as unfinished."""
-    files = files_of(Lake())
-    write(files, KEYS[0])
-    files.open(KEYS[1], "text/plain").abort()
-    assert files.unfinished() == KEYS[1]
-
-
-@pytest.mark.parametrize("committer", ["magic", "partitioned"])
-def test_an_abort_goes_on_after_an_error(committer: str) -> None:
-    """One upload that cannot be discarded stops none of the others; a second error is a note on the first."""
-    lake = Lake()
-    files = files_of(lake, committer=committer)
-    for key in KEYS[:3]:
-        write(files, key)
-    files.send_local()
-    failures = {KEYS[0]: StoreRejected("first"), KEYS[1]: Unavailable("second")}
-
-    def fail(call: StoreCall) -> None:
-        if call.verb == "abort_upload" and call.key in failures:
-            raise failures[call.key]
-
-    lake.store.before = fail
-    with pytest.raises(StoreRejected, match="first") as caught:
-        files.abort()
-    files.release()
-    assert any("Unavailable: second" in note for note in caught.value.__notes__)
-    assert lake.pending() == KEYS[:2]
-
+from tests.cases import each
+from tests.protocol.building import BUCKET, OURS, Lake, once
 
 KEY = "flights/dt=1/a.parquet"
-_MIB = 1024 * 1024
 
 
-def local(directory: Path) -> LocalFile:
-    """Open a file on disk."""
-    return LocalFile(directory / "000000", f"s3://{BUCKET}/{KEY}", KEY)
-
-
-def send(file: LocalFile, lake: Lake, *, part_bytes: int, threads: int = 0) -> None:
-    """Upload a file."""
-    sender = PartSender(threads, 4 * part_bytes)
-    file.send(
-        lambda: OutputFile(
-            lake.context(), KEY, sender, part_bytes=part_bytes, min_part_bytes=1, in_background=False
-        )
+def opened(lake: Lake, *, part_bytes: int = 1, min_part_bytes: int = 1, threads: int = 0, **more: Any) -> Any:
+    """Open a file."""
+    sender = PartSender(threads, more.pop("buffered_bytes", 1 << 30))
+    return OutputFile(
+        lake.context(), KEY, sender, part_bytes=part_bytes, min_part_bytes=min_part_bytes, **more
     )
-    sender.close()
+
+
+def parts(lake: Lake, file: OutputFile) -> list[int]:
+    """Return the sizes of the parts that have arrived."""
+    return [part.size for part in lake.store.list_parts(BUCKET, KEY, file.upload_id)]
+
+
+def complete(lake: Lake, pending: PendingUpload | None) -> bytes:
+    """Complete a pending upload and return the object's content."""
+    assert pending is not None
+    lake.store.complete_upload(pending.bucket, pending.destinationKey, pending.uploadId, pending.etags)
+    return lake.get(KEY)
+
+
+def test_a_file_becomes_a_pending_upload() -> None:
+    """Closing a file leaves one upload with all its parts pending, nothing visible, and a record of it."""
+    lake = Lake()
+    file = opened(lake, part_bytes=4)
+    assert file.write(b"0123456789") == 10
+    assert (file.tell(), file.buffered, file.closed) == (10, 2, False)
+    file.close(rows=7, statistics={"a": ColumnStatistics(least=1)})
+    assert file.closed
+    assert parts(lake, file) == [4, 4, 2]
+    assert lake.visible() == {}
+    pending = file.pending
+    assert (pending.bucket, pending.destinationKey, pending.uri) == (BUCKET, KEY, f"s3a://{BUCKET}/{KEY}")
+    assert (pending.length, pending.partCount, pending.jobId) == (10, 3, OURS)
+    assert (pending.s3commit.rows, pending.s3commit.statistics) == (7, {"a": ColumnStatistics(least=1)})
+    assert complete(lake, pending) == b"0123456789"
+    assert lake.store.head(BUCKET, KEY).etag == pending.expected_etag
+
+
+def test_an_object_names_its_job() -> None:
+    """The finished object carries the ids of its job and upload, and a digest of its destination."""
+    lake = Lake()
+    file = opened(lake)
+    file.close()
+    complete(lake, file.pending)
+    metadata = lake.store.head(BUCKET, KEY).metadata
+    assert metadata == {
+        JOB_METADATA: OURS,
+        UPLOAD_METADATA: file.pending.s3commit.upload,
+        PLACE_METADATA: text_digest(lake.destination).hex(),
+    }
+
+
+def test_an_empty_file_is_one_empty_part() -> None:
+    """A file without any writes is an object without bytes, not an upload without parts."""
+    lake = Lake()
+    file = opened(lake)
+    file.write(b"")
+    file.close()
+    assert parts(lake, file) == [0]
+    assert (file.pending.length, file.pending.partCount) == (0, 1)
+    assert complete(lake, file.pending) == b""
+
+
+def test_a_file_of_full_parts_has_no_empty_one() -> None:
+    """If the last part is full, no other one follows."""
+    lake = Lake()
+    file = opened(lake, part_bytes=4)
+    file.write(b"01234567")
+    file.close()
+    assert parts(lake, file) == [4, 4]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 5, 8, 9, 100])
+def test_parts_do_not_depend_on_the_writes(chunk: int) -> None:
+    """Whatever the sizes of the writes, the parts and the content are the same."""
+    lake, body = Lake(), bytes(range(100))
+    file = opened(lake, part_bytes=8)
+    for start in range(0, len(body), chunk):
+        file.write(body[start : start + chunk])
+    file.close()
+    assert parts(lake, file) == [8] * 12 + [4]
+    assert complete(lake, file.pending) == body
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_written_buffer_can_be_reused(kind: Any) -> None:
+    """What is written is copied, so the writer may reuse the buffer at once."""
+    lake, buffer = Lake(), bytearray(b"before")
+    file = opened(lake, part_bytes=100)
+    file.write(kind(buffer) if kind is not memoryview else memoryview(buffer))
+    buffer[:] = b"after!"
+    file.close()
+    assert complete(lake, file.pending) == b"before"
+
+
+def test_lengths_are_counted_in_bytes() -> None:
+    """A view with items wider than a byte counts all its bytes."""
+    lake = Lake()
+    file = opened(lake, part_bytes=100)
+    assert file.write(memoryview(b"01234567").cast("Q")) == 8
+    assert file.tell() == 8
+    file.close()
+    assert complete(lake, file.pending) == b"01234567"
+
+
+def test_it_is_a_file_for_writing_only() -> None:
+    """It answers the questions that writers of Parquet and ORC ask."""
+    file = opened(Lake())
+    assert (file.writable(), file.readable(), file.seekable(), file.mode) == (True, False, False, "wb")
+    file.flush()
+    file.close()
+    file.close()
+    with pytest.raises(JobClosed, match="is closed"):
+        file.write(b"more")
+
+
+def test_parts_are_never_smaller_than_the_store_accepts() -> None:
+    """A part size below S3's minimum is raised to it."""
+    lake = Lake()
+    file = opened(lake, part_bytes=1, min_part_bytes=MIN_PART_BYTES)
+    file.write(b"x" * (MIN_PART_BYTES - 1))
+    assert parts(lake, file) == []
+    file.write(b"xx")
+    assert parts(lake, file) == [MIN_PART_BYTES]
+
+
+def test_only_a_buffer_fit_for_a_part_is_sent_early() -> None:
+    """Asked to release its buffer, a file sends it if S3 accepts it as a part, and keeps it otherwise."""
+    lake = Lake()
+    file = opened(lake, part_bytes=2 * MIN_PART_BYTES)
+    file.write(b"x" * (MIN_PART_BYTES - 1))
+    file.send_buffered()
+    assert (parts(lake, file), file.buffered) == ([], MIN_PART_BYTES - 1)
+    file.write(b"x")
+    file.send_buffered()
+    assert (parts(lake, file), file.buffered) == ([MIN_PART_BYTES], 0)
+    file.close()
+    assert file.pending.length == MIN_PART_BYTES
+
+
+def test_ten_thousand_parts_hold_31_times_the_first_ones() -> None:
+    """Part sizes double every 2,000 parts; content that fits into 10,000 is written, and no byte more."""
+    lake = Lake()
+    file, room = opened(lake), 2_000 * (1 + 2 + 4 + 8 + 16)
+    file.write(b"x" * room)
+    sizes = parts(lake, file)
+    assert len(sizes) == 10_000
+    assert [sizes[number * 2_000] for number in range(5)] == [1, 2, 4, 8, 16]
+    assert sum(sizes) == room
+    file.write(b"y")
+    with pytest.raises(StoreRejected, match="more than 10000 parts"):
+        file.close()
+    assert file.closed
+    assert file.pending is None
+    assert lake.pending() == []
+
+
+def test_a_file_at_the_limit_is_whole() -> None:
+    """A file of exactly 10,000 parts is closed and can be completed."""
+    lake = Lake()
+    file = opened(lake)
+    file.write(b"x" * 62_000)
+    file.close()
+    assert (file.pending.partCount, file.pending.length) == (10_000, 62_000)
+    assert complete(lake, file.pending) == b"x" * 62_000
+
+
+def test_parts_above_the_limit_are_refused_while_writing() -> None:
+    """A writer that continues beyond the last part gets the error at once."""
+    lake = Lake()
+    file = opened(lake)
+    file.write(b"x" * 62_000)
+    with pytest.raises(StoreRejected, match="more than 10000 parts"), file:
+        file.write(b"x" * 32)
+    assert lake.pending() == []
+
+
+@each("threads", [0, 1, 3])
+@each("nth", [1, 2, 5])
+@each("error", [StoreRejected("no"), Unavailable("slow"), OutcomeUnknown("lost")])
+def test_a_failing_part_surfaces_and_aborts(threads: int, nth: int, error: Any) -> None:
+    """A part that cannot be uploaded fails the file, at the latest when it is settled."""
+    lake = Lake()
+    lake.store.before = once("upload_part", KEY, error, nth=nth)
+    file = opened(lake, part_bytes=4, threads=threads)
+
+    def write_all() -> None:
+        with file:
+            for _ in range(5):
+                file.write(b"0123")
+        file.settle()
+
+    with pytest.raises(type(error)):
+        write_all()
+    assert file.closed
+    assert file.pending is None
+    assert lake.pending() == []
+    assert lake.visible() == {}
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_failed_close_has_aborted(nth: int) -> None:
+    """Whichever part a close finds failed, the upload is gone once the close has raised."""
+    lake = Lake()
+    lake.store.before = once("upload_part", KEY, StoreRejected("no"), nth=nth)
+    file = opened(lake, part_bytes=4)
+
+    def write_all() -> None:
+        for body in (b"0123", b"4567", b"89"):
+            file.write(body)
+        file.close()
+
+    with pytest.raises(StoreRejected):
+        write_all()
+    if not file.closed:
+        file.abort()
+    assert lake.pending() == []
+    with pytest.raises(JobClosed):
+        file.write(b"more")
+
+
+def test_a_close_that_meets_an_earlier_failure_has_aborted() -> None:
+    """A part that failed after the last write is found by the close, which leaves nothing pending."""
+    lake = Lake()
+    lake.store.before = once("upload_part", KEY, StoreRejected("no"))
+    file = opened(lake, part_bytes=4)
+    file.write(b"012345")
+    with pytest.raises(StoreRejected):
+        file.close()
+    assert file.closed
+    assert lake.pending() == []
+
+
+def test_an_exception_in_the_block_aborts() -> None:
+    """Leaving the block by the writer's own error discards the upload."""
+    lake = Lake()
+    file = opened(lake)
+    file.write(b"0")
+    with pytest.raises(ZeroDivisionError), file:
+        raise ZeroDivisionError
+    assert lake.pending() == []
+    assert file.pending is None
+
+
+def test_leaving_the_block_closes() -> None:
+    """Leaving the block without an error closes the file."""
+    lake = Lake()
+    with opened(lake) as file:
+        file.write(b"0")
+    assert file.pending.length == 1
+    assert lake.pending() == [KEY]
+
+
+def test_an_abort_waits_for_the_parts_in_flight() -> None:
+    """Otherwise a part that arrives after the abort of its upload would stay, and be billed."""
+
+    class Slow(PartSender):
+        """Keeps each part in flight until it is waited for."""
+
+        def send(self, request: Callable[[], str], size: int) -> Future[str]:
+            if not size:
+                return super().send(request, size)
+            part: Future[str] = Future()
+            part.set_running_or_notify_cancel()
+            part.exception = lambda timeout=None: part.set_result(request())  # type: ignore[method-assign]
+            return part
+
+    lake = Lake()
+    file = OutputFile(lake.context(), KEY, Slow(0, 1), part_bytes=1, min_part_bytes=1)
+    file.write(b"01")
+    file.abort()
+    assert [call.verb for call in lake.store.calls] == ["create_upload", *["upload_part"] * 2, "abort_upload"]
+    assert lake.pending() == []
+
+
+def test_abort_can_be_repeated() -> None:
+    """A second abort, or one after closing, leaves nothing pending and asks the store once."""
+    lake = Lake()
+    file = opened(lake)
+    file.close()
+    file.abort()
+    file.abort()
+    assert lake.pending() == []
+    assert lake.store.calls.count(StoreCall("abort_upload", BUCKET, KEY)) == 1
+
+
+def test_an_upload_that_cannot_be_recorded_is_not_left_behind() -> None:
+    """If the callback for the upload's id fails, the upload is aborted at once."""
+    lake = Lake()
+
+    def refuse(_: PendingUpload) -> None:
+        raise Unavailable("slow down")
+
+    with pytest.raises(Unavailable):
+        opened(lake, on_change=refuse)
+    assert lake.pending() == []
+
+
+def test_changes_are_reported() -> None:
+    """The tracker gets the upload's id at the start, and the whole record at the end."""
+    told: list[PendingUpload] = []
+    lake = Lake()
+    file = opened(lake, on_change=told.append)
+    file.write(b"01")
+    assert [(note.uploadId, note.etags) for note in told] == [(file.upload_id, [])]
+    file.close()
+    assert told[1:] == [file.pending]
+    assert told[0].s3commit == told[1].s3commit
+
+
+class Sink(Lake):
+    """A lake whose store forgets the content of parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store.upload_part = lambda *_: "etag"  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("content", [b"", b"0123", b"0123456789", b"01234567"], ids=len)
-def test_a_closed_file_is_sent_in_parts(tmp_path: Path, content: bytes, threads: int) -> None:
-    """Once sent, a file is pending as a whole and no longer on disk, and sending it again changes nothing."""
+def test_memory_is_bounded_by_the_waiting_parts(threads: int) -> None:
+    """Writing 96 MiB through 1 MiB parts holds few of them at a time."""
+    mib = 1 << 20
+    file = opened(Sink(), part_bytes=mib, threads=threads, buffered_bytes=4 * mib)
+    chunk = b"x" * (mib // 2)
+    tracemalloc.start()
+    try:
+        for _ in range(192):
+            file.write(chunk)
+        file.close()
+        file.settle()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert file.pending.length == 96 * mib
+    assert peak < 10 * mib
+
+
+def test_one_large_write_is_sent_piece_by_piece() -> None:
+    """64 MiB in a single write are held a few parts at a time, besides the caller's own copy."""
+    mib = 1 << 20
+    file = opened(Sink(), part_bytes=mib, threads=2, buffered_bytes=4 * mib)
+    content = bytes(64 * mib)
+    tracemalloc.start()
+    try:
+        file.write(content)
+        file.close()
+        file.settle()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(file.pending.etags) == 64
+    assert peak < 10 * mib
+
+
+def test_the_next_file_is_begun_while_the_last_part_is_on_its_way() -> None:
+    """Closing a file does not wait for the store; settling it does, and only then is it pending."""
+    lake, answered = Lake(), threading.Event()
+    upload_part = lake.store.upload_part
+
+    def slow(*args: Any) -> str:
+        assert answered.wait(60)
+        return upload_part(*args)
+
+    lake.store.upload_part = slow  # type: ignore[method-assign]
+    file = opened(lake, threads=1)
+    file.write(b"0")
+    file.close(rows=1)
+    assert (file.closed, file.pending) == (True, None)
+    answered.set()
+    file.settle()
+    file.settle()
+    assert complete(lake, file.pending) == b"0"
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("error", [StoreRejected("no"), Unavailable("slow"), OutcomeUnknown("lost")], ids=str)
+def test_an_upload_that_does_not_start_fails_the_file(threads: int, error: Any) -> None:
+    """An upload that could not be started fails its file, at the latest when it is settled."""
     lake = Lake()
-    with local(tmp_path) as file:
-        for at in range(0, len(content), 3):
-            file.write(content[at : at + 3])
-    send(file, lake, part_bytes=4, threads=threads)
-    send(file, lake, part_bytes=4, threads=threads)
-    assert list(tmp_path.iterdir()) == []
-    pending = file.pending
-    assert pending is not None
-    assert (pending.length, pending.partCount) == (len(content), max(-(-len(content) // 4), 1))
-    assert lake.pending() == [KEY]
-    lake.store.complete_upload(BUCKET, KEY, pending.uploadId, pending.etags)
-    assert lake.get(KEY) == content
+    lake.store.before = once("create_upload", KEY, error)
+
+    def write_all() -> None:
+        with opened(lake, threads=threads) as file:
+            file.write(b"0123")
+        file.settle()
+
+    with pytest.raises(type(error)):
+        write_all()
+    assert lake.pending() == []
+    assert StoreCall("upload_part", BUCKET, KEY) not in lake.store.calls
+    assert StoreCall("abort_upload", BUCKET, KEY) not in lake.store.calls
 
 
-@pytest.mark.parametrize("change", [b"01234", b"0123456789ab"], ids=["shorter", "longer"])
-def test_a_file_that_the_disk_changed_is_not_sent(tmp_path: Path, change: bytes) -> None:
-    """Content of another length than was written is refused with both lengths, and leaves no upload."""
+class Gate:
+    """Holds back a store's ``create_upload`` until it is opened.
+
+    Attributes:
+        reached: Set when somebody waits.
+        is_open: Lets them through.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self.reached, self.is_open = threading.Event(), threading.Event()
+        self._create = lake.store.create_upload
+        lake.store.create_upload = self._wait  # type: ignore[method-assign]
+
+    def _wait(self, *args: Any, **more: Any) -> str:
+        self.reached.set()
+        assert self.is_open.wait(60)
+        return self._create(*args, **more)
+
+
+def test_a_writer_goes_on_while_its_upload_starts() -> None:
+    """A file is opened, written and closed without waiting for the store; its parts wait for the start."""
     lake = Lake()
-    with local(tmp_path) as file:
-        file.write(b"0123456789")
-    (tmp_path / "000000").write_bytes(change)
-    with pytest.raises(OSError, match=rf"has {len(change)} bytes of the 10 written for s3://{BUCKET}/{KEY}"):
-        send(file, lake, part_bytes=4)
-    assert (file.pending, lake.pending()) == (None, [])
+    gate = Gate(lake)
+    file = opened(lake, threads=2, part_bytes=4)
+    file.write(b"0123456")
+    file.close()
+    assert lake.pending() == []
+    gate.is_open.set()
+    file.settle()
+    assert complete(lake, file.pending) == b"0123456"
 
 
-def resident() -> int:
-    """Return the bytes of this process that are in memory, mapped files included."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_file_is_not_read_into_memory_as_a_whole(tmp_path: Path) -> None:
-    """Of a file that goes up in parts, at most one is in memory, counting the process's mapped pages."""
+def test_an_upload_that_is_just_starting_is_aborted() -> None:
+    """An abort in the middle of the start waits for it, and leaves nothing pending."""
     lake = Lake()
-    sent, written, parts, most = hashlib.sha256(), hashlib.sha256(), 0, 0
-
-    def take(*call: object) -> str:
-        nonlocal parts, most
-        sent.update(call[-1])  # type: ignore[arg-type]
-        parts += 1
-        most = max(most, resident())
-        return "etag"
-
-    lake.store.upload_part = take  # type: ignore[method-assign]
-    with local(tmp_path) as file:
-        for number in range(128):
-            block = bytes([number]) * _MIB
-            file.write(block)
-            written.update(block)
-    before = resident()
-    send(file, lake, part_bytes=16 * _MIB + 1)
-    assert (sent.digest(), parts) == (written.digest(), 8)
-    assert most - before < 24 * _MIB
+    gate = Gate(lake)
+    file = opened(lake, threads=2)
+    file.write(b"0")
+    assert gate.reached.wait(60)
+    aborting = threading.Thread(target=file.abort)
+    aborting.start()
+    gate.is_open.set()
+    aborting.join(60)
+    assert (file.closed, lake.pending()) == (True, [])
+    assert lake.store.calls.count(StoreCall("abort_upload", BUCKET, KEY)) == 1
 
 
-def test_an_aborted_file_is_closed(tmp_path: Path) -> None:
-    """After an abort the disk has nothing of the file, and it is closed for writing."""
-    file = local(tmp_path)
-    file.write(b"01")
+def test_an_upload_that_waits_for_its_start_is_never_begun() -> None:
+    """An abort before the start's turn cancels the start."""
+    lake, busy = Lake(), threading.Event()
+    sender = PartSender(1, 1 << 30)
+    sender.send(lambda: str(busy.wait(60)), 1)
+    file = OutputFile(lake.context(), KEY, sender, part_bytes=1, min_part_bytes=1)
+    file.write(b"0")
     file.abort()
+    busy.set()
+    sender.close()
+    assert not [call for call in lake.store.calls if call.key == KEY]
+
+
+def test_one_thread_starts_and_sends_many_files() -> None:
+    """However many files are open at once, no part blocks the thread from what it waits for."""
+    lake, sender = Lake(), PartSender(1, 1 << 30)
+    keys = [f"flights/dt={number}/a.parquet" for number in range(40)]
+    files = [OutputFile(lake.context(), key, sender, part_bytes=1, min_part_bytes=1) for key in keys]
+    for body in (b"01", b"2"):
+        for file in files:
+            file.write(body)
+    for file in files:
+        file.close()
+    for file in files:
+        file.settle()
+    assert [file.pending.partCount for file in files if file.pending] == [3] * 40
+    assert sorted(lake.pending()) == sorted(keys)
+
+
+def test_only_a_closed_file_is_settled() -> None:
+    """A file that is being written, or was aborted, is not settled."""
+    file = opened(Lake())
+    with pytest.raises(JobClosed, match="is open"):
+        file.settle()
     file.abort()
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(JobClosed, match="aborted"):
-        file.write(b"2")
+    with pytest.raises(JobClosed, match="is aborted"):
+        file.settle()
+
+
+def test_a_writer_waits_for_room() -> None:
+    """While as many bytes as allowed are in flight, a writer waits until some of them have arrived."""
+    sender, gate, log = PartSender(1, 10), threading.Event(), []
+
+    def slow() -> str:
+        gate.wait(30)
+        log.append("first arrived")
+        return "1"
+
+    def second() -> None:
+        sender.send(lambda: "2", 6)
+        log.append("second accepted")
+
+    first = sender.send(slow, 6)
+    writer = threading.Thread(target=second)
+    writer.start()
+    gate.set()
+    writer.join(30)
+    assert first.result(30) == "1"
+    assert log == ["first arrived", "second accepted"]
+    sender.close()
+
+
+def test_a_part_larger_than_the_room_is_sent_alone() -> None:
+    """A single part above the limit does not wait for room that will never exist."""
+    sender = PartSender(1, 10)
+    assert sender.send(lambda: "e", 100).result(30) == "e"
+    assert sender.send(lambda: "f", 100).result(30) == "f"
+    sender.close()
+
+
+def test_room_is_given_back_by_failed_parts() -> None:
+    """A part that failed makes room for the next one."""
+    sender = PartSender(1, 10)
+
+    def fail() -> str:
+        raise StoreRejected("no")
+
+    assert isinstance(sender.send(fail, 10).exception(30), StoreRejected)
+    assert sender.send(lambda: "e", 10).result(30) == "e"
+    sender.close()

@@ -13,7 +13,7 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
     Unavailable,
 )
-from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import create_record, find_record, load_record
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from tests.protocol.building import BUCKET, WatchedStore, once
@@ -41,7 +41,7 @@ def put(store: WatchedStore, nonce: str) -> str:
 
 def standing(store: WatchedStore) -> str:
     """Return the nonce of the stored record."""
-    return records.load(store, BUCKET, KEY, JobRecord).record.nonce
+    return load_record(store, BUCKET, KEY, JobRecord).record.nonce
 
 
 def lost() -> OutcomeUnknown:
@@ -51,11 +51,11 @@ def lost() -> OutcomeUnknown:
 
 def test_a_record_is_found_or_not(store: WatchedStore) -> None:
     """A missing record is None to `find` and an error to `load`."""
-    assert records.find(store, BUCKET, KEY, JobRecord) is None
+    assert find_record(store, BUCKET, KEY, JobRecord) is None
     with pytest.raises(NoSuchKey):
-        records.load(store, BUCKET, KEY, JobRecord)
+        load_record(store, BUCKET, KEY, JobRecord)
     etag = put(store, "n")
-    found = records.find(store, BUCKET, KEY, JobRecord)
+    found = find_record(store, BUCKET, KEY, JobRecord)
     assert found is not None
     assert (found.record.nonce, found.etag) == ("n", etag)
     assert found.date >= found.modified
@@ -66,16 +66,16 @@ def test_a_damaged_record_is_never_taken_for_none(store: WatchedStore, body: byt
     """An unreadable record is never overwritten."""
     etag = store.put(BUCKET, KEY, body).etag
     with pytest.raises(InvalidRecord, match=f"s3://{BUCKET}/{KEY}"):
-        records.find(store, BUCKET, KEY, JobRecord)
+        find_record(store, BUCKET, KEY, JobRecord)
     with pytest.raises(InvalidRecord):
-        records.create(store, BUCKET, KEY, record("n"))
+        create_record(store, BUCKET, KEY, record("n"))
     assert store.get(BUCKET, KEY).info.etag == etag
 
 
 def test_of_two_creators_the_first_wins(store: WatchedStore) -> None:
     """The second one gets the first one's record."""
-    first = records.create(store, BUCKET, KEY, record("1"))
-    second = records.create(store, BUCKET, KEY, record("2"))
+    first = create_record(store, BUCKET, KEY, record("1"))
+    second = create_record(store, BUCKET, KEY, record("2"))
     assert first.record.nonce == second.record.nonce == standing(store) == "1"
     assert first.etag == second.etag
 
@@ -83,7 +83,7 @@ def test_of_two_creators_the_first_wins(store: WatchedStore) -> None:
 def test_a_lost_answer_to_a_create_is_resolved_by_a_read(store: WatchedStore) -> None:
     """After a lost response a read decides: the writer's own record is returned, or the error is raised."""
     store.after = once("put", KEY, lost())
-    created = records.create(store, BUCKET, KEY, record("1"))
+    created = create_record(store, BUCKET, KEY, record("1"))
     assert created.record.nonce == standing(store) == "1"
 
 
@@ -91,8 +91,8 @@ def test_a_create_that_did_not_happen_is_still_unknown(store: WatchedStore) -> N
     """If the request is lost before the write, nothing is written and the outcome is unknown."""
     store.before = once("put", KEY, lost())
     with pytest.raises(OutcomeUnknown):
-        records.create(store, BUCKET, KEY, record("1"))
-    assert records.find(store, BUCKET, KEY, JobRecord) is None
+        create_record(store, BUCKET, KEY, record("1"))
+    assert find_record(store, BUCKET, KEY, JobRecord) is None
 
 
 def test_a_lost_answer_may_hide_another_writer() -> None:
@@ -104,14 +104,14 @@ def test_a_lost_answer_may_hide_another_writer() -> None:
         raise lost()
 
     store.before = lambda call: (store.rest(), overtake())[0] if call.verb == "put" else None
-    assert records.create(store, BUCKET, KEY, record("1")).record.nonce == "another"
+    assert create_record(store, BUCKET, KEY, record("1")).record.nonce == "another"
 
 
 def test_a_repeated_create_finds_its_own_record(store: WatchedStore) -> None:
     """A create that is sent again after a lost answer gets 412, and its nonce shows that it succeeded."""
     own = record("1")
-    records.create(store, BUCKET, KEY, own)
-    assert records.create(store, BUCKET, KEY, own).record == own
+    create_record(store, BUCKET, KEY, own)
+    assert create_record(store, BUCKET, KEY, own).record == own
 
 
 def test_other_errors_go_through() -> None:
@@ -120,7 +120,7 @@ def test_other_errors_go_through() -> None:
     put(store, "0")
     store.before = once("put", KEY, Unavailable("slow down"))
     with pytest.raises(Unavailable):
-        records.create(store, BUCKET, KEY, record("1"))
+        create_record(store, BUCKET, KEY, record("1"))
     assert standing(store) == "0"
 
 
@@ -130,13 +130,13 @@ def test_a_store_without_conditional_writes_is_unsuitable() -> None:
     for code, error in (("NotImplemented", StoreUnsuitable), ("InvalidStorageClass", StoreRejected)):
         store.before = once("put", KEY, StoreRejected("no", code=code))
         with pytest.raises(error):
-            records.create(store, BUCKET, KEY, record("1"))
-        assert records.find(store, BUCKET, KEY, JobRecord) is None
+            create_record(store, BUCKET, KEY, record("1"))
+        assert find_record(store, BUCKET, KEY, JobRecord) is None
 
 
 def test_an_unreadable_record_is_not_written(store: WatchedStore) -> None:
     """An invalid record never reaches the store."""
     bad = msgspec.structs.replace(record("n"), job_id="", created=-1)
     with pytest.raises(InvalidRecord):
-        records.create(store, BUCKET, KEY, bad)
-    assert records.find(store, BUCKET, KEY, JobRecord) is None
+        create_record(store, BUCKET, KEY, bad)
+    assert find_record(store, BUCKET, KEY, JobRecord) is None
