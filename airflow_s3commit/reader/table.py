@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.steps.files import FileSummary
-from airflow_s3commit.reader.formats import FileReading, UnreadableFiles, parse_file_options, reading_of
+from airflow_s3commit.reader.formats import FileReading, UnreadableFiles
 from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
 from airflow_s3commit.reader.table_files import FilesByPath
@@ -30,7 +30,7 @@ from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.tables.columns import DifferentTypes, WrittenSchema, from_text, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from pyarrow.fs import FileSystem
 
@@ -47,31 +47,12 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         inner: The file system with the files, by paths ``bucket/key``.
         files: What was committed, by path.
         destination: URI of the table.
-        stays: Why a dataset of these files cannot be pickled; None if it can.
     """
 
-    def __init__(
-        self,
-        inner: fs.FileSystem,
-        files: FilesByPath,
-        destination: str,
-        *,
-        stays: str | None = None,
-    ) -> None:
+    def __init__(self, inner: fs.FileSystem, files: FilesByPath, destination: str) -> None:
         self._inner = inner
         self._files = files
         self._destination = destination
-        self._stays = stays
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """Pickle the handler.
-
-        Raises:
-            TypeError: A pickled dataset would read other values.
-        """
-        if self._stays is not None:
-            raise TypeError(self._stays)
-        return object.__reduce_ex__(self, protocol)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CommittedFiles) and (
@@ -203,8 +184,7 @@ def dataset(
     partition_schema: pa.Schema | None = None,
     prune_by: Collection[str] = (),
     filesystem: FileSystem | None = None,
-    format: str | None = None,  # noqa: A002 - as pyarrow and Spark call it
-    options: Mapping[str, str] | None = None,
+    format: str | ds.FileFormat | None = None,  # noqa: A002 - as pyarrow calls it
 ) -> ds.Dataset:
     """Return the whole table at one generation as a dataset.
 
@@ -225,15 +205,13 @@ def dataset(
             together with ``generation`` or ``since``.
         schema: The columns, without partition columns. By default those of all commits: a column that a later
             commit added or widened is read so from all files; it is null where a file lacks it. For text they
-            are those of the first file, with types inferred from its first rows. For CSV without a header the
-            schema names all columns, in order.
+            are those of the first file with rows, with types inferred from its first rows.
         partition_schema: Types of partition columns; the types of others are inferred from their values.
         prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it. This
             helps for columns by which the rows are sorted.
         filesystem: The file system with the data, by paths ``bucket/key``; by default made from the config.
-        format: ``parquet``, ``orc``, ``csv`` or ``json``, for files whose names do not end with it.
-        options: Options of reading CSV and JSON, by Spark's names:
-            `airflow_s3commit.reader.formats.FILE_OPTIONS`.
+        format: ``parquet`` or ``orc``, for files whose names do not end with it; or pyarrow's own format,
+            which CSV and JSON need: only their writer knows how they are to be read.
 
     Raises:
         NoSuchKey: No job, or not this one, has committed to the destination; it has no such generation; or a
@@ -243,9 +221,8 @@ def dataset(
             destination; or the destination has no log, and another committer wrote ``_SUCCESS``.
         UnreadablePartitions: The directories have different partition columns, or a value is not of its
             column's type.
-        UnreadableFiles: The files have several formats, an unknown one, or one that pyarrow cannot read
-            with these options; or a column has types in different commits that have no common one.
-        InvalidOption: An option is unknown, malformed, or does not apply to the format.
+        UnreadableFiles: The files have several formats, an unknown one, or one of text that is not given as
+            pyarrow's; or a column has types in different commits that have no common one.
         ValueError: ``job_id`` is given together with ``generation`` or ``since``, or one of these is out of
             range; ``store`` is not an `S3Config` and ``filesystem`` is missing; pyarrow does not support the
             config; or a name in ``prune_by`` is not a column.
@@ -254,12 +231,11 @@ def dataset(
         if not isinstance(store, S3Config):
             raise ValueError("pass a filesystem, or an S3Config as store")
         filesystem = s3_filesystem(store)
-    file_options = parse_file_options({**(options or {}), **({} if format is None else {"format": format})})
     source = S3Store.connect(store) if isinstance(store, S3Config) else store
     place = Destination.of(destination)
     choice = Choice(generation, since, job_id)
     table = find_table(source, place, choice, FileEntry if prune_by else FileSummary)
-    reading = reading_of((file.path for file in table.examples), file_options)
+    reading = FileReading.of((file.path for file in table.examples), format)
     schemas = schemas_of(table, filesystem, reading) if schema is None else []
     columns = partition_columns(table, partition_schema, schemas)
     if schema is None:
@@ -285,11 +261,10 @@ def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> li
     """
     known = [] if reading.is_text else [schema for schema in table.schemas if schema.has_arrow]
     recorded = [_recorded(table, schema.job_id, schema.text, reading) for schema in known]
-    files = table.examples[:1] if reading.is_text else [*table.unknown, *table.without_arrow]
+    files = [*table.unknown, *table.without_arrow]
     if reading.is_text:
-        # A text file without rows has nothing to parse but a header.
-        with_rows = (file for file in table.examples if file.rows != 0)
-        files = [*islice(with_rows, 1)] or (files if reading.options.header else [])
+        # pyarrow cannot parse a file without rows.
+        files = [*islice((file for file in table.examples if file.rows != 0), 1)]
     guarded = guarded_files(table, filesystem, files)
 
     def inspect(file: TableFile) -> tuple[str, WrittenSchema]:
@@ -358,7 +333,6 @@ def dataset_of(
         prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it.
 
     Raises:
-        UnreadableFiles: A column has a type that pyarrow cannot read from text.
         ValueError: A name in ``prune_by`` is not a column.
     """
     kept = pa.schema([field for field in schema if field.name not in columns.schema.names])
@@ -366,11 +340,7 @@ def dataset_of(
     whole = pa.schema([*kept, *columns.schema], metadata={**(schema.metadata or {}), **generation} or None)
     if missing := set(prune_by) - set(whole.names):
         raise ValueError(f"prune_by names {', '.join(sorted(missing))}; the dataset has no such column")
-    reading.check(kept)
-    arrow, guarded = (
-        reading.arrow(kept.names),
-        guarded_files(table, filesystem, table.files, stays=reading.stays),
-    )
+    arrow, guarded = reading.arrow, guarded_files(table, filesystem, table.files)
 
     def fragments() -> Iterator[ds.Fragment]:
         for file in table.files:
@@ -385,8 +355,6 @@ def dataset_of(
     return ds.FileSystemDataset(fragments(), whole, arrow, guarded)
 
 
-def guarded_files(
-    table: Table, filesystem: FileSystem, files: Sequence[TableFile], *, stays: str | None = None
-) -> PyFileSystem:
+def guarded_files(table: Table, filesystem: FileSystem, files: Sequence[TableFile]) -> PyFileSystem:
     """Return a file system that opens files of the table if their sizes are the committed ones."""
-    return PyFileSystem(CommittedFiles(filesystem, FilesByPath(files), table.destination, stays=stays))
+    return PyFileSystem(CommittedFiles(filesystem, FilesByPath(files), table.destination))

@@ -123,7 +123,8 @@ def read_table(
     address = _address(spark, place.bucket)
     with renewing_store(address):
         table = find_table(store_of_process(address), place, choice)
-    name = format_of((file.path for file in table.examples), format)
+    paths = [file.path for file in table.examples]
+    name = format_of(paths, format)
     has_record = name in FORMATS and not FORMATS[name].text
     recorded = _recorded(table) if schema is None else None
     # With a schema no file is opened for its columns.
@@ -131,7 +132,7 @@ def read_table(
     asked = replace(table, unknown=(), without_arrow=()) if is_known else table
     schemas: list[tuple[str, WrittenSchema]] = []
     if has_record:
-        schemas = schemas_of(asked, s3_filesystem(S3Config(**asdict(address))), FileReading(name))
+        schemas = schemas_of(asked, s3_filesystem(S3Config(**asdict(address))), FileReading.of(paths, name))
     partitions = _partitions(table, schemas)
     source = _Source(spark, place, name, given, partitions)
     if schema is not None:

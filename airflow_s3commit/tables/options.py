@@ -138,17 +138,6 @@ def one_character(value: str) -> str:
     return value
 
 
-def utf8_only(value: str) -> str:
-    """Parse the name of an encoding, which must be UTF-8.
-
-    Raises:
-        ValueError: The text names another encoding.
-    """
-    if value.lower().replace("_", "-") not in ("utf-8", "utf8"):
-        raise ValueError("only UTF-8 is supported")
-    return "UTF-8"
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """The declaration of one option.

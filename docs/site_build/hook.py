@@ -32,7 +32,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "cli-shared-options": cli_page.shared_options,
     "exceptions": exceptions_page.classes,
     "exceptions-tree": exceptions_page.tree,
-    "file-options": options_page.file_options,
     "job-options": options_page.job_options,
     "object-options": options_page.object_options,
     "records": records_page.own_records,

@@ -10,7 +10,6 @@ from tables import cell, code, table
 
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.provider_info import get_provider_info
-from airflow_s3commit.reader.formats import FILE_OPTIONS
 from airflow_s3commit.spark.options import WRITE_OPTIONS
 from airflow_s3commit.spark.session import committer_conf
 from airflow_s3commit.tables.options import TABLE_OPTIONS, Option
@@ -52,11 +51,6 @@ def write_options() -> str:
 def table_options() -> str:
     """Return the options of files, as every writer of tables takes them."""
     return _table(TABLE_OPTIONS)
-
-
-def file_options() -> str:
-    """Return the options of how files are read."""
-    return _table(FILE_OPTIONS)
 
 
 def spark_conf() -> str:
