@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-import click
 from rich.text import Text
 
 from airflow_s3commit._format import several
-from airflow_s3commit.cli.command import Session, flag, option, store_command
+from airflow_s3commit.cli.command import Session, flag, store_command
 from airflow_s3commit.cli.log import report_missing
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, described, labelled, line
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import CommandLines, NextStep
 from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
-from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policies, lifecycle_rule
+from airflow_s3commit.protocol.doctor.policy import iam_policies
 from airflow_s3commit.protocol.inspect.verify_job import PendingReport, VerifyReport, verify_job
 from airflow_s3commit.protocol.inspect.verify_table import TableReport
 from airflow_s3commit.protocol.inspect.verify_table import verify as verify_table
@@ -34,22 +33,12 @@ _JOBS = 3
     s3commit doctor s3://lake/flights/
     s3commit doctor s3://lake/flights/ --policy | jq .executors > executors.json
     s3commit doctor s3://lake/flights/ --object-option sse=aws:kms --object-option tags.team=flights
-    s3commit doctor s3://lake/flights/ --lifecycle --days 14
     s3commit doctor s3://lake/flights/ --json | jq '.checks[] | select(.verdict == "failed")'
     """,
     staging=True,
 )
 @flag("--policy", "Print the IAM policies of executors and of the committer; run no checks.")
-@flag("--lifecycle", "Print a lifecycle rule for incomplete uploads; run no checks.")
-@option(
-    "--days",
-    type=click.IntRange(min=1),
-    default=DEFAULT_DAYS,
-    metavar="N",
-    help="With --lifecycle: the age in days at which to abort an upload; longer than any job takes.",
-)
-@option("--kms-key", metavar="ARN", help="With --policy: the key that encrypts the bucket.")
-def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None) -> ExitCode:
+def doctor(session: Session, *, policy: bool) -> ExitCode:
     """Check that a bucket supports jobs; print policies.
 
     Problems are reported with their remedies. Creates small hidden objects and uploads below DEST/_s3commit/
@@ -57,23 +46,12 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
     Tests --object-option by an upload with all of them. Exit code 1 if a check failed, but not for warnings.
     """
     place, root, options = session.destination, session.staging_root, session.connection.object_options
-    documents = {}
     if policy:
         partition = _partition(session.connection.config.region or "")
-        documents["policy"] = iam_policies(
-            place, root, kms_key=kms_key, partition=partition, object_options=options
-        )
-    elif kms_key is not None:
-        raise click.UsageError("--kms-key needs --policy")
-    if lifecycle:
-        documents["lifecycle"] = lifecycle_rule(place, days)
-        words = "aws s3api put-bucket-lifecycle-configuration replaces all rules of a bucket: include those"
-        session.output.note(words, "yellow")
-    if documents:
+        policies = iam_policies(place, root, partition=partition, object_options=options)
         # A terminal must not fold what is pasted.
-        printed = [documents] if session.output.as_json else documents.values()
-        for document in printed:
-            session.output.raw(json.dumps(document, indent=2))
+        printed = {"policy": policies} if session.output.as_json else policies
+        session.output.raw(json.dumps(printed, indent=2))
         return ExitCode.OK
     with session.output.working("checking the bucket"):
         diagnosis = examine(session.store, place, root, object_options=options)

@@ -32,7 +32,6 @@ _SHOWN = 40
 @store_command(
     """
     s3commit jobs s3://lake/flights/
-    s3commit jobs s3://lake/flights/ --committed
     s3commit jobs 's3://lake/team-*' --registry s3://lake-ops/s3commit/
     s3commit jobs s3://lake/flights/ --json | jq -r '.jobs[] | select(.state == "sealed").job_id'
     """,
@@ -40,8 +39,7 @@ _SHOWN = 40
     staging=True,
 )
 @registry_option("List the jobs of all destinations that the registry at this prefix names.")
-@flag("--committed", "Also list jobs that are committed and cleaned up.")
-def jobs(session: Session, *, committed: bool) -> ExitCode:
+def jobs(session: Session) -> ExitCode:
     """List the jobs in progress at a destination.
 
     These are the jobs that have not ended, and those that have and are not cleaned up. The age is the time
@@ -49,8 +47,8 @@ def jobs(session: Session, *, committed: bool) -> ExitCode:
     job is sealed, those of all committed task attempts.
     """
     if session.registry is not None:
-        return _jobs_of_registry(session, committed=committed)
-    listed = list_jobs(session.store, session.destination, session.staging_root, committed=committed)
+        return _jobs_of_registry(session)
+    listed = list_jobs(session.store, session.destination, session.staging_root)
     found = session.output.reading("reading records", listed)
     value = {"destination": session.destination.uri, "jobs": [summary.to_dict() for summary in found]}
     if not found:
@@ -63,14 +61,14 @@ def _job_views(found: list[JobSummary]) -> Iterator[RenderableType]:
     yield from (line(f"{job.job_id}: {job.problem}", "red") for job in found if job.problem is not None)
 
 
-def _jobs_of_registry(session: Session, *, committed: bool) -> ExitCode:
+def _jobs_of_registry(session: Session) -> ExitCode:
     found: dict[str, list[JobSummary]] = {}
     failures: dict[str, str] = {}
     with session.output.working("reading destinations") as step:
         for done, entry in enumerate(session.registered(), start=1):
             place, root = entry.record.place, entry.record.staging_root
             try:
-                found[place.uri] = list(list_jobs(session.store, place, root, committed=committed))
+                found[place.uri] = list(list_jobs(session.store, place, root))
             except S3CommitError as error:
                 failures[place.uri] = str(error)
             step(done)

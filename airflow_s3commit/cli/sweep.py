@@ -83,9 +83,9 @@ def _sweep_registry(session: Session, *, older_than: float, apply: bool) -> Exit
     sweeps = plan_registered(session.registered(), lambda _: session.store, older_than=older_than)
     found = output.reading("finding dead jobs and orphans", sweeps)
     for one in found:
-        if one.is_left:
-            output.note(f"left alone: {one.uri} has no records of jobs")
-    failures = {one.uri: str(one.error) for one in found if one.error is not None}
+        if not (one.plan or one.gone or one.error):
+            output.note(f"left alone: {one.entry.record.destination} has no records of jobs")
+    failures = {one.entry.record.destination: str(one.error) for one in found if one.error is not None}
     plans = [one.plan[1] for one in found if one.plan is not None]
     gone = [one.entry for one in found if one.gone]
     due = [plan for plan in plans if not plan.is_empty]

@@ -159,7 +159,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 self.log.warning(
                     "A lifecycle rule of bucket %s aborts incomplete uploads of %s after %d day: a job that"
                     " is committed later, because it waits for an audit or a repair, fails. Make the rule"
-                    " longer than any job takes; s3commit doctor --lifecycle prints one of a week",
+                    " longer than any job takes",
                     self._place.bucket,
                     self._place.uri,
                     days,

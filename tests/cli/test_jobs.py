@@ -48,13 +48,6 @@ def test_jobs_as_json_has_exact_values(lake: Lake, run: RunProgram) -> None:
     assert job["context"] == {"dag": "nightly"}
 
 
-def test_committed_jobs_are_listed_on_request(lake: Lake, run: RunProgram) -> None:
-    """A cleaned-up job is known by its manifest only, and left out unless requested."""
-    lake.sealed(FILES).commit()
-    assert "no job is in progress" in run("jobs", lake.destination).stdout
-    assert OURS in run("jobs", lake.destination, "--committed").stdout
-
-
 def test_a_damaged_record_is_shown_with_its_job(lake: Lake, run: RunProgram) -> None:
     """The others are still listed."""
     lake.sealed(FILES)

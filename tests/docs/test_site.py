@@ -45,7 +45,7 @@ def test_nothing_is_loaded_from_another_host(site: Path) -> None:
 def test_references_are_filled_in(site: Path) -> None:
     """The pages that are made from the code hold what the code has."""
     expected = {
-        "reference/cli": ("s3commit sweep", "--older-than", "--kms-key"),
+        "reference/cli": ("s3commit sweep", "--older-than", "--policy"),
         "reference/exceptions": ("OutcomeUnknown", "may have happened"),
         "reference/job-options": ("track_pending", "pendingset_format"),
         "reference/operators": ("S3CommitSetupOperator", "conflict_mode", "kill_window"),

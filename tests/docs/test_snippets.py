@@ -24,7 +24,7 @@ import yaml
 
 from airflow_s3commit import Destination, Job, JobOptions, MemoryStore
 from airflow_s3commit.cli.app import program
-from airflow_s3commit.protocol.doctor.policy import iam_policies, lifecycle_rule
+from airflow_s3commit.protocol.doctor.policy import iam_policies
 from tests.cases import each
 from tests.docs.blocks import ROOT, Block, all_blocks
 
@@ -203,12 +203,9 @@ def test_data_parses(block: Block) -> None:
     "block", [block for block in all_blocks("json") if " of s3://" in block.mark], ids=str
 )
 def test_shown_policies_are_the_ones_that_are_printed(block: Block) -> None:
-    """The policy and the rule on the page are those that ``doctor`` prints."""
-    kind, _, rest = block.mark.partition(" of ")
-    uri, *days = rest.split()
-    place = Destination.parse(uri)
-    printed = lifecycle_rule(place, int(days[0])) if days else iam_policies(place)[kind]
-    assert json.loads(block.text) == printed
+    """The policies on the page are those that ``doctor`` prints."""
+    kind, _, uri = block.mark.partition(" of ")
+    assert json.loads(block.text) == iam_policies(Destination.parse(uri))[kind]
 
 
 def test_no_secret_and_no_machine_is_shown() -> None:
@@ -221,6 +218,6 @@ def test_marks_are_known() -> None:
     """A mark that nothing reads would be a snippet that nothing checks."""
     known = re.compile(
         r"run|output|not run, .+|dag|memory (store|job|sealed|committed)|pytest|seaweedfs|"
-        r"(executors|committer|lifecycle) of .+|"
+        r"(executors|committer) of .+|"
     )
     assert [str(b) for b in all_blocks(*LANGUAGES) if not known.fullmatch(b.mark)] == []

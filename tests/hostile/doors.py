@@ -49,7 +49,7 @@ def _place(lake: GuardedLake) -> Destination:
 
 
 def _list(lake: GuardedLake) -> None:
-    for job in list_jobs(lake.store, _place(lake), committed=True):
+    for job in list_jobs(lake.store, _place(lake)):
         json.dumps(job.to_dict())
 
 
@@ -219,7 +219,7 @@ ACTING: dict[str, Door] = {
 
 #: Command lines that look, with ``{at}`` and ``{job}`` to be filled in.
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "jobs": ("jobs", "{at}", "--committed"),
+    "jobs": ("jobs", "{at}"),
     "show": ("show", "{at}", "{job}"),
     "pending": ("pending", "{at}"),
     "sweep": ("sweep", "{at}", "--older-than", "7d"),

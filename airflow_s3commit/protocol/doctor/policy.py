@@ -1,4 +1,4 @@
-"""The IAM policies of the two roles, and the lifecycle rule that jobs need, as AWS reads them."""
+"""The IAM policies of the two roles, as AWS reads them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.protocol.model.layout import DELTA_LOG, HOME, MAGIC_PREFIX, SUCCESS
 
-#: Default number of days after which pending uploads are removed: longer than any job should take.
-DEFAULT_DAYS = 7
-
 #: Fewest days after which a rule may remove pending uploads without danger to jobs that wait for an audit.
 SAFE_DAYS = 2
-
-#: Id of the lifecycle rule.
-RULE_ID = "s3commit-abort-incomplete-uploads"
 
 #: What both roles do to objects below a destination.
 _DATA_ACTIONS = (
@@ -36,7 +30,6 @@ def iam_policies(
     destination: Destination,
     staging_root: Destination | None = None,
     *,
-    kms_key: str | None = None,
     object_options: ObjectOptions | None = None,
     partition: str = "aws",
 ) -> dict[str, dict[str, Any]]:
@@ -53,13 +46,11 @@ def iam_policies(
     Args:
         destination: The destination of the jobs.
         staging_root: The directory of their stagings, if not below the destination.
-        kms_key: ARN of the key that encrypts the buckets; by default that of ``object_options``, if any.
-        object_options: The object options of the jobs.
+        object_options: The object options of the jobs. A key must be given by its ARN.
         partition: The AWS partition of the buckets: ``aws``, ``aws-cn`` or ``aws-us-gov``.
     """
     options = object_options or ObjectOptions()
-    if kms_key is None and (options.sse_kms_key_id or "").startswith("arn:"):
-        kms_key = options.sse_kms_key_id
+    kms_key = options.sse_kms_key_id or ""
     is_elsewhere = staging_root is not None and not _is_below(staging_root, destination)
     staging = staging_root if staging_root is not None and is_elsewhere else destination
     buckets = [_bucket(partition, name) for name in dict.fromkeys((destination.bucket, staging.bucket))]
@@ -73,7 +64,7 @@ def iam_policies(
         _statement("S3CommitStaging", (*_STAGING_ACTIONS, *acl), below(staging, MAGIC_PREFIX)),
         _statement("S3CommitList", ("s3:ListBucket",), buckets),
     ]
-    if kms_key is not None:
+    if kms_key.startswith("arn:"):
         shared.append(_statement("S3CommitKey", ("kms:Decrypt", "kms:GenerateDataKey"), [kms_key]))
     markers = [
         _arn(partition, destination.bucket, destination.prefix, end) for end in (SUCCESS, f"*/{SUCCESS}")
@@ -106,29 +97,6 @@ def _actions_of(options: ObjectOptions) -> tuple[str, ...]:
     """Return the actions on data that these options need besides those of every job."""
     tagging = ("s3:PutObjectTagging",) if options.tags else ()
     return (*tagging, "s3:PutObjectAcl") if options.acl else tagging
-
-
-def lifecycle_rule(destination: Destination, days: int = DEFAULT_DAYS) -> dict[str, Any]:
-    """Return a lifecycle configuration with one rule, which aborts the pending uploads of crashed jobs.
-
-    A new configuration of a bucket replaces all of its rules: add this rule to the existing ones.
-
-    Args:
-        destination: The destination of the jobs.
-        days: Days after its start when a pending upload is aborted; a job must be committed before that.
-
-    Raises:
-        ValueError: ``days`` is less than 1.
-    """
-    if days < 1:
-        raise ValueError(f"days is {days}: S3 keeps pending uploads for at least 1 day")
-    rule = {
-        "ID": RULE_ID,
-        "Status": "Enabled",
-        "Filter": {"Prefix": destination.prefix},
-        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": days},
-    }
-    return {"Rules": [rule]}
 
 
 def _statement(

@@ -8,7 +8,6 @@ into findings, and removes what the probes leave.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
@@ -128,13 +127,7 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A named probe.
-
-    Attributes:
-        name: Name of its check.
-        run: Performs it.
-        needs: Names of the probes that must succeed before this one can run.
-    """
+    """A named probe; those that it ``needs`` must succeed before it can run."""
 
     name: str
     run: Callable[[Sandbox], Finding]
@@ -167,18 +160,6 @@ def _bucket(sandbox: Sandbox) -> Finding:
         # Credentials limited to this prefix are refused a HEAD of the bucket, which names no prefix.
         next(iter(sandbox.store.list_objects(sandbox.bucket, sandbox.home.prefix)), None)
     return Finding("ok", f"bucket {sandbox.bucket} answers these credentials")
-
-
-def _directory(sandbox: Sandbox) -> Finding:
-    place, store = sandbox.destination, sandbox.store
-    key = place.prefix.rstrip("/")
-    # The least privileges cover the directory's prefix, which does not include this key.
-    with suppress(AccessDenied):
-        if key and has_object(store, place.bucket, key):
-            says = f"{join_uri(place.bucket, key)} is an object, but a destination is a directory"
-            return Finding("failed", says, "choose another destination, or move that object away")
-    found = next(iter(store.list_objects(place.bucket, place.prefix)), None)
-    return Finding("ok", "a directory with objects" if found is not None else "a directory without objects")
 
 
 def _objects(sandbox: Sandbox) -> Finding:
@@ -425,13 +406,13 @@ def _lifecycle(sandbox: Sandbox) -> Finding:
             "warning",
             "no rule that these credentials can read removes incomplete uploads: those of a crash are billed"
             " until a sweep",
-            "add the rule that s3commit doctor --lifecycle prints, or run s3commit sweep regularly",
+            "add a rule for incomplete uploads, of a week or so, or run s3commit sweep regularly",
         )
     if days < SAFE_DAYS:
         return Finding(
             "warning",
             f"a rule removes incomplete uploads after {days} day: a job that commits later fails",
-            "make it longer than any job takes; s3commit doctor --lifecycle prints a rule of a week",
+            "make it longer than any job takes",
         )
     return Finding("ok", f"incomplete uploads are removed after {days} days: jobs must be committed by then")
 
@@ -439,7 +420,6 @@ def _lifecycle(sandbox: Sandbox) -> Finding:
 #: Probes of a directory with records: a destination or a staging root.
 RECORD_PROBES = (
     Probe("bucket", _bucket),
-    Probe("directory", _directory, ("bucket",)),
     Probe("objects", _objects, ("bucket",)),
     Probe("pages of objects", _pages, ("objects",)),
     Probe("fencing", _fencing, ("objects",)),

@@ -78,7 +78,6 @@ class Adoption:
     of them: it reads Hadoop's files once.
 
     Attributes:
-        store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
         job_id: UUID of the Hadoop job, as in ``__magic_job-<UUID>``.
         pendingsets_uri: URI of a directory of pendingsets on S3: a staging committer's
@@ -93,8 +92,6 @@ class Adoption:
             default 0 refuses none: the caller knows that the job is dead.
         force: End a job that may be alive, and skip unreadable files: in a commit those that do not count, in
             an abort any. The uploads that only these files list stay pending until a sweep.
-        clock: Source of time for records and waits.
-        new_id: Source of nonces for records.
 
     Raises:
         InvalidRecord: The job id is invalid.
@@ -142,14 +139,7 @@ class Adoption:
         return None if survey.files.are_none else survey.job
 
     def refusal(self, *, commit: bool) -> S3CommitError | None:
-        """Return the error that `commit` or `abort` would raise before any change. Reads only.
-
-        Args:
-            commit: Check for a commit; False checks for an abort.
-
-        Raises:
-            S3CommitError: A request failed.
-        """
+        """Return the error that `commit` or `abort` would raise before any change. Reads only."""
         try:
             self._check(commit=commit)
         except Refused as error:
@@ -160,9 +150,6 @@ class Adoption:
         """Complete every upload of the committed tasks, and abort all other uploads of the job.
 
         Hadoop's driver may have died in the middle of its job commit.
-
-        Args:
-            progress: Called after each completed upload.
 
         Raises:
             NoSuchJob: There are no files of the job.
@@ -375,11 +362,7 @@ class Adoption:
                 logger.warning("%s: skipped a file: %s", context.name, outcome)
 
     def _import(self, file: HadoopFile, pendingset: PendingSet, stage: str, task: str) -> CommittedTask:
-        """Write the pendingset of a Hadoop file as one of our job, and return its committed task. Repeatable.
-
-        Raises:
-            InvalidRecord: An earlier import of the file wrote other content.
-        """
+        """Write the pendingset of a Hadoop file as one of our job; return its committed task. Repeatable."""
         context = self._context
         extra = TaskExtra(
             stage=stage,

@@ -52,14 +52,11 @@ _TASK_NUMBER = re.compile(r"(_[mr])?_(\d{1,9})$")
 
 @dataclass(frozen=True, slots=True)
 class HadoopFile:
-    """A file that lists pending uploads.
+    """A file that lists pending uploads; it is committed if it is the pendingset of a committed task.
 
     Attributes:
-        bucket: Its bucket.
-        key: Its key.
         task: The task's id; the file's path in its directory if the attempt did not commit.
         run: Number of the application's run that wrote it.
-        is_committed: Whether it is the pendingset of a committed task.
     """
 
     bucket: str
@@ -79,7 +76,6 @@ class HadoopFiles:
     """The files of a job, from a listing.
 
     Attributes:
-        job_id: The job's UUID.
         uri: URI of their directory.
         found: Every file that lists uploads.
         unknown: URIs of other objects that are not empty. They may be data, which a clean-up would delete.
@@ -176,11 +172,7 @@ class HadoopFiles:
 def magic_files(
     store: ObjectStore, destination: Destination, job_id: str | None = None
 ) -> dict[str, HadoopFiles]:
-    """List the magic directories of a destination, and return those that Hadoop wrote, by job id.
-
-    Args:
-        job_id: List the directory of this job only; None lists all.
-    """
+    """Return what Hadoop wrote in the magic directories of a destination, or of one job, by job id."""
     prefix = destination.key(MAGIC_PREFIX if job_id is None else f"{MAGIC_PREFIX}{job_id}/job-")
     jobs: dict[str, HadoopFiles] = {}
     for info in store.list_objects(destination.bucket, prefix):
@@ -200,7 +192,6 @@ def files_of(
     """Return the files of one job, by a listing.
 
     Args:
-        job_id: The job's UUID.
         pendingsets_uri: URI of a directory in which every file counts as a pendingset, except for hidden
             ones; None for the job's magic directory.
 

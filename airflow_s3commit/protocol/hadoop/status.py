@@ -59,21 +59,18 @@ class HadoopJob:
     """Facts about a job of Hadoop's committers.
 
     Attributes:
-        job_id: Its UUID.
         prefix: URI of the directory of its files.
         application_attempt: Number of the application's run whose tasks count: the last that committed any.
         files: Number of its files that list uploads, or may be data.
         pendingsets: Number of committed tasks of that run.
         uploads: Number of uploads of these tasks: those that count, which a commit would complete.
-        bytes: Their size in bytes.
         others: Number of uploads that do not count, which a commit would abort.
         gaps: Number of missing task numbers: those below the greatest without a pendingset.
         missing: The first of these task numbers.
-        pending: Number of uploads that count and are pending.
         published: Number of uploads that count and whose object exists.
-        uncertain: Number of uploads that count and are gone, where an object of the same size exists whose
-            ETag is no proof.
-        lost: Number of uploads that count and are gone, without an object.
+        uncertain: The same, of those that are gone, where an object of the same size exists whose ETag is no
+            proof.
+        lost: The same, without an object.
         others_published: Number of uploads that do not count and whose object exists.
         whole: Every upload was checked; otherwise the five numbers above are lower bounds.
         marker: The job of the ``_SUCCESS`` at the destination: ``own``, ``another's``, or ``none`` if there
@@ -142,20 +139,16 @@ class Survey:
     not listed.
 
     Args:
-        files: The job's files.
         most: Maximum number of unlisted uploads to ask about; None for no limit.
 
     Attributes:
-        files: The job's files.
-        job: The facts.
         counted: Digests of the uploads that count.
         keys: Digests of their keys.
         partitions: The partitions that they write.
         listed: The start of each pending upload of the destination, by the upload's digest.
         own: Keys of the objects that Hadoop has made of uploads that count.
         others_own: Keys of the objects that it has made of other uploads.
-        unreadable: What is wrong with files that count.
-        others_unreadable: What is wrong with other files.
+        unreadable: What is wrong with files that count; ``others_unreadable`` with others.
         flaws: Why the output that counts cannot be committed.
     """
 
@@ -297,10 +290,7 @@ def find_hadoop_job(
     pendingsets_uri: str | None = None,
     most: int | None = None,
 ) -> HadoopJob | None:
-    """Return the facts about a Hadoop job; None if it has no files. Reads only.
-
-    For the arguments see `files_of`, and for ``most`` `Survey`.
-    """
+    """Return the facts about a Hadoop job; None if it has no files. Reads only."""
     files = files_of(store, destination, job_id, pendingsets_uri)
     return None if files.are_none else Survey(store, destination, files, most).job
 
@@ -332,17 +322,10 @@ def classify(job: HadoopJob, *, older_than: float = 0.0) -> Verdict:
 
 
 def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0, force: bool = False) -> None:
-    """Raise if a job must not be ended.
+    """Raise if a job must not be ended: it is successful, or may be alive, which ``force`` ignores.
 
-    Args:
-        job: The facts.
-        adopts: Whether an adoption ends it, which finishes or takes back what it has published.
-        older_than: Seconds without activity below which it may be alive.
-        force: End it although it may be alive.
-
-    Raises:
-        AlreadyCommitted: It is successful.
-        JobClosed: It may be alive, or has published uploads, so that the rest must not be discarded.
+    Or it has published uploads, so that the rest must not be discarded, unless an adoption ends it, which
+    finishes or takes back what it has published.
     """
     verdict, name = classify(job, older_than=older_than), f"Hadoop job {job.job_id}"
     if verdict.status == "successful":
@@ -360,13 +343,7 @@ def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0,
 
 
 def refuse_commit(job: HadoopJob, *, accept_partial: bool, expect_tasks: int | None) -> None:
-    """Raise if a job lacks tasks that a commit needs.
-
-    Raises:
-        NoSuchJob: It has no files.
-        AuditFailed: Their number is not the expected one; or some are missing, which is not accepted.
-        JobClosed: No task committed.
-    """
+    """Raise if a job lacks tasks that a commit needs."""
     name = f"Hadoop job {job.job_id}"
     if not job.files:
         raise NoSuchJob(

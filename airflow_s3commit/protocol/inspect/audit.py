@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from airflow_s3commit._columns import Column
 from airflow_s3commit._format import shortened
-from airflow_s3commit.exceptions import AuditFailed, InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import AuditFailed
 from airflow_s3commit.protocol.model.codec import Count, Plain
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.destination import Destination, check_partition_names, partition_form
@@ -24,9 +24,6 @@ from airflow_s3commit.store.base import ObjectStore
 _Ratio = Annotated[float, Meta(ge=0)]
 
 _ROOT = "the root"
-
-#: The commit to compare with: its manifest, or the error if it cannot be read, or None without one.
-CommitBefore: TypeAlias = Manifest | S3CommitError | None
 
 
 class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,14 +79,7 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AuditCheck(Struct, frozen=True, kw_only=True):
-    """The result of one rule.
-
-    Attributes:
-        check: Name of the rule, with its column if it has one.
-        passed: Whether the output keeps the rule.
-        expected: The rule's limit, as text.
-        found: The value of the output, as text.
-    """
+    """The result of one rule. ``check`` is its name, with its column if it has one."""
 
     columns = (
         Column("verdict", "passed", lambda passed: "passed" if passed else "FAILED"),
@@ -147,28 +137,26 @@ class AuditReport(Plain, Struct, frozen=True, kw_only=True):
 
 def commit_before(
     store: ObjectStore, destination: Destination, partitions: Collection[str] = ()
-) -> CommitBefore:
+) -> Manifest | None:
     """Return the commit that a job's output is compared with, for `audit`. Reads only.
 
     It is the newest commit that the table has files of in one of the job's partitions; if there is none, the
     newest that it has files of. Data that is older than the log does not count: its rows are not known. None
-    if there is none; an error if it cannot be read, so that `audit` fails the rules that need it.
+    if there is none.
 
     Raises:
+        InvalidRecord: An entry of the log is damaged.
         S3CommitError: A request failed.
     """
-    try:
-        table = read_table(store, destination)
-        commits = {one: names for one, names in table.commits().items() if table.sources[one].job_id}
-        touching = [one for one, names in commits.items() if not {*partitions}.isdisjoint(names)]
-        number = max(touching or commits, default=0)
-        return Manifest.of(read_entry(store, destination, number).entry) if number else None
-    except (NoSuchKey, InvalidRecord) as error:
-        return error
+    table = read_table(store, destination)
+    commits = {one: names for one, names in table.commits().items() if table.sources[one].job_id}
+    touching = [one for one, names in commits.items() if not {*partitions}.isdisjoint(names)]
+    number = max(touching or commits, default=0)
+    return Manifest.of(read_entry(store, destination, number).entry) if number else None
 
 
 def audit(
-    job_id: str, sealed: SealReference, rules: AuditRules, *, before: CommitBefore = None
+    job_id: str, sealed: SealReference, rules: AuditRules, *, before: Manifest | None = None
 ) -> AuditReport:
     """Compare a job's sealed output with rules. Sends no requests.
 
@@ -188,7 +176,7 @@ def audit(
         *_ranges(sealed.counts, rules),
         *_drift(sealed, rules, before),
     ]
-    compared = before.job_id if isinstance(before, Manifest) and rules.max_drift is not None else None
+    compared = before.job_id if before is not None and rules.max_drift is not None else None
     return AuditReport(job_id=job_id, checks=checks, compared_with=compared)
 
 
@@ -268,15 +256,12 @@ def _at_most(lower: Any, upper: Any, column: ColumnStatistics) -> bool:
         return False
 
 
-def _drift(sealed: SealReference, rules: AuditRules, before: CommitBefore) -> Iterator[AuditCheck]:
+def _drift(sealed: SealReference, rules: AuditRules, before: Manifest | None) -> Iterator[AuditCheck]:
     if rules.max_drift is None:
         return
     expected = f"at most {rules.max_drift:g}"
     if before is None:
         yield _check("max_drift", True, expected, "no previous commit")
-        return
-    if isinstance(before, S3CommitError):
-        yield _check("max_drift", False, expected, f"a previous commit that cannot be read: {before}")
         return
     rows, earlier, where = _comparable_rows(sealed, before)
     if rows is None or earlier is None:

@@ -140,23 +140,17 @@ class UploadSummary(Plain, Struct, frozen=True, kw_only=True):
 
 
 def list_jobs(
-    store: ObjectStore,
-    destination: Destination,
-    staging_root: Destination | None = None,
-    *,
-    committed: bool = False,
+    store: ObjectStore, destination: Destination, staging_root: Destination | None = None
 ) -> Iterator[JobSummary]:
     """Yield the jobs that have records or a staging, here or below ``staging_root``. Reads only.
 
-    With ``committed`` also those that are committed and cleaned up, the newest first. A damaged record does
-    not raise: it is the ``problem`` of its job.
+    A damaged record does not raise: it is the ``problem`` of its job.
 
     Raises:
-        InvalidRecord: An entry of the log is damaged, and the jobs that are cleaned up are wanted.
-        S3CommitError: Another request failed.
+        S3CommitError: A request failed.
     """
-    jobs, seen = find_jobs(store, destination, (destination, staging_root or destination)), set[str]()
-    if not jobs and not committed:
+    jobs = find_jobs(store, destination, (destination, staging_root or destination))
+    if not jobs:
         return
     look = _Look(store, destination)
     for found in jobs.values():
@@ -164,11 +158,6 @@ def list_jobs(
         # Below a root that several destinations share there are stagings of other destinations' jobs.
         if summary.has_ended or found.is_open or found.layout.is_below_destination:
             yield summary
-            seen.add(found.job_id)
-    if committed:
-        for read in newest_entries(store, destination):
-            if read.entry.kind == "commit" and read.entry.job_id not in (None, *seen):
-                yield ended_summary(read.entry, look.now)
 
 
 def summary_of(store: ObjectStore, destination: Destination, job_id: str) -> JobSummary | None:
@@ -226,11 +215,7 @@ def ended_summary(entry: Entry, now: float | None) -> JobSummary:
 
 
 class _Look:
-    """One look at the jobs of a destination: what several summaries need is read once, after the jobs.
-
-    Attributes:
-        now: The store's time, in seconds since the epoch; None if unknown.
-    """
+    """One look at the jobs of a destination: what several summaries need is read once, after the jobs."""
 
     def __init__(self, store: ObjectStore, destination: Destination) -> None:
         self.now = read_time(store, destination)

@@ -52,7 +52,6 @@ class LogFinding(Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: URI of the record.
-        problem: What is wrong.
         harmless: Whether commits and readers of the table do without the record.
         remedy: What puts it right.
     """
@@ -93,19 +92,15 @@ class Ending(NamedTuple):
 class LogCheck:
     """The entries of a log, what they add up to, and what is wrong.
 
-    Args:
-        step: Called with the number of entries that were read.
-
     Attributes:
+        step: Called with the number of entries that were read.
         newest: The table at the head; None if the log is too damaged to know it.
         head: Number of the newest entry that was read.
-        ended: How each job has ended.
         open: The jobs with records of their own, as they were after the log was read.
         unfinished: The jobs that have ended, and that may not be cleaned up yet: those that had a record of
             their own after the log was read, and those that ended later.
         unread: The commits whose lists of files cannot be read, once `files` has read them.
         marked: The newest entry that touched each partition, of those that have had a marker.
-        findings: What is wrong.
         cures: What derives a record again, by the URI of the finding: its key, kind and entry.
     """
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -99,11 +100,12 @@ def sweep(
         ValueError: ``older_than`` is negative.
         S3CommitError: The destination could not be read. Errors of removals are in the report instead.
     """
+    place = Destination.of(destination)
     roots = [] if staging_root is None else [Destination.of(staging_root)]
-    layout = Layout.of(Destination.of(destination), new_uuid())
-    context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
-    now = decide(context, older_than, roots)
-    return SweepReport(plan=now.plan, dry_run=True) if dry_run else _apply(now, now.plan)
+    plan = plan_sweep(store, place, older_than=older_than, staging_roots=roots, threads=threads)
+    if dry_run:
+        return SweepReport(plan=plan, dry_run=True)
+    return apply_sweep(store, plan, clock=clock, new_id=new_id, threads=threads)
 
 
 def apply_sweep(
@@ -116,8 +118,7 @@ def apply_sweep(
 ) -> SweepReport:
     """Remove the items of a plan that have not changed since. Repeatable with the same plan.
 
-    Errors of removals are not raised but added to the report, so that one failure does not stop the rest. The
-    other arguments are those of `sweep`.
+    Errors of removals are not raised but added to the report, so that one failure does not stop the rest.
 
     Raises:
         S3CommitError: The destination could not be read.
@@ -125,12 +126,7 @@ def apply_sweep(
     layout = Layout.of(Destination.parse(plan.destination), new_uuid())
     context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
     roots = [Destination.parse(uri) for uri in plan.staging_roots]
-    return _apply(decide(context, plan.older_than, roots), plan)
-
-
-def _apply(now: Planner, plan: SweepPlan) -> SweepReport:
-    """Remove what a plan lists and what is decided now, too."""
-    run = _Sweep(now, SweepReport(plan=plan, dry_run=False))
+    run = _Sweep(decide(context, plan.older_than, roots), SweepReport(plan=plan, dry_run=False))
     for job in plan.jobs:
         run.guard(_name(job), partial(run.end_job, job))
     run.abort_orphans(plan.uploads)
@@ -141,12 +137,7 @@ def _apply(now: Planner, plan: SweepPlan) -> SweepReport:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """The application of a plan.
-
-    Attributes:
-        now: What is decided now.
-        report: The results so far.
-    """
+    """The application of a plan: what is decided now, and the results so far."""
 
     now: Planner
     report: SweepReport
@@ -212,9 +203,8 @@ def _name(job: DeadJob) -> str:
     return f"job {job.job_id} ({job.staging})"
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredSweep:
-    """What a sweep finds at one destination of a registry. Without plan and error it is left alone.
+class RegisteredSweep(NamedTuple):
+    """What a sweep finds at one destination of a registry.
 
     Attributes:
         entry: The destination's entry, or one of several with other stagings.
@@ -227,16 +217,6 @@ class RegisteredSweep:
     plan: tuple[ObjectStore, SweepPlan] | None = None
     gone: bool = False
     error: S3CommitError | None = None
-
-    @property
-    def uri(self) -> str:
-        """URI of the destination."""
-        return self.entry.record.destination
-
-    @property
-    def is_left(self) -> bool:
-        """Whether it is left alone, because it has no records of jobs."""
-        return self.plan is None and self.error is None and not self.gone
 
 
 def plan_registered(
@@ -259,19 +239,13 @@ def plan_registered(
     places: dict[tuple[str, str | None], list[Registered]] = {}
     for entry in entries:
         places.setdefault((entry.record.destination, entry.record.aws_conn_id), []).append(entry)
-    for first, *others in places.values():
-        found = [first, *others]
-        record = first.record
+    for found in places.values():
+        first = found[0]
         try:
-            store = open_store(record)
-            if has_records(store, record):
-                roots = [one.record.staging_root for one in found]
-                plan = plan_sweep(
-                    store,
-                    record.place,
-                    older_than=older_than,
-                    staging_roots=[root for root in roots if root is not None],
-                )
+            store = open_store(first.record)
+            if has_records(store, first.record):
+                roots = [root for one in found if (root := one.record.staging_root) is not None]
+                plan = plan_sweep(store, first.record.place, older_than=older_than, staging_roots=roots)
                 yield RegisteredSweep(first, plan=(store, plan))
                 continue
             for entry in found:

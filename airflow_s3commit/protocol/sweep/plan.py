@@ -56,8 +56,6 @@ class OrphanUpload(Struct, frozen=True, kw_only=True):
     """A pending upload that no job claims.
 
     Attributes:
-        key: Key of its object.
-        upload_id: Its id.
         age: Seconds from its start to the plan.
         bytes: Size of its parts.
         reason: Why it is to be aborted.
@@ -74,15 +72,12 @@ class DeadJob(Struct, frozen=True, kw_only=True):
     """A dead job, to be ended and removed with its uploads.
 
     Attributes:
-        job_id: The job.
         staging: URI of its staging.
-        action: How to end it.
         state: How far it is; None if nothing says so.
         silent: Seconds since its last activity.
         uploads: Number of its pending uploads.
         bytes: Size of their parts.
         objects: Number of its published objects; known once it was ended.
-        reason: Why it is to be ended.
     """
 
     job_id: str
@@ -101,11 +96,9 @@ class ReplacedFiles(Struct, frozen=True, kw_only=True):
 
     Attributes:
         generation: The commit that replaced them.
-        files: How many they are.
         bytes: Their bytes, but for files of other programs.
         age: Seconds since that commit.
         retain: Seconds that it retains them.
-        reason: Why they are to be deleted.
     """
 
     generation: int
@@ -122,12 +115,7 @@ class ReplacedFiles(Struct, frozen=True, kw_only=True):
 
 
 class LeftAlone(Struct, frozen=True, kw_only=True):
-    """Something that a sweep does not remove.
-
-    Attributes:
-        what: Its name: a job, an upload or a URI.
-        reason: Why the sweep leaves it.
-    """
+    """Something that a sweep does not remove: a job, an upload or a URI, and why."""
 
     what: str
     reason: str
@@ -156,7 +144,6 @@ class SweepPlan(Plain, Struct, kw_only=True):
         staging_roots: URIs of other directories with stagings of its jobs, as given.
         older_than: Seconds without activity after which a job is dead, and minimum age of an orphan.
         now: The store's time at the plan, in seconds since the epoch; None if there was nothing to date.
-        jobs: Jobs to end.
         uploads: Orphaned uploads to abort.
         replaced: Retained files to release and delete.
         left: What it leaves, and why.
@@ -245,7 +232,6 @@ def plan_sweep(
             any job waits for its commit.
         staging_roots: Directories with stagings of its jobs that are not below the destination: what outlived
             its job's record is found by these alone.
-        threads: Concurrent requests; 0 sends them in the caller's thread.
 
     Raises:
         ValueError: ``older_than`` is negative.
@@ -279,13 +265,7 @@ def decide(context: JobContext, older_than: float, roots: Collection[Destination
 
 @dataclass
 class Planner:
-    """What a sweep removes, and what it leaves.
-
-    Attributes:
-        context: A job of the destination with an id that nobody uses.
-        plan: The plan, as plain data.
-        found: What is left of each job to end, by its id.
-    """
+    """What a sweep removes, and what it leaves; in ``found`` what is left of each job to end, by its id."""
 
     context: JobContext
     plan: SweepPlan

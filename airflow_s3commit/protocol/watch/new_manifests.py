@@ -57,10 +57,7 @@ class Snapshot:
         self._ends: dict[str, Entry | None] = {}
 
     def refresh(self) -> None:
-        """Read what is new in the log.
-
-        Never raises: until the next refresh, every call that needs what could not be read raises the error.
-        """
+        """Read what is new in the log. Never raises: calls that need what could not be read do."""
         self._failure = None
         self._looks += 1
         try:
@@ -80,8 +77,7 @@ class Snapshot:
     def newest(self) -> Iterator[Manifest]:
         """Yield the newest commits of jobs; reads older entries of the log only as the caller goes on.
 
-        Raises:
-            S3CommitError: What the refresh raised; or an older entry cannot be read.
+        Raises what the refresh did, or that an older entry cannot be read.
         """
         self._raise_failure()
         yield from self._commits
@@ -99,11 +95,7 @@ class Snapshot:
                 yield self._commits[-1]
 
     def end_of(self, job_id: str) -> Entry | None:
-        """Return the entry that ended a job; None if the job has not ended.
-
-        Raises:
-            S3CommitError: What the refresh raised; or the id is not valid, or the receipt cannot be read.
-        """
+        """Return the entry that ended a job; None if it has not ended. Raises what the refresh did."""
         self._raise_failure()
         if job_id not in self._ends:
             newest = self._newest.entry if self._newest is not None else None
@@ -156,7 +148,6 @@ class ManifestFeed:
     goes on with its newest commit.
 
     Args:
-        destination: The dataset.
         unmet: Returns why to skip a commit, such as `Criteria.unmet`; nothing to yield it.
         memory: The `memory` of an earlier feed; None for a new feed.
     """

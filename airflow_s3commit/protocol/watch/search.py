@@ -47,13 +47,7 @@ FINAL: Final[frozenset[Outcome]] = frozenset({"missing-bucket", "no-permission",
 
 
 class SearchResult(NamedTuple):
-    """Result of one search.
-
-    Attributes:
-        manifest: The matching manifest; None if there is none yet.
-        seen: Description of what the search found, for logs.
-        outcome: The same as one of a fixed set of words.
-    """
+    """Result of one search: the matching manifest, if any, and what was found, for logs and as one word."""
 
     manifest: Manifest | None
     seen: str
@@ -299,9 +293,7 @@ class SharedPoller:
     store in a thread; the others reuse its snapshot while it is younger than their own interval. So a
     destination costs one poll per interval and at most one thread.
 
-    Args:
-        open_view: Returns the snapshot; called once, in a thread.
-        clock: Returns monotonic seconds.
+    ``open_view`` returns the snapshot; it is called once, in a thread.
     """
 
     def __init__(

@@ -211,7 +211,7 @@ def test_a_store_without_conditional_writes_is_not_fit() -> None:
         ("head", "objects"),
         ("get", "objects"),
         ("put", "objects"),
-        ("list_objects", "directory"),
+        ("list_objects", "objects"),
         ("delete_many", "bulk delete"),
         ("create_upload", "complete uploads"),
         ("upload_part", "complete uploads"),
@@ -259,14 +259,6 @@ def test_what_cannot_be_tried_is_skipped() -> None:
     diagnosis = examine(MemoryStore(("other",)), FLIGHTS)
     assert _check(diagnosis, "bucket").verdict == "failed"
     assert {check.verdict for check in diagnosis.checks[1:]} == {"skipped"}
-
-
-def test_a_destination_that_is_an_object_is_refused() -> None:
-    """Data goes into a directory, not into a file of that name."""
-    store = Lacking()
-    store.put("lake", "flights", b"a file")
-    assert _check(_examined(store), "directory").verdict == "failed"
-    assert examine(store, Destination("lake", ""), clock=store.clock).healthy
 
 
 @pytest.mark.parametrize(("days", "verdict"), [(None, "warning"), (1, "warning"), (7, "ok")])

@@ -1,4 +1,4 @@
-"""The policy allows what jobs do and no more; the lifecycle rule is one that AWS reads."""
+"""The policy allows what jobs do and no more."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.protocol.doctor.policy import RULE_ID, iam_policies, lifecycle_rule
+from airflow_s3commit.protocol.doctor.policy import iam_policies
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ObjectOptions
-from airflow_s3commit.store.s3.store import abort_days
 from tests.cases import each
 from tests.iam import allows
 
@@ -110,20 +109,11 @@ def test_wildcards_in_a_prefix_are_literal(role: str) -> None:
 @each("role", [COMMITTER, EXECUTORS])
 def test_key_and_partition_are_named_where_they_are_needed(role: str) -> None:
     """A bucket that is encrypted with a key needs that key; AWS partitions have their own names."""
-    policy = policy_of(role, FLIGHTS, kms_key="arn:aws-cn:kms:cn-north-1:1:key/k", partition="aws-cn")
+    encrypted = ObjectOptions(sse="aws:kms", sse_kms_key_id="arn:aws-cn:kms:cn-north-1:1:key/k")
+    policy = policy_of(role, FLIGHTS, object_options=encrypted, partition="aws-cn")
     assert allows(policy, "kms:GenerateDataKey", "arn:aws-cn:kms:cn-north-1:1:key/k")
     assert allows(policy, "s3:PutObject", "arn:aws-cn:s3:::lake/flights/x")
     assert not any("kms" in str(statement) for statement in policy_of(role, FLIGHTS)["Statement"])
-
-
-def test_the_printed_lifecycle_rule_is_recognised() -> None:
-    """The code that reads a bucket's rules finds the printed rule, with its days."""
-    configuration = lifecycle_rule(FLIGHTS, 9)
-    assert [rule["ID"] for rule in configuration["Rules"]] == [RULE_ID]
-    assert abort_days(configuration["Rules"], "flights/") == 9
-    assert abort_days(configuration["Rules"], "other/") is None
-    with pytest.raises(ValueError, match="1 day"):
-        lifecycle_rule(FLIGHTS, 0)
 
 
 @each("role", [COMMITTER, EXECUTORS])
