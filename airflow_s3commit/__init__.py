@@ -69,13 +69,13 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealReference
     from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
-    from airflow_s3commit.protocol.steps.manifests import (
+    from airflow_s3commit.protocol.steps.commit import Preview
+    from airflow_s3commit.protocol.steps.fold import (
         history,
         latest_manifest,
         manifest_files,
         read_manifest,
     )
-    from airflow_s3commit.protocol.steps.preview import Preview
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
     from airflow_s3commit.protocol.table_rollback import RollbackReport, rollback
     from airflow_s3commit.protocol.watch.search import search_manifest
@@ -193,7 +193,7 @@ if not TYPE_CHECKING:
             ),
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
-            "airflow_s3commit.protocol.steps.manifests": (
+            "airflow_s3commit.protocol.steps.fold": (
                 "history",
                 "latest_manifest", "manifest_files", "read_manifest",
             ),
@@ -210,7 +210,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.model.sealed_job": ("CommittedTask", "Counts", "SealReference"),
             "airflow_s3commit.protocol.registration": ("RegistrationReport", "register_partitions"),
             "airflow_s3commit.protocol.repair": ("RepairReport", "repair"),
-            "airflow_s3commit.protocol.steps.preview": ("Preview",),
+            "airflow_s3commit.protocol.steps.commit": ("Preview",),
             "airflow_s3commit.protocol.metadata.pending_uploads": ("Progress",),
             "airflow_s3commit.protocol.sweep.apply": ("SweepReport", "sweep"),
             "airflow_s3commit.protocol.table_rollback": ("RollbackReport", "rollback"),

@@ -55,8 +55,7 @@ from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.delta import DeltaColumns, partition_values
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
-from airflow_s3commit.protocol.steps.changes import TableChange, changes
-from airflow_s3commit.protocol.steps.publish import delta_columns
+from airflow_s3commit.protocol.steps.publish import TableChange, changes, delta_columns
 from airflow_s3commit.tables.columns import from_text
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from airflow_s3commit.present import LOG_COLUMNS, MANIFEST_COLUMNS, NextStep
 from airflow_s3commit.protocol.model.destination import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.manifests import history, manifest_files, manifest_of, read_manifest
+from airflow_s3commit.protocol.steps.fold import history, manifest_files, manifest_of, read_manifest
 from airflow_s3commit.protocol.watch.new_manifests import follow
 
 #: Maximum number of partitions to show.

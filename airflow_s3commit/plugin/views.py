@@ -29,7 +29,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.model.destination import RegisteredDestination, is_pattern, matches
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.preview import ReplacedFile, replaced_files
+from airflow_s3commit.protocol.steps.commit import ReplacedFile, replaced_files
 from airflow_s3commit.store.base import ObjectStore
 
 #: Maximum number of jobs in progress to read at a destination, of jobs that ended, and of files to replace.

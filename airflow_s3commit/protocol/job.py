@@ -25,21 +25,19 @@ from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
 from airflow_s3commit.protocol.steps.abort import abort, aborting_unbegun, undo, with_readable_record
 from airflow_s3commit.protocol.steps.collect import collect_stage
-from airflow_s3commit.protocol.steps.commit import commit, complete_part
+from airflow_s3commit.protocol.steps.commit import Preview, commit, complete_part, preview
 from airflow_s3commit.protocol.steps.finish import has_leftovers
-from airflow_s3commit.protocol.steps.manifests import find_manifest
-from airflow_s3commit.protocol.steps.preview import Preview, preview
-from airflow_s3commit.protocol.steps.seal import seal
+from airflow_s3commit.protocol.steps.fold import find_manifest
+from airflow_s3commit.protocol.steps.log import look_up_end
+from airflow_s3commit.protocol.steps.seal import abort_attempt, abort_stage, seal, seal_stage
 from airflow_s3commit.protocol.steps.setup import (
     find_state,
     is_publishing,
     load_job,
-    look_up_end,
     never_set_up,
     open_job,
     recorded,
 )
-from airflow_s3commit.protocol.steps.stage import abort_attempt, abort_stage, seal_stage
 from airflow_s3commit.protocol.writer.task_attempt import UPLOAD_THREADS, AttemptFiles, TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
 

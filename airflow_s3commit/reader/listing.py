@@ -11,8 +11,7 @@ from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list
-from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.manifests import manifest_files, manifest_of, refuse_rewound
+from airflow_s3commit.protocol.steps.fold import manifest_files, manifest_of, read_table, refuse_rewound
 from airflow_s3commit.reader.table_files import JobFiles, PackedFiles, TableFile
 
 if TYPE_CHECKING:

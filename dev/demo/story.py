@@ -9,7 +9,7 @@ from datetime import time as time_of_day
 from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import NoSuchKey
-from airflow_s3commit.protocol.steps.manifests import manifest_files, read_manifest
+from airflow_s3commit.protocol.steps.fold import manifest_files, read_manifest
 from airflow_s3commit.testing.programs import ProgramFailed
 from dev.demo.flights import Flights, partition
 from dev.demo.watch import DatasetWatch, Sight

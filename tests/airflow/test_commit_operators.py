@@ -20,7 +20,7 @@ from airflow_s3commit.operators import (
     S3CommitResolveConflictsOperator,
     S3CommitStagesOperator,
 )
-from airflow_s3commit.protocol.steps.stage import seal_stage
+from airflow_s3commit.protocol.steps.seal import seal_stage
 from tests.airflow.runs import DAY, FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
 
 

@@ -17,8 +17,7 @@ from airflow_s3commit.protocol.doctor.policy import iam_policies
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.steps.files import files_in
-from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.manifests import latest_manifest
+from airflow_s3commit.protocol.steps.fold import latest_manifest, read_table
 from airflow_s3commit.store.base import Call, Outcome
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.forwarding import ForwardingStore

@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.repair import repair
-from airflow_s3commit.protocol.steps.manifests import latest_manifest, manifest_files, read_manifest
+from airflow_s3commit.protocol.steps.fold import latest_manifest, manifest_files, read_manifest
 from airflow_s3commit.protocol.sweep.apply import sweep
 from airflow_s3commit.protocol.table_rollback import rollback
 from tests.cases import each

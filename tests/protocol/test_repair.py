@@ -9,8 +9,7 @@ import pytest
 from airflow_s3commit import RepairReport, repair
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
-from airflow_s3commit.protocol.steps.fold import CHECKPOINT_EVERY
-from airflow_s3commit.protocol.steps.manifests import read_success
+from airflow_s3commit.protocol.steps.fold import CHECKPOINT_EVERY, read_success
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 from tests.protocol.sweep.test_history import FLIGHTS, NEW, OLD2, table, two_generations

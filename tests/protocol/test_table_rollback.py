@@ -14,8 +14,7 @@ from airflow_s3commit.exceptions import (
     NoSuchKey,
     NotReversible,
 )
-from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.manifests import latest_manifest, read_manifest, read_success
+from airflow_s3commit.protocol.steps.fold import latest_manifest, read_manifest, read_success, read_table
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, apart, named, once
 from tests.protocol.sweep.test_history import (

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import fs
 
 from airflow_s3commit import JobOptions, MemoryStore, dataset, rollback, sweep, write_job, write_table
-from airflow_s3commit.protocol.steps import delta_checkpoint
+from airflow_s3commit.protocol.steps import publish
 from airflow_s3commit.testing import FaultyStore
 from tests.fakes import ManualClock
 from tests.protocol.published import versions
@@ -165,8 +165,8 @@ def test_other_writers_are_refused(write: str, lake: Lake) -> None:
 
 def test_a_checkpoint_stands_for_the_versions_before_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written now and then, and readers that find it see the same."""
-    monkeypatch.setattr(delta_checkpoint, "LOOK_EVERY", 2)
-    monkeypatch.setattr(delta_checkpoint, "MOST_VERSIONS", 4)
+    monkeypatch.setattr(publish, "LOOK_EVERY", 2)
+    monkeypatch.setattr(publish, "MOST_VERSIONS", 4)
     for number in range(6):
         lake.write(10 * number, dt.date(2013, 1, 1 + number))
     log = "flights/_delta_log/"

@@ -20,7 +20,7 @@ import pytest
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.steps.manifests import manifest_files
+from airflow_s3commit.protocol.steps.fold import manifest_files
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.partitions import UnsupportedPartition

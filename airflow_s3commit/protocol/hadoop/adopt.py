@@ -57,9 +57,9 @@ from airflow_s3commit.protocol.steps.commit import commit
 from airflow_s3commit.protocol.steps.conflicts import decide
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.seal import seal
-from airflow_s3commit.protocol.steps.setup import look_up_end, open_job, recorded, refuse_ended
-from airflow_s3commit.protocol.steps.stage import seal_stage
+from airflow_s3commit.protocol.steps.log import look_up_end
+from airflow_s3commit.protocol.steps.seal import seal, seal_stage
+from airflow_s3commit.protocol.steps.setup import open_job, recorded, refuse_ended
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

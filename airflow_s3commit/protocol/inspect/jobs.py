@@ -30,10 +30,11 @@ from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Entry
+from airflow_s3commit.protocol.steps.commit import Preview, preview
 from airflow_s3commit.protocol.steps.fold import AT_ONCE, newest_entries, newest_entry
-from airflow_s3commit.protocol.steps.found import Found, find_end, find_jobs
-from airflow_s3commit.protocol.steps.preview import Preview, preview
-from airflow_s3commit.protocol.steps.setup import look_up_end, never_set_up
+from airflow_s3commit.protocol.steps.log import look_up_end
+from airflow_s3commit.protocol.steps.setup import never_set_up
+from airflow_s3commit.protocol.steps.sweep import Found, find_end, find_jobs
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -28,9 +28,9 @@ from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.files import files_of
-from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.manifests import find_manifest
-from airflow_s3commit.protocol.steps.setup import look_up_end, never_set_up, recorded, refuse_ended
+from airflow_s3commit.protocol.steps.fold import find_manifest, read_table
+from airflow_s3commit.protocol.steps.log import look_up_end
+from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse_ended
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 

@@ -36,11 +36,16 @@ from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.table import Commit, Entry, Source, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list, key_with_list
-from airflow_s3commit.protocol.steps.finish import read_success
-from airflow_s3commit.protocol.steps.fold import Outcome, entries_after, fetch_entries, read_table
-from airflow_s3commit.protocol.steps.found import Found, find_jobs
+from airflow_s3commit.protocol.steps.fold import (
+    Outcome,
+    entries_after,
+    fetch_entries,
+    read_success,
+    read_table,
+)
 from airflow_s3commit.protocol.steps.log import Read, find_head, read_entry
 from airflow_s3commit.protocol.steps.publish import missing_versions, read_origin
+from airflow_s3commit.protocol.steps.sweep import Found, find_jobs
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 

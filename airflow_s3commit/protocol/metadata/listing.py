@@ -1,75 +1,19 @@
-"""List the data objects of many directories: each of them, or their common parent, whichever is cheaper.
-
-Listing a directory costs at least one request, however few objects it has; listing the parent yields a
-thousand objects a request, but of other directories too, and how many is unknown. So the parent is listed
-until it has cost as much time as listing the directories concurrently would; if it has not ended by then,
-they are listed.
-"""
+"""List the data objects of a destination, or of some of its directories, several at once."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from airflow_s3commit.exceptions import InvalidDestination
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import Destination, is_data
-from airflow_s3commit.protocol.model.layout import (
-    HOME,
-    partition_of,
-)
+from airflow_s3commit.protocol.model.layout import HOME
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.execute import in_threads
 
-logger = logging.getLogger(__name__)
-
-#: Objects in one page of a listing.
-_PAGE = 1_000
-
-#: Maximum number of a parent's pages to hold in memory.
-_MOST_PAGES = 50
-
-#: Minimum number of directories for which the parent is tried.
-_ENOUGH = 64
-
-
-@dataclass(frozen=True, slots=True)
-class WideListing:
-    """One recursive listing in place of many.
-
-    Attributes:
-        directory: The directory to list; ``""`` for the root.
-        objects: Number of objects after which to give up.
-    """
-
-    directory: str
-    objects: int
-
-
-def choose_listing(directories: Collection[str], threads: int) -> WideListing | None:
-    """Return the listing to try in place of one for each directory; None if there are too few of them.
-
-    Args:
-        directories: The directories, relative to one root; ``""`` for the root itself.
-        threads: How many are listed concurrently; 0 and 1 list sequentially.
-    """
-    if len(directories) < _ENOUGH:
-        return None
-    pages = min(len(directories) // max(threads, 1), _MOST_PAGES)
-    return WideListing(_around(directories), pages * _PAGE) if pages else None
-
-
-def _around(directories: Collection[str]) -> str:
-    """Return the deepest common directory."""
-    least, greatest = min(directories).split("/"), max(directories).split("/")
-    common = []
-    for one, other in zip(least, greatest, strict=False):
-        if one != other:
-            break
-        common.append(one)
-    return "/".join(common)
+#: Objects of a directory to list ahead.
+_FIRST_PAGE = 1_000
 
 
 def data_objects(
@@ -77,8 +21,7 @@ def data_objects(
 ) -> Iterator[ObjectInfo]:
     """Yield the data objects of some directories (without those below them), or of the whole destination.
 
-    Skips hidden objects, directory markers and staging prefixes. Lists the common parent of many directories
-    where that is cheaper; otherwise prefetches the first page of each, several at once.
+    Skips hidden objects, directory markers and staging prefixes.
 
     Args:
         context: Any job of the destination.
@@ -89,9 +32,7 @@ def data_objects(
     if directories is None:
         found: Iterable[ObjectInfo] = store.list_objects(destination.bucket, destination.prefix)
     else:
-        touched = list(directories)
-        wide = _list_around(context, touched)
-        found = wide if wide is not None else _list_directories(context, touched)
+        found = _list_directories(context, directories)
     for info in found:
         relative = destination.relative(info.key)
         if relative is not None and is_data(relative):
@@ -117,22 +58,6 @@ def refuse_nested(destination: Destination, nested: Collection[str]) -> None:
         )
 
 
-def _list_around(context: JobContext, directories: list[str]) -> list[ObjectInfo] | None:
-    """List the common parent of the directories; None if it has too many objects, or is not worth it."""
-    choice = choose_listing(directories, context.threads)
-    if choice is None:
-        return None
-    destination, touched = context.layout.destination, set(directories)
-    prefix = destination.key(f"{choice.directory}/" if choice.directory else "")
-    found = []
-    for seen, info in enumerate(context.store.list_objects(destination.bucket, prefix)):
-        if seen == choice.objects:
-            return None
-        if partition_of(destination.relative(info.key) or "") in touched:
-            found.append(info)
-    return found
-
-
 def _list_directories(context: JobContext, directories: Iterable[str]) -> Iterator[ObjectInfo]:
     destination = context.layout.destination
 
@@ -144,6 +69,3 @@ def _list_directories(context: JobContext, directories: Iterable[str]) -> Iterat
     for page, rest in in_threads(first_page, directories, context.threads):
         yield from page
         yield from rest
-
-
-_FIRST_PAGE = 1_000

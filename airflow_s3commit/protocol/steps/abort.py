@@ -34,9 +34,9 @@ from airflow_s3commit.protocol.steps.append import end_job, ending
 from airflow_s3commit.protocol.steps.files import OlderFiles, files_of, written_here
 from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.log import Log, read_entry, write_receipt
+from airflow_s3commit.protocol.steps.log import Log, find_end, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
-from airflow_s3commit.protocol.steps.setup import begin_log, find_end, recorded
+from airflow_s3commit.protocol.steps.setup import begin_log, recorded
 from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete
 
 logger = logging.getLogger(__name__)

@@ -27,8 +27,8 @@ from airflow_s3commit.protocol.model.sealed_job import (
     DriverTask,
     SealReference,
 )
+from airflow_s3commit.protocol.steps.seal import seal_stage
 from airflow_s3commit.protocol.steps.setup import job_record, refusing_ended
-from airflow_s3commit.protocol.steps.stage import seal_stage
 
 logger = logging.getLogger(__name__)
 

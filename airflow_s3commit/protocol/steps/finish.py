@@ -24,7 +24,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import (
-    ForeignRecord,
     InvalidOption,
     InvalidRecord,
     NoSuchKey,
@@ -43,7 +42,7 @@ from airflow_s3commit.protocol.metadata.removal import (
 )
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seals, pendingset_key
 from airflow_s3commit.protocol.model.codec import decode, decode_lines, encode, largest
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
@@ -69,7 +68,7 @@ from airflow_s3commit.protocol.steps.files import files_in, files_of
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, what_left, write_checkpoint
 from airflow_s3commit.protocol.steps.log import write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
-from airflow_s3commit.store.base import ObjectStore, ObjectToDelete
+from airflow_s3commit.store.base import ObjectToDelete
 from airflow_s3commit.store.execute import in_threads
 
 logger = logging.getLogger(__name__)
@@ -317,22 +316,6 @@ def success_of(context: JobContext, entry: Entry, keys: list[str]) -> SuccessDat
         filenames=[f"/{key}" for key in keys],
         iostatistics=IOStatistics(counters=counters),
     )
-
-
-def read_success(store: ObjectStore, home: Destination) -> SuccessData:
-    """Read a destination's ``_SUCCESS``.
-
-    Raises:
-        NoSuchKey: It does not exist.
-        ForeignRecord: It is empty: the classic committer's marker.
-        InvalidRecord: It is truncated, or no manifest.
-    """
-    key = home.key(SUCCESS)
-    body = store.get(home.bucket, key, limit=largest(SuccessData)).body
-    where = join_uri(home.bucket, key)
-    if not body:
-        raise ForeignRecord(f"{where} is empty: the classic committer's marker, not a manifest")
-    return decode(SuccessData, body, where)
 
 
 def find_marker(context: JobContext, key: str) -> Marker | None:

@@ -24,7 +24,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.context import JobContext, find_record, has_object
 from airflow_s3commit.protocol.model.codec import decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import Position
+from airflow_s3commit.protocol.model.job import JobRecord, Position
 from airflow_s3commit.protocol.model.layout import (
     checkpoint_key,
     checkpoint_number,
@@ -262,3 +262,25 @@ def write_receipt(store: ObjectStore, home: Destination, entry: Entry) -> None:
         # A bucket may demand encryption, of which nobody knows once the job's record is gone.
         if not has_object(store, home.bucket, key):
             raise
+
+
+def find_end(context: JobContext) -> Entry | None:
+    """Return the entry that ended the job, by its receipt; None if the job has none."""
+    if context.alone:
+        return None
+    return find_receipt(context.store, context.layout.destination, context.job_id)
+
+
+def look_up_end(context: JobContext, job: JobRecord | None) -> Entry | None:
+    """Return the entry that ended a job; None if it has not ended.
+
+    Args:
+        job: Its record; None without one.
+
+    Raises:
+        InvalidRecord: An entry or the receipt is damaged.
+    """
+    # The newest entry first: it alone may lack its receipt.
+    log = Log(context, job.base if job is not None else None)
+    log.read()
+    return log.end or find_end(context)

@@ -3,6 +3,9 @@
 A version follows from the log alone, as receipts do, and is written right after its entry: before it the
 files that the entry adds are there, after it those that the entry takes are deleted. So the newest version
 names no file that is missing. Whoever creates an entry writes that of the newest one first.
+
+What a commit changes is the difference of the table before and after it, by partition. That one rule serves
+an append, a replace, a rollback and a compaction, and needs no list of files but those that differ.
 """
 
 from __future__ import annotations
@@ -10,8 +13,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import (
@@ -24,6 +31,7 @@ from airflow_s3commit.exceptions import (
     TooLarge,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.codec import GIB, KIB, MIB, Count, decode
 from airflow_s3commit.protocol.model.delta import (
     START_BYTES,
     Change,
@@ -35,18 +43,91 @@ from airflow_s3commit.protocol.model.delta import (
     version_lines,
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.job import JobOptions, Position
 from airflow_s3commit.protocol.model.layout import delta_version, version_key, versions_prefix
+from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Entry, Source, Table
-from airflow_s3commit.protocol.steps.changes import Contents
-from airflow_s3commit.protocol.steps.delta_checkpoint import checkpoint_if_due
+from airflow_s3commit.protocol.model.table import Entry, Pieces, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in
-from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
+from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_at_head
 from airflow_s3commit.protocol.steps.log import Log
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a table consists of at a moment: its commits by partition, and the commits by number."""
+
+    live: Mapping[str, frozenset[int]]
+    sources: Mapping[int, Source]
+
+    @classmethod
+    def of(cls, table: Table) -> Contents:
+        """Return what a table consists of now; later entries do not change it."""
+        return cls({name: frozenset(numbers) for name, numbers in table.live.items()}, {**table.sources})
+
+    def without(self, other: Contents) -> Pieces:
+        """Return the commits by partition that the other does not have there."""
+        differing = {name: numbers - other.live.get(name, frozenset()) for name, numbers in self.live.items()}
+        return {name: numbers for name, numbers in differing.items() if numbers}
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """What a commit changes.
+
+    Attributes:
+        entry: Its entry.
+        table: The table after it, at whose head it is. Use it before the next change is drawn.
+        removed: The files that leave the table, in any order.
+        added: The files that enter it, in any order.
+    """
+
+    entry: Entry
+    table: Table
+    removed: Iterator[FileEntry]
+    added: Iterator[FileEntry]
+
+
+def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[TableChange]:
+    """Yield what each commit after an entry changes, oldest first.
+
+    Args:
+        since: The entry. After none, number 0, the first change has the whole table as it is now: files that
+            older commits removed may be gone.
+
+    Raises:
+        InvalidRecord: The log does not have this entry; or one is damaged, or does not follow the one before.
+    """
+    if since.number:
+        try:
+            table = read_table(store, home, since.number)
+        except NoSuchKey:
+            table = Table()
+        if table.head != since:
+            raise InvalidRecord(
+                f"the log of {home.uri} does not have the entry {since.number} that it had: it was begun anew"
+            )
+        was = Contents.of(table)
+    else:
+        newest = read_table(store, home).generation
+        table = read_table(store, home, max(newest - 1, 0))
+        was = Contents({}, {})
+    for read in entries_after(store, home, table.head):
+        table.apply(read.entry, read.sha256)
+        if read.entry.commit is None:
+            continue
+        now = Contents.of(table)
+        yield TableChange(
+            read.entry,
+            table,
+            files_in(store, home, was.sources, was.without(now)),
+            files_in(store, home, now.sources, now.without(was)),
+        )
+        was = now
+
 
 #: Files that a version adds with statistics of their columns: about 120 MB. With more it has the rows alone.
 MOST_WITH_BOUNDS = 200_000
@@ -284,3 +365,92 @@ def _saying(context: JobContext) -> Iterator[None]:
         yield
     except InvalidOption as error:
         raise InvalidOption(f"{context.name} cannot be published: {error}") from error
+
+
+#: Versions, or bytes of them, after which a checkpoint is made.
+MOST_VERSIONS = 100
+MOST_BYTES = 32 * MIB
+
+#: Whether one is due is looked up after this number of versions, and after a large one.
+LOOK_EVERY = 10
+_LARGE = MIB
+
+#: Bytes of one object of the log that are read.
+_OBJECT_BYTES = 5 * GIB
+
+
+class LastCheckpoint(Struct, frozen=True):
+    """``_last_checkpoint``: the version of the newest checkpoint, in Delta's format."""
+
+    version: Count
+
+
+def checkpoint_if_due(context: JobContext, version: int, size: int) -> None:
+    """Write a checkpoint up to a version that was written, if there are many or large ones since the last.
+
+    Args:
+        context: Any job of the destination.
+        version: The version.
+        size: Its bytes.
+    """
+    if not version or (version % LOOK_EVERY and size < _LARGE):
+        return
+    home = context.layout.destination
+    try:
+        since, waiting = _waiting(context.store, home)
+        total = sum(info.size for info in waiting)
+        if len(waiting) >= MOST_VERSIONS or total >= MOST_BYTES:
+            _write(context.store, home, since, waiting, total)
+    except Exception as error:
+        # Whatever the library raises, and a full disk.
+        logger.warning("%s: no checkpoint of its Delta log: %s", home.uri, error)
+
+
+def _waiting(store: ObjectStore, home: Destination) -> tuple[int | None, list[ObjectInfo]]:
+    """Return the version of the newest checkpoint, and the versions after it."""
+    key = f"{versions_prefix(home)}_last_checkpoint"
+    try:
+        since = decode(LastCheckpoint, store.get(home.bucket, key, limit=64 * KIB).body, key).version
+    except NoSuchKey:
+        since = None
+    after = version_key(home, since) if since is not None else None
+    listed = store.list_objects(home.bucket, versions_prefix(home), recursive=False, start_after=after)
+    return since, [info for info in listed if info.key.endswith(".json")]
+
+
+def _write(
+    store: ObjectStore, home: Destination, since: int | None, waiting: list[ObjectInfo], total: int
+) -> None:
+    try:
+        from deltalake import DeltaTable  # noqa: PLC0415 - large, and optional
+    except ImportError:
+        if total >= MOST_BYTES:
+            logger.warning(
+                "%s: the Delta log has %d MiB without a checkpoint, which every reader reads: install"
+                " airflow-s3commit[delta] where jobs are committed",
+                home.uri,
+                total // MIB,
+            )
+        return
+    prefix = versions_prefix(home)
+    with TemporaryDirectory() as folder:
+        log = Path(folder, "_delta_log")
+        log.mkdir()
+        keys = [info.key for info in waiting]
+        if since is not None:
+            keys += [f"{prefix}{since:020}.json", f"{prefix}{since:020}.checkpoint.parquet"]
+            keys.append(f"{prefix}_last_checkpoint")
+        for key in keys:
+            (log / key.removeprefix(prefix)).write_bytes(
+                store.get(home.bucket, key, limit=_OBJECT_BYTES).body
+            )
+        known = {file.name for file in log.iterdir()} - {"_last_checkpoint"}
+        DeltaTable(folder).create_checkpoint()
+        made = sorted(file for file in log.iterdir() if file.name not in known)
+        # The one that names the others comes last.
+        for file in sorted(made, key=lambda one: one.name == "_last_checkpoint"):
+            version = delta_version(home, prefix + file.name)
+            if version is not None or file.name == "_last_checkpoint":
+                kind = "application/json" if version is None else "application/octet-stream"
+                store.put(home.bucket, prefix + file.name, file.read_bytes(), content_type=kind)
+    logger.info("%s: a checkpoint of %d versions of its Delta log is written", home.uri, len(waiting))

@@ -1,20 +1,41 @@
-"""Seal a job: record, once, which stage attempts count. It closes the job to further output."""
+"""Record a task attempt's uploads, then look whether the job has ended; seal stages, then the job.
+
+A seal records, once, which task attempts of a stage attempt count, or which stage attempts of a job. Attempts
+that do not may be aborted. The seal of the job closes it to further output.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, JobClosed
+import msgspec
+
+from airflow_s3commit._causes import undoing
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata.context import JobContext, create_record, naming
-from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seal, sealed_attempts
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record, delete_records
+from airflow_s3commit.protocol.metadata.sealed_job import (
+    check_name,
+    committed_task,
+    each_pendingset,
+    find_stage_seal,
+    load_stage_seal,
+    sealed_attempts,
+    stage_reference,
+)
+from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import Removal
-from airflow_s3commit.protocol.model.layout import seal_key
+from airflow_s3commit.protocol.model.job import ObjectOptions, Removal
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of, seal_key
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
+    CommittedTask,
     Counts,
     SealedStage,
+    SealedTask,
     SealRecord,
     SealReference,
     StageSealRecord,
@@ -22,15 +43,301 @@ from airflow_s3commit.protocol.model.sealed_job import (
 from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import finish
+from airflow_s3commit.protocol.steps.log import find_end
 from airflow_s3commit.protocol.steps.publish import refuse_output
 from airflow_s3commit.protocol.steps.setup import (
     job_record,
+    refuse_ended,
     refuse_ended_since,
     refusing_ended,
 )
-from airflow_s3commit.protocol.steps.stage import Keys, Schemas, slim
 
 logger = logging.getLogger(__name__)
+
+#: Maximum number of partitions that a seal keeps column statistics for.
+_PARTITIONS_WITH_COLUMNS = 1_000
+
+
+def seal_stage(
+    context: JobContext,
+    stage: str,
+    stage_attempt: str,
+    tasks: Iterable[CommittedTask],
+    *,
+    removes: Removal | None = None,
+    emptied: Iterable[str] = (),
+) -> SealReference:
+    """Record which task attempts of a stage count. Repeatable by any process with the same tasks.
+
+    Before: every task attempt was committed. After: the seal names their pendingsets by their digests. Each
+    of them is read once, so that a damaged one fails here and not at the commit.
+
+    Args:
+        stage_attempt: Id of the stage attempt.
+        tasks: One committed attempt of each task.
+        removes: What the writer asked to remove, for conflict mode ``as-written``.
+        emptied: Partitions among those that get no files.
+
+    For the errors see `Job.seal_stage`.
+    """
+    with naming(context, f"seal of stage {stage}-{stage_attempt}"), refusing_ended(context):
+        context = context if context.record is not None else context.as_recorded(job_record(context))
+        sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
+        record = _make_stage_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
+        key = context.layout.stage_seal(stage, stage_attempt)
+        stored = create_record(context.store, context.staging_bucket, key, record)
+        refuse_ended_since(
+            context,
+            is_own=stored.record.nonce == record.nonce,
+            withdraw=lambda _: delete_record(context, context.staging_bucket, key),
+            doing=f"deleting {context.staging_uri(key)}",
+            left="it is left until a sweep",
+        )
+        if stored.record.tasks != sealed:
+            raise JobClosed(
+                f"{context.staging_uri(key)} was sealed before, with other task attempts: a stage attempt is"
+                " one write. Write all rows at once, give each write a stage of its own, or run the stage"
+                " again as a new attempt"
+            )
+    logger.info(
+        "%s: sealed stage %s-%s, %d tasks, %d files",
+        context.name,
+        stage,
+        stage_attempt,
+        len(sealed),
+        stored.record.counts.files,
+    )
+    return stage_reference(context, stored)
+
+
+def _make_stage_seal(
+    context: JobContext,
+    stage: str,
+    stage_attempt: str,
+    sealed: list[SealedTask],
+    *,
+    removes: Removal | None,
+    emptied: Iterable[str],
+) -> StageSealRecord:
+    """Return the seal of a stage attempt, after reading every pendingset of the tasks that count."""
+    counted, schemas = _read_output(context, stage, stage_attempt, sealed)
+    partitions = dict(sorted({**dict.fromkeys(emptied, Counts()), **counted}.items()))
+    counts = Counts.total(partitions.values())
+    if counts.rows is None:
+        counts = msgspec.structs.replace(counts, rows=Counts.total(task.counts for task in sealed).rows)
+    return StageSealRecord(
+        **context.layout.place,
+        stage=stage,
+        stage_attempt=stage_attempt,
+        tasks=sealed,
+        counts=counts,
+        partitions=slim(partitions),
+        removes=removes,
+        schemas=schemas,
+        created=context.now_ms(),
+        nonce=context.new_id(),
+    )
+
+
+def _sealed_tasks(
+    context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
+) -> list[SealedTask]:
+    """Return the tasks of a stage attempt as its seal names them, in the order of their names."""
+    by_task: dict[str, CommittedTask] = {}
+    for task in tasks:
+        if (task.stage, task.stage_attempt) != (stage, stage_attempt):
+            raise InvalidRecord(f"task {task.task} was committed in stage {task.stage}-{task.stage_attempt}")
+        expected = context.staging_uri(
+            context.layout.pendingset(stage, stage_attempt, task.task, task.attempt)
+        )
+        if task.location != expected:
+            raise InvalidRecord(
+                f"the pendingset of task {task.task} is at {task.location}, not at {expected}"
+            )
+        if by_task.setdefault(task.task, task) != task:
+            raise DuplicateOutput(
+                f"task {task.task} of stage {stage}-{stage_attempt} occurs twice: attempts"
+                f" {by_task[task.task].attempt} and {task.attempt}"
+            )
+    return [
+        SealedTask(
+            task=task.task,
+            attempt=task.attempt,
+            counts=Counts(files=task.files, bytes=task.bytes, rows=task.rows),
+            sha256=task.sha256,
+        )
+        for _, task in sorted(by_task.items())
+    ]
+
+
+def _read_output(
+    context: JobContext, stage: str, stage_attempt: str, tasks: list[SealedTask]
+) -> tuple[dict[str, Counts], list[str]]:
+    """Return the totals of each partition, and the schemas of the files."""
+    draft = StageSealRecord(
+        **context.layout.place,
+        stage=stage,
+        stage_attempt=stage_attempt,
+        tasks=tasks,
+        counts=Counts(),
+        partitions={},
+        created=0,
+        nonce="draft",
+    )
+    partitions: dict[str, Counts] = {}
+    keys, schemas = Keys(), Schemas()
+    for _, task, pendingset in each_pendingset(context, [draft]):
+        extra = pendingset.s3commit
+        if extra is not None:
+            _check_object_options(context, task, extra.object_options)
+        schemas.add(extra.schemas if extra is not None else [], has_files=bool(pendingset.commits))
+        added = Counts()
+        for upload in pendingset.commits:
+            keys.add(upload.destinationKey, task)
+            check_name(context, upload.destinationKey)
+            relative = context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+            name, counts = partition_of(relative), _counts(upload)
+            partitions[name] = partitions.get(name, Counts()).plus(counts)
+            added = added.plus(counts)
+        if added.rows is None:
+            # Spark counts the rows of its own tasks, not those of each file.
+            added = msgspec.structs.replace(added, rows=task.counts.rows)
+        if added.without_columns() != task.counts:
+            raise InvalidRecord(f"task {task.task} committed {task.counts}, its pendingset has {added}")
+    return dict(sorted(partitions.items())), schemas.known()
+
+
+def _check_object_options(context: JobContext, task: SealedTask, applied: ObjectOptions | None) -> None:
+    """Refuse a task whose uploads were started with other options than the job's, if they are known."""
+    if applied is None or context.record is None or applied == context.record.options.object_options:
+        return
+    raise InvalidRecord(
+        f"{context.name}: task {task.task} attempt {task.attempt} has written with {applied}, and the job has"
+        f" {context.record.options.object_options}: its record was changed meanwhile; set up a new job"
+    )
+
+
+class Schemas:
+    """The different schemas of the parts of a job."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, None] = {}
+        self._are_known = True
+
+    def add(self, schemas: list[str], *, has_files: bool) -> None:
+        """Add the schemas of a part; none means that they are unknown."""
+        self._known.update(dict.fromkeys(schemas))
+        if has_files and not schemas:
+            self._are_known = False
+
+    def known(self) -> list[str]:
+        """Return the schemas in their order; none if that of a file is unknown, or there are too many."""
+        return list(self._known) if self._are_known and len(self._known) <= MAX_SCHEMAS else []
+
+
+def slim(partitions: dict[str, Counts]) -> dict[str, Counts]:
+    """Drop the column statistics of many partitions: a seal is read into memory as a whole."""
+    if len(partitions) <= _PARTITIONS_WITH_COLUMNS:
+        return partitions
+    return {name: counts.without_columns() for name, counts in partitions.items()}
+
+
+def _counts(upload: PendingUpload) -> Counts:
+    extra = upload.s3commit
+    return Counts(
+        files=1,
+        bytes=upload.length,
+        rows=extra.rows if extra is not None else None,
+        columns=extra.statistics if extra is not None else None,
+    )
+
+
+class Keys:
+    """Set of keys, as 16-byte digests: a million of them take about 100 MiB."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+
+    def add(self, key: str, task: SealedTask) -> None:
+        """Add a key, or raise `DuplicateOutput` if it was added before."""
+        digest = text_digest(key)
+        if digest in self._seen:
+            raise DuplicateOutput(f"{key} is written twice; the second time by task {task.task}")
+        self._seen.add(digest)
+
+
+def commit_attempt(
+    context: JobContext, extra: TaskExtra, uploads: list[PendingUpload], *, undo: Callable[[], object]
+) -> CommittedTask:
+    """Write the pendingset of a task attempt. Repeatable with the same nonce.
+
+    Before: the parts of every upload are there. After: the pendingset exists, and the job had not ended when
+    this process looked, after the write. A process that ends the job writes its receipt before it lists
+    uploads, so of the two at least one sees the other.
+
+    Args:
+        extra: The attempt.
+        undo: Withdraws the attempt if the job has ended: aborts its uploads, then deletes its pendingset.
+
+    Raises:
+        DuplicateOutput: Another process has committed an attempt with the same ids.
+        AlreadyCommitted: The job is committed without this attempt, whose uploads are aborted.
+        JobClosed: The job is aborted, and so are the attempt's uploads.
+    """
+    key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
+    record = PendingSet(jobId=context.job_id, commits=uploads, s3commit=extra)
+    stored = create_record(context.store, context.staging_bucket, key, record)
+    if stored.record.s3commit is None or stored.record.s3commit.nonce != extra.nonce:
+        raise DuplicateOutput(
+            f"another process has committed task {extra.task} attempt {extra.attempt} of {context.name}; give"
+            " each attempt an id of its own"
+        )
+    with undoing(undo, f"withdrawing task {extra.task} of {context.name}", "a sweep removes what is left"):
+        refuse_ended(context, find_end(context))
+    return committed_task(context, key, extra, stored, uploads)
+
+
+def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
+    """Abort the recorded uploads of a stage attempt that another attempt replaces; return how many.
+
+    Repeatable by any process.
+
+    For the errors see `Job.abort_stage`.
+    """
+    _refuse_if_sealed(context, stage, stage_attempt)
+    tracked = tracked_uploads(context, context.layout.stage(stage, stage_attempt))
+    return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
+
+
+def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
+    """Abort the recorded uploads of a task attempt whose process is gone; return how many.
+
+    Before: the stage attempt is not sealed. After: the uploads and their records are gone, so the attempt
+    cannot be sealed. Repeatable by any process. With ``track_pending="task"`` an attempt records nothing
+    before it commits: the job's commit or abort, or a sweep, finds its uploads.
+
+    For the errors see `Job.abort_attempt`.
+    """
+    pendingset = context.layout.pendingset(stage, stage_attempt, task, attempt)
+    with naming(context, f"abort of task {task} attempt {attempt} of stage {stage}-{stage_attempt}"):
+        _refuse_if_sealed(context, stage, stage_attempt)
+        directory = pendingset.removesuffix(PENDINGSET_SUFFIX) + "/"
+        recorded = [*tracked_uploads(context, pendingset), *tracked_uploads(context, directory)]
+        if None in recorded:
+            raise InvalidRecord(f"{context.staging_uri(pendingset)}, or a record beside it, cannot be read")
+        aborted = abort_uploads(context, {PendingId.of(upload) for upload in recorded if upload is not None})
+        # Last: a pending upload must always have a record.
+        delete_record(context, context.staging_bucket, pendingset)
+        listed = context.store.list_objects(context.staging_bucket, directory)
+        delete_records(context, (info.key for info in listed))
+    return aborted
+
+
+def _refuse_if_sealed(context: JobContext, stage: str, stage_attempt: str) -> None:
+    if find_stage_seal(context, stage, stage_attempt) is not None:
+        raise JobClosed(
+            f"{context.name}: stage {stage}-{stage_attempt} is sealed; its uploads may be committed"
+        )
 
 
 def seal(

@@ -52,7 +52,7 @@ from airflow_s3commit.protocol.steps.conflicts import decide, not_empty
 from airflow_s3commit.protocol.steps.files import list_older_data, write_list
 from airflow_s3commit.protocol.steps.finish import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
-from airflow_s3commit.protocol.steps.log import Log, find_receipt
+from airflow_s3commit.protocol.steps.log import Log, find_end, look_up_end
 from airflow_s3commit.protocol.steps.publish import prepare
 from airflow_s3commit.store.headers import with_headers
 
@@ -309,13 +309,6 @@ def never_set_up(context: JobContext) -> str:
     )
 
 
-def find_end(context: JobContext) -> Entry | None:
-    """Return the entry that ended the job, by its receipt; None if the job has none."""
-    if context.alone:
-        return None
-    return find_receipt(context.store, context.layout.destination, context.job_id)
-
-
 def after_write(context: JobContext) -> AbstractContextManager[None]:
     """Return a block whose failed requests say that the step wrote a record before, which stays."""
     done = f"{context.name}: the step has written its record, and then failed"
@@ -408,21 +401,6 @@ def find_state(context: JobContext) -> JobState | None:
     if seal is not None:
         return JobState(state="sealed", since=seal.record.created)
     return JobState(state="open", since=job.created)
-
-
-def look_up_end(context: JobContext, job: JobRecord | None) -> Entry | None:
-    """Return the entry that ended a job; None if it has not ended.
-
-    Args:
-        job: Its record; None without one.
-
-    Raises:
-        InvalidRecord: An entry or the receipt is damaged.
-    """
-    # The newest entry first: it alone may lack its receipt.
-    log = Log(context, job.base if job is not None else None)
-    log.read()
-    return log.end or find_end(context)
 
 
 def is_publishing(context: JobContext) -> bool:

@@ -7,22 +7,196 @@ without an entry: a job that has none is ended by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from airflow_s3commit.protocol.metadata.context import JobContext, after_effect
-from airflow_s3commit.protocol.metadata.removal import delete_objects
-from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import AbortReport
-from airflow_s3commit.protocol.model.layout import Layout, owner_of
+from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuchKey, Unavailable
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
+from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.removal import check_place, delete_objects
+from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
+from airflow_s3commit.protocol.model.codec import decode, largest
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import AbortReport, JobRecord, Position
+from airflow_s3commit.protocol.model.layout import (
+    MAGIC_PREFIX,
+    Layout,
+    entry_key,
+    is_id,
+    job_key,
+    open_jobs_prefix,
+    owner_of,
+    partition_of,
+)
+from airflow_s3commit.protocol.model.table import Entry, Retained, Table
 from airflow_s3commit.protocol.steps.abort import abort, undo
-from airflow_s3commit.protocol.steps.files import written_here
+from airflow_s3commit.protocol.steps.append import TRIES, append
+from airflow_s3commit.protocol.steps.files import OlderFiles, written_here
 from airflow_s3commit.protocol.steps.finish import finish
-from airflow_s3commit.protocol.steps.found import Found, find_end, find_jobs
-from airflow_s3commit.protocol.steps.log import Log
-from airflow_s3commit.protocol.steps.release import strays
-from airflow_s3commit.store.base import ObjectToDelete, Upload
+from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
+from airflow_s3commit.protocol.steps.log import Log, find_receipt
+from airflow_s3commit.protocol.steps.publish import publish, publish_if_missing
+from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore, ObjectToDelete, Upload
+from airflow_s3commit.store.execute import outcomes
+
+logger = logging.getLogger(__name__)
+
+_Listed: TypeAlias = tuple[str, str, ObjectInfo]
+
+
+@dataclass
+class Found:
+    """A job, by what listings show of it and by its records. Times are by the store's clock.
+
+    Attributes:
+        layout: Its keys. Its staging is that of its record; without one the one that was listed.
+        created: When its record was written; None without one.
+        sealed: When it was sealed; None if it is not.
+        newest: When the newest thing that was found of it was written.
+        records: How many objects are in its staging and among the records of open jobs.
+        is_hadoops: Whether Hadoop's committers have written in its staging, or it was adopted from them.
+        record: Its record; None without one, or if that cannot be read.
+        problem: Why its record or receipt cannot be read; empty if they can.
+        end: The entry that ended the job; None if it has not ended.
+        uploads: Its pending uploads, by their names; only a sweep lists them.
+        objects: Its data objects that the table neither has nor retains; only a sweep lists them.
+    """
+
+    layout: Layout
+    created: float | None = None
+    sealed: float | None = None
+    newest: float = 0.0
+    records: int = 0
+    is_hadoops: bool = False
+    record: JobRecord | None = None
+    problem: str = ""
+    end: Entry | None = None
+    uploads: list[Upload] = field(default_factory=list)
+    objects: list[ObjectInfo] = field(default_factory=list)
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self.layout.job_id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has records among those of open jobs, which may be damaged."""
+        return self.created is not None or self.sealed is not None
+
+    @property
+    def is_more_than_objects(self) -> bool:
+        """Whether it has more than objects, which alone may be copies."""
+        return bool(self.record or self.uploads or self.records)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the job has a record or an end here."""
+        return bool(self.record or self.end or self.problem)
+
+    def silent(self, now: float) -> float:
+        """Return the seconds since the last sign of life."""
+        return max(now - self.newest, 0.0)
+
+    def saw(self, time: float) -> None:
+        """Note the time of something that was found."""
+        self.newest = max(self.newest, time)
+
+    def saw_staged(self, info: ObjectInfo) -> None:
+        """Note an object in its staging."""
+        self.records += 1
+        self.is_hadoops |= info.key.startswith(self.layout.staging.key("job-"))
+        self.saw(info.modified)
+
+
+def find_jobs(
+    store: ObjectStore,
+    home: Destination,
+    roots: Iterable[Destination] = (),
+    *,
+    job_id: str | None = None,
+    known: dict[str, Found] | None = None,
+) -> dict[str, Found]:
+    """List the jobs that have a staging or records of their own, and read their records. See `find_end`.
+
+    Args:
+        home: The destination of the jobs.
+        roots: Directories to search for stagings; by default only records are listed.
+        job_id: The only job to look for; None for all.
+        known: Jobs that other listings have shown; the others are added to them.
+
+    Raises:
+        S3CommitError: A request failed.
+    """
+    jobs = {} if known is None else known
+    for root in dict.fromkeys(roots):
+        for owner, _, info in _owned(store, root.bucket, root.key(MAGIC_PREFIX), job_id):
+            found = jobs.setdefault(owner, Found(Layout.of(home, owner, root)))
+            if not found.records:
+                found.layout = Layout.of(home, owner, root)
+            found.saw_staged(info)
+    for owner, name, info in _owned(store, home.bucket, open_jobs_prefix(home), job_id):
+        found = jobs.setdefault(owner, Found(Layout.of(home, owner)))
+        found.records += 1
+        found.saw(info.modified)
+        if name == "job.json":
+            found.created = info.modified
+        elif name == "sealed.json":
+            found.sealed = info.modified
+    calls = [(one, Get(home.bucket, job_key(home, one.job_id), largest(JobRecord))) for one in jobs.values()]
+    for found, outcome in outcomes(store, calls, NoSuchKey, InvalidRecord):
+        if not isinstance(outcome, NoSuchKey):
+            assert isinstance(outcome, Fetched | InvalidRecord)
+            _take_record(store, found, outcome, searched=bool(roots))
+    return dict(sorted(jobs.items()))
+
+
+def _owned(store: ObjectStore, bucket: str, prefix: str, job_id: str | None) -> Iterator[_Listed]:
+    """Yield the objects below a prefix that is followed by a job's id: that, the rest of the key, and it."""
+    for info in store.list_objects(bucket, prefix if job_id is None else f"{prefix}{job_id}/"):
+        owner, slash, name = info.key[len(prefix) :].partition("/")
+        if slash and is_id(owner):
+            yield owner, name, info
+
+
+def _take_record(store: ObjectStore, found: Found, read: Fetched | InvalidRecord, *, searched: bool) -> None:
+    """Check a job's record, which names its staging; what is in that is a sign of life too."""
+    home = found.layout.destination
+    where = join_uri(home.bucket, job_key(home, found.job_id))
+    try:
+        if isinstance(read, InvalidRecord):
+            raise read
+        record = decode(JobRecord, read.body, where)
+        layout = Layout(home, Destination.parse(record.staging), found.job_id)
+        check_place(record, layout, where)
+    except (InvalidDestination, InvalidRecord) as error:
+        found.problem = str(error)
+        return
+    found.record, found.created = record, read.info.modified
+    found.is_hadoops |= record.adopted
+    found.saw(read.info.modified)
+    if layout.staging != found.layout.staging:
+        found.layout = layout
+        for info in store.list_objects(layout.staging.bucket, layout.staging.prefix) if searched else ():
+            found.saw_staged(info)
+
+
+def find_end(store: ObjectStore, found: Found, newest: Entry | None) -> None:
+    """Find the entry that ended a job: the newest of the log, which alone may lack its receipt, or that.
+
+    Before: the job's record was read, then the newest entry; None without a log.
+    """
+    home = found.layout.destination
+    try:
+        is_newest = newest is not None and newest.job_id == found.job_id
+        found.end = newest if is_newest else find_receipt(store, home, found.job_id)
+        if found.end is not None and found.record is None and found.end.staging:
+            found.layout = Layout(home, Destination.parse(found.end.staging), found.job_id)
+    except (InvalidDestination, InvalidRecord) as error:
+        found.problem = str(error)
+
 
 #: What to do with what is left of a job: do again what follows its ``commit`` entry; abort it, or do again
 #: what follows its ``abandon`` entry.
@@ -127,3 +301,156 @@ def _list(context: JobContext, left: Left) -> None:
         of(job_id).objects = objects
         for info in objects:
             of(job_id).saw(info.modified)
+
+
+_BATCH = 1_000
+
+
+def release(context: JobContext, now: float) -> int:
+    """Release what has been retained for long enough, and delete all that was ever released.
+
+    Repeatable by any process, beside jobs and rollbacks.
+
+    Args:
+        context: A job of the destination with an id that nobody uses.
+        now: The store's time, in seconds since the epoch.
+
+    Returns:
+        How many objects were deleted.
+
+    Raises:
+        Unavailable: Entries of jobs came first a hundred times: run it again.
+        OutcomeUnknown: A response was lost, or a request failed after the entry: run it again.
+    """
+    store, home, log, deleted = context.store, context.layout.destination, Log(context), 0
+    with naming(context, "release of retained files"):
+        for _ in range(TRIES):
+            log.read()
+            if not log.head.number:
+                return 0
+            if (newest := log.read_newest()) is not None and newest.published:
+                publish_if_missing(context, newest)
+            # What may go is worked out anew at each try: a rollback may have brought some of it back.
+            table = read_table(store, home, log.head.number)
+            # A release makes the table forget what the one before freed; so that is deleted first.
+            deleted += _delete_freed(context, table)
+            if not (frees := due(context, table, now)):
+                return deleted
+
+            def freeing(head: Position, frees: list[int] = frees) -> Entry:
+                return Entry(
+                    destination=home.uri,
+                    number=head.number + 1,
+                    kind="release",
+                    prev=head.sha256,
+                    since=context.now_ms(),
+                    frees=frees,
+                    nonce=context.new_id(),
+                )
+
+            if (entry := append(context, log, freeing)) is not None:
+                logger.info("%s: released what generations %s took", home.uri, frees)
+                if entry.published:
+                    publish(context, entry)
+                write_checkpoint(store, home, entry)
+                done = (
+                    f"entry {entry.number} of the log of {home.uri} releases files, and not all are deleted"
+                )
+                with after_effect(done, "run it again"):
+                    return deleted + _delete_freed(context, read_table(store, home, entry.number))
+        raise Unavailable(
+            f"{home.uri}: entries of jobs came first {TRIES} times; nothing is released, run it again"
+        )
+
+
+def due(context: JobContext, table: Table, now: float) -> list[int]:
+    """Return the generations whose retention has passed, by the store's clock.
+
+    Args:
+        context: Any job of the destination.
+        now: The store's time, in seconds since the epoch.
+    """
+    ages = retained_since(context, table, now)
+    return sorted(one for one, age in ages.items() if is_over(table.retained[one], age))
+
+
+def retained_since(context: JobContext, table: Table, now: float) -> dict[int, float]:
+    """Return for how many seconds each generation retains what it took. Arguments as for `due`."""
+    home = context.layout.destination
+    calls = [(generation, Head(home.bucket, entry_key(home, generation))) for generation in table.retained]
+    entered = outcomes(context.store, calls)
+    return {generation: now - info.modified for generation, info in entered if isinstance(info, ObjectInfo)}
+
+
+def is_over(retained: Retained, age: float) -> bool:
+    """Return whether files were retained for long enough."""
+    return age > retained.seconds + STORE_CLOCK_SECONDS
+
+
+def _delete_freed(context: JobContext, table: Table) -> int:
+    if not table.freed:
+        return 0
+    doomed = (ObjectToDelete(info.key, info.etag) for info in freed_objects(context, table))
+    return delete_objects(context, doomed, "release")
+
+
+def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
+    """Yield the objects that are still there of what the newest release freed.
+
+    What is freed never comes back, so it does not matter how old the table is.
+
+    Args:
+        context: Any job of the destination.
+    """
+    pieces: dict[str, list[int]] = {}
+    unowned: dict[str, str] = {}
+    for one in table.freed.values():
+        unowned |= one.unowned
+        for name, numbers in one.pieces.items():
+            pieces.setdefault(name, []).extend(numbers)
+    jobs = {
+        (name, owner)
+        for name, numbers in pieces.items()
+        for number in numbers
+        for owner in table.sources[number].owners
+    }
+    touched = {*pieces, *(partition_of(context.layout.destination.relative(key) or "") for key in unowned)}
+    older: OlderFiles | None = None
+    for info in data_objects(context, touched):
+        owner = owner_of(info.key)
+        if owner is not None and (_partition(context, info), owner) in jobs:
+            yield info
+        elif owner is None or older is not None or (_partition(context, info), None) in jobs:
+            older = older or OlderFiles(context.store, context.layout.destination, table, pieces)
+            if (info.key, info.etag) in older or unowned.get(info.key) == info.etag:
+                yield info
+
+
+def strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
+    """Return the data objects with a job's id in their names that the table does not know, by job.
+
+    An object and the job may have any relation: the job may be open, its commit may be the newest entry
+    without a receipt, or the object may be a copy.
+    """
+    store, home = context.store, context.layout.destination
+    before = read_table(store, home)
+    suspects = [
+        info
+        for info in data_objects(context, None)
+        if (owner := owner_of(info.key)) and owner not in before.jobs_in(_partition(context, info))
+    ]
+    after = read_table(store, home) if suspects else before
+    pieces = {name: after.numbers_in(name) for name in {_partition(context, info) for info in suspects}}
+    # Other programs' names may have ids too, and those of files that are older than the log.
+    older = OlderFiles(store, home, after, pieces)
+    found: dict[str, list[ObjectInfo]] = {}
+    for info in suspects:
+        owner = owner_of(info.key)
+        is_known = owner in after.jobs_in(_partition(context, info)) or (info.key, info.etag) in older
+        if owner is not None and not is_known:
+            found.setdefault(owner, []).append(info)
+    return found
+
+
+def _partition(context: JobContext, info: ObjectInfo) -> str:
+    return partition_of(context.layout.destination.relative(info.key) or "")

@@ -25,9 +25,7 @@ from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination, join_uri
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.steps.found import Found
-from airflow_s3commit.protocol.steps.release import release
-from airflow_s3commit.protocol.steps.sweep import carry_out
+from airflow_s3commit.protocol.steps.sweep import Found, carry_out, release
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,

@@ -31,9 +31,15 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import Layout, job_key, receipt_key, time_key
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.found import Found
-from airflow_s3commit.protocol.steps.release import freed_objects, is_over, retained_since
-from airflow_s3commit.protocol.steps.sweep import Left, find_left, judge
+from airflow_s3commit.protocol.steps.sweep import (
+    Found,
+    Left,
+    find_left,
+    freed_objects,
+    is_over,
+    judge,
+    retained_since,
+)
 from airflow_s3commit.store.base import ObjectStore, Upload
 
 #: Price of S3 Standard in us-east-1 for the first 50 TB, in US dollars per GB and month. Parts of pending

@@ -26,9 +26,10 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts
+from airflow_s3commit.protocol.steps.log import find_end
 from airflow_s3commit.protocol.steps.publish import refuse_output
-from airflow_s3commit.protocol.steps.setup import find_end, load_job, refusing_ended
-from airflow_s3commit.protocol.steps.stage import commit_attempt
+from airflow_s3commit.protocol.steps.seal import commit_attempt
+from airflow_s3commit.protocol.steps.setup import load_job, refusing_ended
 from airflow_s3commit.protocol.writer.files import LocalFile, OutputFile, PartSender
 from airflow_s3commit.store.execute import in_threads
 

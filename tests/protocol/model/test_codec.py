@@ -29,7 +29,7 @@ from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtr
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealedTask
 from airflow_s3commit.protocol.model.table import Commit, UnownedObject
 from airflow_s3commit.protocol.steps import checkpoint
-from airflow_s3commit.protocol.steps.manifests import manifest_files, read_manifest
+from airflow_s3commit.protocol.steps.fold import manifest_files, read_manifest
 from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, apart
 from tests.protocol.model.test_records import of_job
 

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.files import WITHIN_BYTES
-from airflow_s3commit.protocol.steps.manifests import (
+from airflow_s3commit.protocol.steps.fold import (
     latest_manifest,
     manifest_files,
     read_manifest,

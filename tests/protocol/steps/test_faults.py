@@ -19,11 +19,9 @@ from airflow_s3commit.protocol.steps import (
     commit,
     finish,
     fold,
-    release,
     rollback,
     seal,
     setup,
-    stage,
     sweep,
 )
 from airflow_s3commit.protocol.steps.abort import abort_pending, clean, delete_objects, write_receipt
@@ -66,7 +64,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _task_does_not_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stage, "find_end", _nothing)
+    patch.setattr(seal, "find_end", _nothing)
 
 
 def _sealer_does_not_look(patch: pytest.MonkeyPatch) -> None:
@@ -179,7 +177,7 @@ def _removal_worked_out_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _release_worked_out_once(patch: pytest.MonkeyPatch) -> None:
-    real, seen = release.read_table, {}
+    real, seen = sweep.read_table, {}
 
     def read(store: Any, home: Any, number: int | None = None) -> Any:
         if number is None:
@@ -190,7 +188,7 @@ def _release_worked_out_once(patch: pytest.MonkeyPatch) -> None:
             seen[home, id(store)].apply(last.entry, last.sha256)
         return seen[home, id(store)]
 
-    patch.setattr(release, "read_table", read)
+    patch.setattr(sweep, "read_table", read)
 
 
 def _rollback_looks_at_objects(patch: pytest.MonkeyPatch) -> None:
@@ -265,8 +263,8 @@ def _an_empty_dataset_gets_no_first_entry(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_record_is_the_flag(patch: pytest.MonkeyPatch) -> None:
-    find = stage.find_end
-    patch.setattr(stage, "find_end", lambda context: find(context) if find_job(context) is None else None)
+    find = seal.find_end
+    patch.setattr(seal, "find_end", lambda context: find(context) if find_job(context) is None else None)
 
 
 def _a_reader_believes_a_listing(patch: pytest.MonkeyPatch) -> None:

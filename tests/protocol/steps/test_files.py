@@ -8,7 +8,7 @@ from airflow_s3commit.exceptions import DestinationNotEmpty
 from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.steps.files import unowned_objects
 from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.release import release
+from airflow_s3commit.protocol.steps.sweep import release
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named
 

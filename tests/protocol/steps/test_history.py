@@ -18,8 +18,7 @@ from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import checkpoint_key
 from airflow_s3commit.protocol.steps import checkpoint, fold
-from airflow_s3commit.protocol.steps.fold import read_table
-from airflow_s3commit.protocol.steps.manifests import refuse_rewound
+from airflow_s3commit.protocol.steps.fold import read_table, refuse_rewound
 from airflow_s3commit.testing import Crash, Fault, FaultyStore
 from tests.protocol.steps.lake import BUCKET, ROOT, URI, A, Actor, B, C, Lake, Watched, calls_of, play
 from tests.protocol.steps.test_schedules import end_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import OutcomeUnknown, PreconditionFailed
-from airflow_s3commit.protocol.steps.manifests import read_success
+from airflow_s3commit.protocol.steps.fold import read_success
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, named, once

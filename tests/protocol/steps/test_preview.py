@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted, DestinationNotEmpty, JobClosed
-from airflow_s3commit.protocol.steps.preview import replaced_files
+from airflow_s3commit.protocol.steps.commit import replaced_files
 from tests.cases import each
 from tests.protocol.building import ROOT, THEIRS, Lake, an_id, named
 

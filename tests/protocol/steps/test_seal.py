@@ -8,7 +8,7 @@ import pytest
 
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.model.job import Removal
-from airflow_s3commit.protocol.steps.stage import seal_stage
+from airflow_s3commit.protocol.steps.seal import seal_stage
 from tests.cases import each
 from tests.protocol.building import Lake, named
 
