@@ -32,10 +32,10 @@ from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge
+from airflow_s3commit.tables.encoder import ParquetForm, spark_footer
 from airflow_s3commit.tables.formats import ROW_METADATA
 from airflow_s3commit.tables.open_files import OpenFiles
 from airflow_s3commit.tables.options import parse_table_options
-from airflow_s3commit.tables.parquet import ParquetForm, spark_footer
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import FileEntry

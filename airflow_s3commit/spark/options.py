@@ -14,7 +14,7 @@ from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
 from airflow_s3commit.tables.formats import FORMATS
 from airflow_s3commit.tables.options import (
-    FILE_OPTIONS,
+    TABLE_OPTIONS,
     Option,
     TableOptions,
     one_of,
@@ -89,7 +89,7 @@ _FILE_OPTIONS: tuple[Option, ...] = (
         "format", _parquet, "Only parquet; Spark's own writer has the others.",
         default="parquet", field="format",
     ),
-    *(option for option in FILE_OPTIONS if option.name not in ("format", "compression")),
+    *(option for option in TABLE_OPTIONS if option.name not in ("format", "compression", "header")),
     Option(
         "compression", one_of(*FORMATS["parquet"].codecs),
         "snappy, gzip, zstd, lz4_raw, brotli or none.", default="snappy", field="compression",

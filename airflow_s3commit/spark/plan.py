@@ -27,8 +27,8 @@ from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden
 from airflow_s3commit.spark.options import OTHER_WRITER
 from airflow_s3commit.spark.pyspark_private import arrow_schema
+from airflow_s3commit.tables.encoder import ParquetForm, spark_footer
 from airflow_s3commit.tables.formats import UnsupportedColumn
-from airflow_s3commit.tables.parquet import ParquetForm, spark_footer
 from airflow_s3commit.tables.partitions import escape, resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan
 

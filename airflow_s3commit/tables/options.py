@@ -1,6 +1,7 @@
 """Options of reads and writes: their declaration, parsing and checks; and the options of writing a table.
 
-Each option is declared once, by the dataclass field that it sets.
+Each option is declared once, by the dataclass field that it sets. The parsers of an option's text raise
+ValueError, which says what is wrong with the text.
 """
 
 from __future__ import annotations
@@ -33,11 +34,7 @@ FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no":
 
 
 def parse_columns(value: str) -> tuple[str, ...]:
-    """Parse column names: separated by commas, or a JSON list for names that have commas.
-
-    Raises:
-        ValueError: A name is empty or given twice, or the JSON is not a list of strings.
-    """
+    """Parse column names: separated by commas, or a JSON list for names that have commas."""
     if value.lstrip().startswith("["):
         try:
             names = json.loads(value)
@@ -55,11 +52,7 @@ def parse_columns(value: str) -> tuple[str, ...]:
 
 
 def parse_bytes(value: str) -> int:
-    """Parse a positive number of bytes such as ``33554432``, ``32m`` or ``32MiB``.
-
-    Raises:
-        ValueError: The text is not such a number.
-    """
+    """Parse a positive number of bytes such as ``33554432``, ``32m`` or ``32MiB``."""
     matched = _SIZE.fullmatch(value.strip())
     if matched is None or int(matched[1]) == 0:
         raise ValueError("not a size such as 33554432, 32m or 32MiB")
@@ -67,22 +60,14 @@ def parse_bytes(value: str) -> int:
 
 
 def parse_region(value: str) -> str:
-    """Parse a store's region; empty for none.
-
-    Raises:
-        ValueError: The text cannot be a region.
-    """
+    """Parse a store's region; empty for none."""
     if not _REGION.fullmatch(value):
         raise ValueError("not a region, which has letters, digits and hyphens, such as us-east-1")
     return value
 
 
 def parse_flag(value: str) -> bool:
-    """Parse ``true`` or ``false``, in any case; ``1``, ``yes``, ``0`` and ``no`` are accepted too.
-
-    Raises:
-        ValueError: The text is neither.
-    """
+    """Parse ``true`` or ``false``, in any case; ``1``, ``yes``, ``0`` and ``no`` are accepted too."""
     try:
         return FLAGS[value.strip().lower()]
     except KeyError:
@@ -90,11 +75,7 @@ def parse_flag(value: str) -> bool:
 
 
 def parse_limit(value: str) -> int:
-    """Parse a limit; return 0 for zero and negative numbers, which mean "no limit" in Spark.
-
-    Raises:
-        ValueError: The text is not a whole number.
-    """
+    """Parse a limit; return 0 for zero and negative numbers, which mean "no limit" in Spark."""
     return max(_whole(value), 0)
 
 
@@ -128,11 +109,7 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def one_character(value: str) -> str:
-    """Parse one ASCII character.
-
-    Raises:
-        ValueError: The text is empty, longer, or not ASCII.
-    """
+    """Parse one ASCII character."""
     if len(value) != 1 or not value.isascii():
         raise ValueError("not one ASCII character, such as ;")
     return value
@@ -164,9 +141,7 @@ class Option:
 def set_by(*options: Option, default: Any) -> Any:
     """Declare a dataclass field that options set.
 
-    Args:
-        options: The options; several are synonyms.
-        default: The field's value if no option is given.
+    Several options are synonyms.
     """
     return field(default=default, metadata={"options": options})
 
@@ -247,28 +222,9 @@ DEFAULT_FORMAT = "parquet"
 #: A file of the target size has at least this number of row groups, so that it ends close to that size.
 _GROUPS_PER_FILE = 4
 
-_CSV = ("csv",)
-
 
 def _codec(value: str) -> str:
     return one_of(*sorted({name for known in FORMATS.values() for name in known.codecs}))(value)
-
-
-@dataclass(frozen=True, slots=True)
-class TextOptions:
-    """How pyarrow writes CSV files."""
-
-    header: bool = set_by(
-        Option("header", parse_flag, "Begin files with the columns' names.", formats=_CSV), default=False
-    )
-    separator: str = set_by(
-        Option("sep", one_character, "Separates values.", formats=_CSV),
-        Option("delimiter", one_character, "The same as sep.", formats=_CSV),
-        default=",",
-    )
-    quote_all: bool = set_by(
-        Option("quoteAll", parse_flag, "Quote all values but null.", formats=_CSV), default=False
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +233,6 @@ class TableOptions:
 
     Attributes:
         encoded_bytes: Encoded bytes buffered by all open files together; no option sets it.
-        text: The options of CSV files that pyarrow writes.
     """
 
     format: str = set_by(
@@ -333,8 +288,10 @@ class TableOptions:
     open_files: int = set_by(
         Option("openFiles", at_least(1), "Files that a task has open at a time.", "files"), default=64
     )
+    header: bool = set_by(
+        Option("header", parse_flag, "Begin files with the columns' names.", formats=("csv",)), default=False
+    )
     encoded_bytes: int = 40 * _MIB
-    text: TextOptions = field(default_factory=TextOptions)
 
     @property
     def file_format(self) -> TableFormat:
@@ -353,13 +310,8 @@ class TableOptions:
         return min(self.row_group_bytes, target) if target else self.row_group_bytes
 
 
-#: The options of files of any writer, by Spark's own names where Spark has it.
-FILE_OPTIONS: tuple[Option, ...] = options_of(TableOptions)
-
-#: Every option of a table that is written without Spark.
-TABLE_OPTIONS: tuple[Option, ...] = (*FILE_OPTIONS, *options_of(TextOptions))
-
-_TEXT_FIELDS = {option.field for option in options_of(TextOptions)}
+#: Every option of a table, by Spark's own names where Spark has it.
+TABLE_OPTIONS: tuple[Option, ...] = options_of(TableOptions)
 
 
 def parse_table_options(
@@ -388,11 +340,8 @@ def parse_table_options(
     check_formats(given, fields.get("format", DEFAULT_FORMAT))
     if partition_by is not None:
         fields["partition_by"] = tuple(partition_by)
-    text = TextOptions(**{name: fields.pop(name) for name in _TEXT_FIELDS & fields.keys()})
-    made = TableOptions(**fields, text=text)
+    made = TableOptions(**fields)
     if made.codec not in made.file_format.codecs:
         names = ", ".join(made.file_format.codecs)
         raise InvalidOption(f"{made.format} files cannot have compression={made.codec}; use one of {names}")
-    if made.format == "csv" and text.separator in ('"', "\n", "\r"):
-        raise InvalidOption(f"sep={text.separator!r} cannot separate values: it quotes them, or ends a line")
     return made

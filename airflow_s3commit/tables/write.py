@@ -18,12 +18,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_s3commit.tables.columns import to_text
-from airflow_s3commit.tables.encoder import footer_schema
+from airflow_s3commit.tables.encoder import OtherForm, ParquetForm, footer_schema
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.open_files import OpenFiles, give_memory_back
 from airflow_s3commit.tables.options import parse_table_options
-from airflow_s3commit.tables.other_files import OtherForm
-from airflow_s3commit.tables.parquet import ParquetForm
 from airflow_s3commit.tables.partitions import PartitionSplitter, resolve_columns
 
 if TYPE_CHECKING:
@@ -197,7 +195,7 @@ def write_table(
     columns = resolve_columns(rows.schema, table_options.partition_by)
     form: FileForm = ParquetForm(table_options.codec)
     if table_options.format != "parquet":
-        form = OtherForm(table_options.format, table_options.codec, table_options.text)
+        form = OtherForm(table_options.format, table_options.codec, table_options.header)
         form.check(pa.schema([field for field in rows.schema if field.name not in columns]))
     plan = TablePlan(rows.schema, columns, form, table_options)
     return write_batches(opener, rows, plan, stem, empty_file=True, numbers=numbers)

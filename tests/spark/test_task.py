@@ -17,8 +17,8 @@ from airflow_s3commit import CommittedTask, Job, JobOptions, MemoryStore, manife
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob, StoreRejected
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.spark.task import TaskIds, write_task
+from airflow_s3commit.tables.encoder import ParquetForm
 from airflow_s3commit.tables.options import TableOptions
-from airflow_s3commit.tables.parquet import ParquetForm
 from airflow_s3commit.tables.write import TablePlan
 from tests.protocol.building import OURS, THEIRS
 

@@ -19,10 +19,8 @@ from hypothesis import strategies as st
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.columns import ColumnStatistics, SparkSchema, WrittenColumns
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge, to_text
-from airflow_s3commit.tables.encoder import Encoder, footer_schema
+from airflow_s3commit.tables.encoder import Encoder, OtherForm, ParquetForm, footer_schema, spark_footer
 from airflow_s3commit.tables.formats import FORMATS
-from airflow_s3commit.tables.other_files import OtherForm
-from airflow_s3commit.tables.parquet import ParquetForm, spark_footer
 from tests.cases import each
 
 COLUMNS = pa.schema(

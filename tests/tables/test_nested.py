@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_s3commit.tables.encoder import Encoder
-from airflow_s3commit.tables.parquet import ParquetForm
+from airflow_s3commit.tables.encoder import Encoder, ParquetForm
 
 
 def _nest(kinds: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:

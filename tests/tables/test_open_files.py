@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied
-from airflow_s3commit.tables.encoder import Encoder
+from airflow_s3commit.tables.encoder import Encoder, ParquetForm
 from airflow_s3commit.tables.open_files import OpenFiles
 from airflow_s3commit.tables.options import TableOptions
-from airflow_s3commit.tables.parquet import ParquetForm
 from airflow_s3commit.tables.write import TablePlan, write_batches
 from tests.protocol.building import Lake
 

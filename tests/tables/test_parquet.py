@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_s3commit.tables.encoder import Encoder
+from airflow_s3commit.tables.encoder import Encoder, ParquetForm, dictionary_columns, spark_footer
 from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA
-from airflow_s3commit.tables.parquet import DictionaryChoice, ParquetForm, dictionary_columns, spark_footer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,6 +135,8 @@ def test_dictionaries_are_for_columns_that_repeat() -> None:
         }
     )  # fmt: skip
     chosen = dictionary_columns(table)
+    assert isinstance(chosen, list)
+    assert dictionary_columns(table.slice(0, 10)) is True
     assert chosen == ["few.dotted", "s.a", "s.m.key_value.key", "s.m.key_value.value.list.element"]
     group = pq.ParquetFile(encode(table)).metadata.row_group(0)
     columns = [group.column(n) for n in range(group.num_columns)]
@@ -143,16 +144,6 @@ def test_dictionaries_are_for_columns_that_repeat() -> None:
     assert {c.path_in_schema for c in columns if c.has_dictionary_page} <= set(chosen)
     assert "few.dotted" in {c.path_in_schema for c in columns if c.has_dictionary_page}
     assert {c.path_in_schema for c in columns} >= set(chosen)
-
-
-def test_a_task_judges_its_columns_by_every_sixteenth_file() -> None:
-    """Files in between go by the last judgement, those of other schemas by their own; small ones have all."""
-    few = pa.table({"x": [1, 2] * 1000})
-    many = pa.table({"x": list(range(2000))})
-    choice = DictionaryChoice()
-    asked = [few, *[many] * 15, many, few, many.slice(0, 10), few.rename_columns(["y"])]
-    chosen = [choice.columns(table) for table in asked]
-    assert chosen == [*[["x"]] * 16, [], [], True, ["y"]]
 
 
 def test_an_abandoned_file_sends_nothing_more() -> None:
