@@ -14,10 +14,10 @@ require_libraries()
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
+    from airflow_s3commit.spark.by_spark import commit_job
     from airflow_s3commit.spark.catalog import register_partitions
     from airflow_s3commit.spark.datasource import S3CommitDataSource, register
-    from airflow_s3commit.spark.jobs import commit_job
-    from airflow_s3commit.spark.pending_write import PendingWrite
+    from airflow_s3commit.spark.driver import PendingWrite
     from airflow_s3commit.spark.reading import read_table
     from airflow_s3commit.spark.session import batch_conf, committer_conf, pending_conf
     from airflow_s3commit.spark.shipping import MissingJar, MissingLibrary, pending_jar, py_files
@@ -47,13 +47,13 @@ if not TYPE_CHECKING:
         __name__,
         {
             "airflow_s3commit.spark.catalog": ("register_partitions",),
-            "airflow_s3commit.spark.jobs": ("commit_job",),
+            "airflow_s3commit.spark.by_spark": ("commit_job",),
             "airflow_s3commit.spark.datasource": ("S3CommitDataSource", "register"),
             "airflow_s3commit.spark.session": ("batch_conf", "committer_conf", "pending_conf"),
             "airflow_s3commit.spark.shipping": ("MissingJar", "MissingLibrary", "pending_jar", "py_files"),
             "airflow_s3commit.spark.reading": ("read_table",),
             "airflow_s3commit.spark.stream": ("foreach_batch",),
             "airflow_s3commit.spark.write": ("write_pending",),
-            "airflow_s3commit.spark.pending_write": ("PendingWrite",),
+            "airflow_s3commit.spark.driver": ("PendingWrite",),
         },
     )

@@ -94,6 +94,41 @@ class Target:
         return with_headers(store_of_process(self.store), self.object_options.of_records)
 
 
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """The result of a write.
+
+    Attributes:
+        destination: URI of the destination.
+        job: The job; None if the write was ignored.
+        stage: Name of the write's stage in the job.
+        stage_attempt: Id of the stage attempt.
+        tasks: The sealed task attempts, each with its pendingset's location, files, bytes and rows; none with
+            the engine ``spark``.
+        seal: The stage's seal, with counts of each partition; None if the write was ignored, or was committed
+            with the engine ``spark``.
+        manifest: The manifest, if the write committed a job of its own; None if the job's owner commits.
+        ignored: Whether nothing was written, because the mode was ``ignore`` and the destination has data.
+    """
+
+    destination: str
+    job: JobReference | None = None
+    stage: str = DEFAULT_STAGE
+    stage_attempt: str = DEFAULT_STAGE_ATTEMPT
+    tasks: tuple[CommittedTask, ...] = ()
+    seal: SealReference | None = None
+    manifest: Manifest | None = None
+    ignored: bool = False
+
+    def __str__(self) -> str:
+        if self.ignored:
+            return f"nothing was written to {self.destination}: it has data already"
+        counts = (self.manifest or self.seal).counts  # type: ignore[union-attr] # one of them is there
+        state = "pending" if self.manifest is None else "committed"
+        rows = "an unknown number of" if counts.rows is None else counts.rows
+        return f"{rows} rows in {counts.files} files are {state} for {self.destination}"
+
+
 @contextmanager
 def renewing_store(settings: StoreAddress) -> Iterator[None]:
     """Drop this process's store if the block raises `AccessDenied`, so that the next call reconnects."""

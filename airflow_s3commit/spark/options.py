@@ -27,7 +27,7 @@ from airflow_s3commit.tables.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _MIB = 1024 * 1024
 
@@ -36,6 +36,26 @@ _MAX_PART_BYTES = 5 * 1024 * _MIB
 
 #: What an overwrite replaces, by Spark's names: the whole table, or the partitions that get rows.
 PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
+
+#: What writes the files: this package in Python, or Spark's own writer, kept pending by the jar.
+Engine: TypeAlias = Literal["python", "spark"]
+
+#: Spark's save modes, by Spark's names.
+SaveMode: TypeAlias = Literal["append", "overwrite", "errorifexists", "error", "ignore"]
+
+CONFLICT_MODES: dict[str, ConflictMode] = {
+    "append": "append",
+    "overwrite": "replace",
+    "errorifexists": "fail",
+    "error": "fail",
+    "ignore": "fail",
+}
+
+#: Spark's own default mode.
+DEFAULT_MODE: SaveMode = "errorifexists"
+
+#: Options that are arguments of `write_pending`.
+ARGUMENTS = {"path": "destination", "partitionby": "partition_by", "format": "format"}
 
 #: Who writes what this package cannot write in Python.
 OTHER_WRITER = (
@@ -236,21 +256,6 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     *STORE_OPTIONS,
 )
 
-#: Options of Spark that are set elsewhere, with what to do instead.
-_NO_OPTIONS = (
-    (re.compile(r"^(parquet|orc)\."), f"leave it out, or {OTHER_WRITER}"),
-    (
-        re.compile(r"access.?key|secret|token|password"),
-        "plans and logs show options; give driver and executors credentials by environment, profile or role",
-    ),
-    (
-        re.compile(r"^(spark|fs|hadoop)\."),
-        "set it in the Spark conf; for the store use endpointUrl and region",
-    ),
-    (re.compile(r"^mode$"), 'call .mode("append") or .mode("overwrite")'),
-)
-
-_NAMES = {option.name.lower() for option in WRITE_OPTIONS}
 _OBJECT_FIELDS = {option.field for option in _OBJECT_OPTIONS}
 _STORE_FIELDS = {known.name for known in fields(StoreAddress)}
 _WRITE_FIELDS = {known.name for known in fields(WriteOptions)}
@@ -296,11 +301,6 @@ def parse_options(
         InvalidOption: An option is unknown, malformed, does not apply to the format, or contradicts another
             option or the save mode.
     """
-    for name in options:
-        for known, cure in _NO_OPTIONS:
-            # Its value may be a secret.
-            if name.lower() not in _NAMES and known.search(name.lower()):
-                raise InvalidOption(f"s3commit cannot do option {name}: {cure}")
     # The format first: another one has options that are unknown here.
     found, _ = read_fields(dict(sorted(options.items(), key=_is_not_format)), WRITE_OPTIONS)
     given = frozenset(found)
@@ -323,3 +323,18 @@ def parse_options(
         )
     encoded = max(parsed.upload_bytes - parsed.in_flight_bytes, parsed.part_bytes)
     return replace(parsed, table=replace(parsed.table, encoded_bytes=encoded))
+
+
+def refuse_arguments(options: Iterable[str], **arguments: str) -> None:
+    """Refuse options that are arguments of the function that was called.
+
+    Args:
+        options: Names of options.
+        arguments: The function's arguments, by the names of options in lower case.
+
+    Raises:
+        InvalidOption: An option is an argument.
+    """
+    for name in options:
+        if (argument := arguments.get(name.lower())) is not None:
+            raise InvalidOption(f"pass {name} as the argument {argument}")

@@ -30,8 +30,7 @@ from airflow_s3commit.protocol.model.destination import Destination, as_uri, spl
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.spark.driver import Target, abort_failed_write, renewing_store, target_of
-from airflow_s3commit.spark.options import WriteOptions, parse_options
-from airflow_s3commit.spark.pending_write import refuse_arguments
+from airflow_s3commit.spark.options import WriteOptions, parse_options, refuse_arguments
 from airflow_s3commit.spark.plan import check_layout, check_own_overwrite, sets_static
 from airflow_s3commit.spark.session import JobInConf, job_from_conf, store_from_conf, store_of_process
 from airflow_s3commit.spark.write import FrameSettings, write_frame
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BatchMode: TypeAlias = Literal["append", "overwrite"]
-
-#: Options that are arguments of `foreach_batch`.
-_ARGUMENTS = {"path": "destination", "partitionby": "partition_by"}
 
 #: The local property with the query's id, which its checkpoint keeps; set in the thread of its batches.
 _QUERY_ID = "sql.streaming.queryId"
@@ -95,7 +91,7 @@ def foreach_batch(
     """
     if mode not in ("append", "overwrite"):
         raise InvalidOption(f"mode {mode!r} is not supported for a stream's batches: use append or overwrite")
-    refuse_arguments(options or (), _ARGUMENTS, "foreach_batch")
+    refuse_arguments(options or (), path="destination", partitionby="partition_by")
     given = {"path": as_uri(destination), "partitionBy": json.dumps(list(partition_by))}
     parsed = parse_options({**(options or {}), **given}, overwrite=mode == "overwrite")
     return BatchWriter(parsed, name=name, stream=stream, cluster=cluster)

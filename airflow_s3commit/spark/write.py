@@ -16,6 +16,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
+from pyspark.sql.types import StringType
 
 from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
@@ -26,8 +28,8 @@ from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.spark.by_spark import Place, write_by_spark
-from airflow_s3commit.spark.clustering import Arrangement, arrange
 from airflow_s3commit.spark.driver import (
+    PendingWrite,
     Target,
     abort_failed_write,
     check_site,
@@ -35,14 +37,14 @@ from airflow_s3commit.spark.driver import (
     ready_job,
     target_of,
 )
-from airflow_s3commit.spark.options import WriteOptions, parse_options
-from airflow_s3commit.spark.pending_write import (
+from airflow_s3commit.spark.options import (
     ARGUMENTS,
     CONFLICT_MODES,
     DEFAULT_MODE,
     Engine,
-    PendingWrite,
     SaveMode,
+    WriteOptions,
+    parse_options,
     refuse_arguments,
 )
 from airflow_s3commit.spark.plan import (
@@ -87,7 +89,6 @@ def write_pending(
     stage: str | None = None,
     stage_attempt: str | None = None,
     cluster: bool = True,
-    spread: bool = False,
     format: str | None = None,  # noqa: A002 - as Spark calls it
     options: Mapping[str, str] | None = None,
     engine: Engine = "python",
@@ -113,12 +114,8 @@ def write_pending(
             has its stage there too.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
-            not one from each task with rows of it. If the frame is sorted by columns, so are the rows of each
-            partition (not with Spark Connect, whose client does not know).
-        spread: Let Spark's adaptive execution divide the rows of a partition among several tasks, each of
-            which writes a file, if a shuffle of them has more bytes than
-            ``spark.sql.adaptive.advisoryPartitionSizeInBytes`` (64 MiB). Otherwise a partition with most of
-            the rows is one slow task.
+            not one from each task with rows of it. Rows that should be sorted, or spread over several tasks,
+            are arranged by the caller, with False here.
         format: ``parquet``; with the engine ``spark`` any format that Spark can write.
         options: Further options of the data source ``s3commit``, by the same names. With the engine ``spark``
             those of Spark's own writer.
@@ -149,9 +146,9 @@ def write_pending(
         reference = job.reference if isinstance(job, Job) else job
         given_job = JobInConf(reference, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
     if engine == "spark":
-        arranged, arrangement = arrange(frame, partition_by, cluster=cluster, spread=spread)
         where = Place(destination, tuple(partition_by), mode, format or "parquet", dict(options or {}))
-        return replace(write_by_spark(arranged, where, given_job, stage_attempt), arrangement=arrangement)
+        arranged = _arranged(frame, partition_by, cluster=cluster)
+        return write_by_spark(arranged, where, given_job, stage_attempt)
     columns = json.dumps(list(partition_by))
     arguments = {"path": destination, "partitionBy": columns, "format": format}
     given = {name: text for name, text in arguments.items() if text is not None}
@@ -161,7 +158,7 @@ def write_pending(
     target = target_of(parsed, write_id, conf.get, given_job)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
-    settings = FrameSettings(_in_mode(parsed, target, mode), target, write_id, cluster, spread)
+    settings = FrameSettings(_in_mode(parsed, target, mode), target, write_id, cluster)
     if target.own and mode == "ignore" and _has_data(target):
         return PendingWrite(target.reference.destination, ignored=True)
     try:
@@ -193,7 +190,6 @@ class FrameSettings:
         target: The job that the write is for.
         write_id: A UUID for this write.
         cluster: Whether to cluster rows by partition first.
-        spread: Whether Spark divides large partitions among several tasks.
         layout_known: Whether the table is known to have the write's layout.
     """
 
@@ -201,7 +197,6 @@ class FrameSettings:
     target: Target
     write_id: str
     cluster: bool
-    spread: bool = False
     layout_known: bool = False
 
 
@@ -222,7 +217,11 @@ def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = Non
     for name in options.table.partition_by:
         found = resolve_name(frame.columns, name)
         frame = frame if found == name else frame.withColumnRenamed(found, name)
-    plan, frame, arrangement = _planned(frame, settings)
+    given = frame.schema
+    frame = _arranged(frame, options.table.partition_by, cluster=settings.cluster)
+    # In this schema partition columns are text.
+    plan = plan_table(frame.schema, options)
+    plan = replace(plan, partition_types=partition_types(given, plan.partition_by))
     job = ready_job(target, options, job)
     tasks_ended = False
     try:
@@ -252,20 +251,27 @@ def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = Non
         tasks=tuple(tasks),
         seal=seal,
         manifest=manifest,
-        arrangement=arrangement,
     )
     logger.info("%s", written)
     return written
 
 
-def _planned(frame: DataFrame, settings: FrameSettings) -> tuple[TablePlan, DataFrame, Arrangement]:
-    """Return the plan of the tasks, the frame that they write, and its arrangement."""
-    names = settings.options.table.partition_by
-    given = frame.schema
-    frame, arrangement = arrange(frame, names, cluster=settings.cluster, spread=settings.spread)
-    # In this schema partition columns are text.
-    plan = plan_table(frame.schema, settings.options)
-    return replace(plan, partition_types=partition_types(given, plan.partition_by)), frame, arrangement
+def _arranged(frame: DataFrame, partition_by: Sequence[str], *, cluster: bool) -> DataFrame:
+    """Return a frame with partition columns cast to text by Spark, and clustered by them if asked.
+
+    A shuffle by the partition columns gives all rows of a partition to one task, which writes one file.
+    """
+    for name in partition_by:
+        if not isinstance(frame.schema[name].dataType, StringType):
+            frame = frame.withColumn(name, F.col(_quoted(name)).cast("string"))
+    if not (partition_by and cluster):
+        return frame
+    columns = [F.col(_quoted(name)) for name in partition_by]
+    return frame.repartition(*columns).sortWithinPartitions(*columns)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _run_task(
@@ -302,7 +308,7 @@ def _write_options(
 ) -> WriteOptions:
     if mode is not None and mode not in CONFLICT_MODES:
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
-    refuse_arguments(options, ARGUMENTS, "write_pending")
+    refuse_arguments(options, **ARGUMENTS)
     parsed = parse_options({**options, **given}, overwrite=False)
     return replace(parsed, conflict_mode=CONFLICT_MODES[mode] if mode is not None else None)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -148,6 +147,10 @@ def _directory_value(value: Any, render: Callable[[Any], str]) -> str:
     return escape(render(value)) or NULL_DIRECTORY
 
 
+#: How many columns an error lists.
+_SHOWN = 20
+
+
 def resolve_name(names: Sequence[str], name: str) -> str:
     """Return the column of a name: the exact match, or the only match regardless of case.
 
@@ -164,30 +167,9 @@ def resolve_name(names: Sequence[str], name: str) -> str:
             f"partition column {name!r} is ambiguous: {', '.join(alike)}; rename one of them"
         )
     raise UnsupportedPartition(
-        f"partition column {name!r} is not among {_some(names)}; {_meant(names, name)}"
+        f"partition column {name!r} is not among {', '.join(names[:_SHOWN])}; name one of the columns,"
+        " without backticks, and make a field or an expression a column first"
     )
-
-
-#: How many columns an error lists.
-_SHOWN = 20
-
-
-def _some(names: Sequence[str]) -> str:
-    left = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {left} more" if left > 0 else "")
-
-
-def _meant(names: Sequence[str], name: str) -> str:
-    """Return what to do about a column that is missing."""
-    if (plain := name.strip("`").replace("``", "`")) in names:
-        return f"write it without backticks: {plain}"
-    if name.partition(".")[0] in names:
-        return f"make a field of a struct a column first: df.withColumn({name!r}, df[{name!r}])"
-    if "(" in name:
-        return "name a column, not an expression: add it with df.withColumn first"
-    by_lower = {known.lower(): known for known in names}
-    close = get_close_matches(name.lower(), by_lower, n=1)
-    return f"did you mean {by_lower[close[0]]}?" if close else "name one of these, or add the column first"
 
 
 def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from airflow_s3commit import Destination, Job, JobOptions, latest_manifest, manifest_files
 from airflow_s3commit.protocol.model.destination import is_hidden
 from airflow_s3commit.spark import committer_conf, write_pending
-from airflow_s3commit.spark.pending_write import SaveMode
+from airflow_s3commit.spark.options import SaveMode
 from airflow_s3commit.tables.options import parse_columns
 from tests.hadoop.real_hadoop import Hadoop
 from tests.protocol.building import OURS

@@ -151,7 +151,13 @@ def test_other_formats_are_read(
     spark: SparkSession, lake: Lake, format_: str, options: dict[str, str]
 ) -> None:
     """ORC has its types in the log; text gets a schema, or Spark's reader infers one from the files."""
-    put(lake, {"id": [1, 2], "s": ["x", None], "p": [7, 8]}, partition_by=["p"], format=format_, options=options)
+    put(
+        lake,
+        {"id": [1, 2], "s": ["x", None], "p": [7, 8]},
+        partition_by=["p"],
+        format=format_,
+        options=options,
+    )
     found = read_table(spark, lake.uri, options=options)
     types = {"orc": ("bigint", "bigint"), "csv": ("string", "int"), "json": ("bigint", "int")}
     assert [told for _, told in found.select("id", "p").dtypes] == list(types[format_])

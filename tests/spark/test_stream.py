@@ -32,7 +32,7 @@ def test_unknown_options_are_refused_before_the_query_starts() -> None:
 @pytest.mark.parametrize("option", ["path", "PartitionBy"])
 def test_arguments_are_not_options_of_a_stream(option: str) -> None:
     """A setting with an argument is refused as an option before the query starts."""
-    with pytest.raises(InvalidOption, match=f"pass {option} as the argument .* of foreach_batch"):
+    with pytest.raises(InvalidOption, match=f"pass {option} as the argument "):
         foreach_batch(destination="s3://lake/t/", options={option: "x"})
 
 

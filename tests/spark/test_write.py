@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.functions import desc
 
 from airflow_s3commit import Job
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, JobMismatch
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.spark import PendingWrite, write_pending
-from airflow_s3commit.spark.clustering import arrange
 from tests.spark.conftest import wait_until_idle
 from tests.spark.faults import fault
 
@@ -46,7 +43,6 @@ def test_rows_are_clustered_committed_and_reported(spark: SparkSession, lake: La
         f"p={n}/b={str(n % 2 == 0).lower()}" for n in range(6)
     }
     assert len(lake.visible()) == 6
-    assert done.clustered
     assert not done.ignored
     assert done.manifest is not None
     assert done.seal is not None
@@ -73,38 +69,6 @@ def test_partition_columns_of_any_type_are_named_as_spark_names_them(
     native = {str(path.parent.relative_to(tmp_path / "native")) for path in tmp_path.rglob("*.parquet")}
     pend(frame, lake, partition_by=columns)
     assert {path.rpartition("/")[0] for path in lake.visible()} == native
-
-
-def test_clustering_keeps_the_order_of_a_sorted_frame(spark: SparkSession) -> None:
-    """Rows of a partition keep the user's sort order, through projections and filters."""
-    rows = spark.range(200, numPartitions=3).selectExpr("id", "id % 7 as k", "cast(id % 3 as int) as dt")
-    frame = rows.sortWithinPartitions("k", desc("id")).where("id > 5").select("dt", "id", "k")
-    arranged, _ = arrange(frame, ["dt"], cluster=True)
-    tasks = arranged.rdd.glom().collect()
-    assert sum(map(len, tasks)) == 194
-    for task in tasks:
-        found = [(row["dt"], row["k"], -row["id"]) for row in task]
-        assert found == sorted(found)
-    for other in (rows, rows.sortWithinPartitions(rows["k"] + 1)):
-        assert arrange(other, ["dt"], cluster=True)[0].columns == ["id", "k", "dt"]
-
-
-def test_a_large_partition_is_spread_if_asked(spark: SparkSession, lake: Lake) -> None:
-    """Spark divides its rows among tasks, each of which writes a file; the rows stay sorted and complete."""
-    frame = spark.range(40_000, numPartitions=4).selectExpr(
-        "id", "if(id < 36000, 'large', 'small') as `p.q`", "uuid() as pad"
-    )
-    advisory = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
-    spark.conf.set(advisory, "256k")
-    try:
-        done = pend(frame, lake, partition_by=["p.q"], spread=True)
-    finally:
-        spark.conf.unset(advisory)
-    assert str(done.arrangement) == "rows were clustered by p.q, large partitions over several tasks"
-    files = Counter(path.partition("/")[0] for path in lake.visible())
-    assert files["p.q=large"] > 1
-    assert files["p.q=small"] == 1
-    assert ids(lake, "p.q") == list(range(40_000))
 
 
 def test_save_modes_match_spark_s(spark: SparkSession, lake: Lake) -> None:
