@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -108,13 +108,6 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return read
 
 
-def one_character(value: str) -> str:
-    """Parse one ASCII character."""
-    if len(value) != 1 or not value.isascii():
-        raise ValueError("not one ASCII character, such as ;")
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """The declaration of one option.
@@ -138,12 +131,9 @@ class Option:
     field: str = ""
 
 
-def set_by(*options: Option, default: Any) -> Any:
-    """Declare a dataclass field that options set.
-
-    Several options are synonyms.
-    """
-    return field(default=default, metadata={"options": options})
+def set_by(option: Option, default: Any) -> Any:
+    """Declare a dataclass field that an option sets."""
+    return field(default=default, metadata={"option": option})
 
 
 def options_of(declared: type) -> tuple[Option, ...]:
@@ -151,7 +141,7 @@ def options_of(declared: type) -> tuple[Option, ...]:
     return tuple(
         replace(option, field=known.name, default=option.default or _shown(known.default, option.unit))
         for known in fields(declared)
-        for option in known.metadata.get("options", ())
+        if (option := known.metadata.get("option")) is not None
     )
 
 
@@ -167,14 +157,13 @@ def _shown(default: Any, unit: str) -> str:
 
 
 def read_fields(
-    options: Mapping[str, str], known: Sequence[Option], purpose: str = ""
+    options: Mapping[str, str], known: Sequence[Option]
 ) -> tuple[dict[str, Any], tuple[Option, ...]]:
     """Parse the texts of options; return the values by field, and the options that are set.
 
     Args:
         options: Texts by option name, in any case.
         known: All options, in the order in which an error lists them.
-        purpose: The purpose of the options, for an error; such as `` for reading files``.
 
     Raises:
         InvalidOption: An option is unknown, malformed or given twice.
@@ -188,7 +177,7 @@ def read_fields(
             names = ", ".join(option.name for option in known)
             close = get_close_matches(name.lower().replace("_", ""), by_name, n=1, cutoff=0.8)
             hint = f", did you mean {by_name[close[0]].name}?" if close else ";"
-            raise InvalidOption(f"s3commit has no option {name}{purpose}{hint} its options are {names}")
+            raise InvalidOption(f"s3commit has no option {name}{hint} its options are {names}")
         if option.field in found:
             raise InvalidOption(f"option {name} is given twice, also as {given[option.field].name}")
         given[option.field] = option
@@ -198,20 +187,6 @@ def read_fields(
             shown = without_userinfo(value)
             raise InvalidOption(f"option {option.name}={shown!r} of s3commit: {error}") from error
     return found, tuple(given.values())
-
-
-def check_formats(given: Iterable[Option], chosen: str) -> None:
-    """Refuse options that do not apply to a format.
-
-    Raises:
-        InvalidOption: An option does not apply to the format.
-    """
-    for option in given:
-        if option.formats and chosen not in option.formats:
-            raise InvalidOption(
-                f"option {option.name} is only for {' and '.join(option.formats)}; the files' format is"
-                f" {chosen}"
-            )
 
 
 _MIB = 1024 * 1024
@@ -337,7 +312,13 @@ def parse_table_options(
     arguments = {} if format is None else {"format": format}
     known = sorted(TABLE_OPTIONS, key=lambda option: option.name)
     fields, given = read_fields({**options, **arguments}, known)
-    check_formats(given, fields.get("format", DEFAULT_FORMAT))
+    chosen = fields.get("format", DEFAULT_FORMAT)
+    for option in given:
+        if option.formats and chosen not in option.formats:
+            raise InvalidOption(
+                f"option {option.name} is only for {' and '.join(option.formats)}; the files' format is"
+                f" {chosen}"
+            )
     if partition_by is not None:
         fields["partition_by"] = tuple(partition_by)
     made = TableOptions(**fields)
