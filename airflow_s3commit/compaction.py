@@ -24,6 +24,7 @@ from airflow_s3commit.exceptions import DestinationChanged, DestinationNotEmpty,
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.columns import WrittenColumns
+from airflow_s3commit.protocol.model.delta import SAME_ROWS
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, owner_of, partition_of
@@ -155,7 +156,7 @@ def compact(
         home,
         store=store,
         job_options=JobOptions(**whole),
-        context=context,
+        context={**(context or {}), **SAME_ROWS},
         name="compaction",
         generation=plan.seen,
     ) as writer:

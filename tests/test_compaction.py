@@ -33,7 +33,9 @@ from airflow_s3commit import (
 from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.publication import publish_table
 from tests.protocol.building import Crash, WatchedStore
+from tests.protocol.published import versions
 
 HOME = Destination.parse("s3://lake/t/")
 DIRECTORIES = ("2013-01-01", "a/b", "50% off", None)
@@ -291,3 +293,17 @@ def test_a_kill_at_any_call_changes_no_row(store: WatchedStore) -> None:
             break
         calls += 1
     assert calls > 20
+
+
+def test_readers_of_delta_are_told_that_no_row_changed(store: WatchedStore) -> None:
+    """The version of a compaction says so of each file, and that of any other commit does not."""
+    append(store, 0)
+    append(store, 100)
+    publish_table(store, HOME)
+    assert compact(store, HOME).partitions
+    append(store, 200)
+    said = [
+        {one["dataChange"] for action in actions for one in action.values() if "dataChange" in one}
+        for actions in versions(store, HOME.uri).values()
+    ]
+    assert said == [{True}, {False}, {True}]

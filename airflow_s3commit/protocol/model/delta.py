@@ -204,6 +204,10 @@ def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | N
     return {name: None if value == _NULL else value for name, value in found.items()}
 
 
+#: What the context of a job says that changes no row, as a compaction: streaming readers skip its version.
+SAME_ROWS = {"s3commit_rows": "unchanged"}
+
+
 class Change(Struct, frozen=True):
     """What an entry changes in the table that other engines see.
 
@@ -225,6 +229,7 @@ class Change(Struct, frozen=True):
 def version_lines(home: Destination, entry: Entry, change: Change) -> Iterator[bytes]:
     """Yield the lines of the version of an entry."""
     moment, before, after = entry.since, change.before, change.after
+    differs = before is None or not SAME_ROWS.items() <= entry.context.items()
     mode = entry.commit.mode if entry.commit is not None else entry.kind
     made = {
         "timestamp": moment,
@@ -258,7 +263,7 @@ def version_lines(home: Destination, entry: Entry, change: Change) -> Iterator[b
                 "remove": {
                     "path": _path(home, file),
                     "deletionTimestamp": moment,
-                    "dataChange": True,
+                    "dataChange": differs,
                     "extendedFileMetadata": True,
                     "partitionValues": had(file.partition),
                     "size": file.size,
@@ -273,7 +278,7 @@ def version_lines(home: Destination, entry: Entry, change: Change) -> Iterator[b
                     "partitionValues": has(file.partition),
                     "size": file.size,
                     "modificationTime": moment,
-                    "dataChange": True,
+                    "dataChange": differs,
                     **_statistics(file, after if change.with_bounds else None),
                 }
             }
