@@ -44,8 +44,7 @@ def iam_policies(
     of the bucket, a 404 for a missing object, and the list of pending uploads only for a whole bucket.
 
     Args:
-        destination: The destination of the jobs.
-        staging_root: The directory of their stagings, if not below the destination.
+        staging_root: The directory of the jobs' stagings, if not below the destination.
         object_options: The object options of the jobs. A key must be given by its ARN.
         partition: The AWS partition of the buckets: ``aws``, ``aws-cn`` or ``aws-us-gov``.
     """

@@ -141,9 +141,6 @@ class HadoopFiles:
         A ``.pending`` file yields a pendingset of one upload. Each file must have a known format and version,
         the job's id, a valid task id if it is committed, and no key outside the destination. An upload
         without parts is valid, as it is for Hadoop.
-
-        Raises:
-            S3CommitError: A file could not be fetched.
         """
         for batch in in_batches(files, _READ_AHEAD):
             calls = [(file, Get(file.bucket, file.key, pending_bytes(file.key))) for file in batch]
@@ -272,9 +269,6 @@ def claims_of_hadoop(
 
     Searched are ``roots``, and every directory above the uploads' keys, because destinations nest: a job on
     ``flights/dt=1/`` or on the whole bucket also uploads below ``flights/``. Without keys none is searched.
-
-    Raises:
-        S3CommitError: A request failed.
     """
     above, claims = directories_above(bucket, keys), dict[str, Claim]()
     searched = list(dict.fromkeys((*roots, *above))) if above else []

@@ -246,9 +246,7 @@ def fates(
     """Yield each upload with what became of it, and whether an object has its key. Reads only.
 
     An object with the ETag of an upload that is pending is of another writer: a rerun with the same names.
-
-    Args:
-        listed: Digests of uploads that a listing shows as pending; some stores list none.
+    ``listed`` are the digests of uploads that a listing shows as pending; some stores list none.
     """
     for batch in in_batches(uploads, _BATCH):
         asked = (PendingId.of(upload) for upload in batch if _digest(upload) not in listed)

@@ -146,7 +146,6 @@ def commit_before(
 
     Raises:
         InvalidRecord: An entry of the log is damaged.
-        S3CommitError: A request failed.
     """
     table = read_table(store, destination)
     commits = {one: names for one, names in table.commits().items() if table.sources[one].job_id}

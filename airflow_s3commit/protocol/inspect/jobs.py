@@ -146,9 +146,6 @@ def list_jobs(
     """Yield the jobs that have records or a staging, here or below ``staging_root``. Reads only.
 
     A damaged record does not raise: it is the ``problem`` of its job.
-
-    Raises:
-        S3CommitError: A request failed.
     """
     jobs = find_jobs(store, destination, (destination, staging_root or destination))
     if not jobs:
@@ -173,9 +170,6 @@ def open_jobs(store: ObjectStore, home: Destination) -> list[JobRecord]:
     """Return the records of the jobs that still have one, in order of their ids. Reads only.
 
     A record that is damaged or was copied here is left out, with a warning: nobody knows whose it is.
-
-    Raises:
-        S3CommitError: A request failed.
     """
     found = find_jobs(store, home).values()
     for job in found:
@@ -189,7 +183,6 @@ def latest_endings(store: ObjectStore, destination: Destination, most: int) -> l
 
     Raises:
         InvalidRecord: An entry of the log is damaged.
-        S3CommitError: A request failed.
     """
     read = newest_entries(store, destination, at_once=min(most, AT_ONCE))
     ended = list(islice((one.entry for one in read if one.entry.job_id is not None), most))
@@ -349,7 +342,6 @@ def describe_job(store: ObjectStore, destination: Destination, job_id: str) -> J
 
     Raises:
         NoSuchJob: The job has neither records nor a staging, and has not ended.
-        S3CommitError: A request failed.
     """
     summary = summary_of(store, destination, job_id)
     if summary is None:
@@ -415,9 +407,6 @@ def pending_uploads(
     """Yield up to ``most`` pending uploads below a destination, with the jobs that claim them. Reads only.
 
     To ``measure`` lists each upload's parts: one request per upload and 1,000 parts.
-
-    Raises:
-        S3CommitError: A request failed.
     """
     uploads = list(islice(store.list_uploads(destination.bucket, destination.prefix), most))
     if not uploads:
@@ -464,9 +453,6 @@ def commit_progress(
 
     Omits jobs adopted from Hadoop, because the names of their files need not have the job's id. Omits all
     jobs if more than 20,000 uploads are pending.
-
-    Raises:
-        S3CommitError: A request failed.
     """
     sealed = [job for job in jobs if job.state == "sealed" and "adopted_from" not in job.context]
     if not sealed:

@@ -374,7 +374,6 @@ def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
     Raises:
         InvalidRecord: The manifest's list of files is gone or was changed, or has a key outside the
             destination.
-        S3CommitError: A request failed.
     """
     store, home = context.store, context.layout.destination
     report = VerifyReport(
@@ -403,7 +402,6 @@ def verify_pending(context: JobContext) -> PendingReport:
         AlreadyCommitted: The job is committed; verify its manifest.
         JobClosed: The job is aborted.
         NoSuchJob: The job does not exist.
-        S3CommitError: A request failed.
     """
     with naming(context, "verify"):
         context = recorded(context)

@@ -241,7 +241,6 @@ def plan_sweep(
 
     Raises:
         ValueError: ``older_than`` is negative.
-        S3CommitError: The destination could not be read.
     """
     context = JobContext(store, Layout.of(destination, new_uuid()), threads=threads)
     return decide(context, older_than, staging_roots).plan

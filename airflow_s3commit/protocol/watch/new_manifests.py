@@ -181,7 +181,6 @@ class ManifestFeed:
 
         Raises:
             InvalidRecord: An entry of the log is damaged.
-            S3CommitError: A request failed.
         """
         store, home = self._store, self._destination
         if self._position is None:

@@ -245,16 +245,17 @@ class ManifestSearch:
         try:
             if self._criteria.job_id is not None:
                 return self._look_up(view, self._criteria.job_id)
-            looked_at = []
+            newest = None
             for manifest in view.newest():
+                newest = newest or manifest
                 if manifest.job_id not in self._judged:
                     self._judged[manifest.job_id] = self._criteria.unmet(manifest)
                 if not self._judged[manifest.job_id]:
                     return _found(manifest)
-                looked_at.append(manifest)
-            if looked_at:
-                return self._closest(looked_at)
-            return SearchResult(None, f"no commit in {view.where()} yet", "absent")
+            if newest is None:
+                return SearchResult(None, f"no commit in {view.where()} yet", "absent")
+            unmet = "; ".join(self._judged[newest.job_id])
+            return SearchResult(None, f"the newest commit {newest.uri} does not meet {unmet}", "stale")
         except InvalidRecord as error:
             return SearchResult(None, str(error), "damaged")
 
@@ -270,16 +271,6 @@ class ManifestSearch:
         if unmet:
             return SearchResult(None, f"{where} does not meet {'; '.join(unmet)}", "stale")
         return _found(manifest)
-
-    def _closest(self, newest: list[Manifest]) -> SearchResult:
-        """Return the result for the commit with the fewest unmet conditions, the newest of several."""
-        closest = min(newest, key=lambda manifest: len(self._judged[manifest.job_id]))
-        unmet = self._judged[closest.job_id]
-        read = f"1 of {len(newest)} commits, the closest," if len(newest) > 1 else "the commit"
-        seen = f"{read} {closest.uri} does not meet {'; '.join(unmet)}"
-        if len(unmet) == 1 and unmet[0].startswith("newer_than:"):
-            seen += "; if that commit is the one you wait for, leave newer_than out"
-        return SearchResult(None, seen, "stale")
 
 
 def _found(manifest: Manifest) -> SearchResult:
