@@ -27,9 +27,7 @@ class Column(NamedTuple):
     """A column of a table of reports, or a labelled fact about one report.
 
     Attributes:
-        title: Its heading.
         field: The field with its value; ``output.files`` is a field of a field, and nothing the report.
-        show: Returns the value as text.
         room: Minimum width of a terminal, in characters, for a table to show it.
         folds: Whether a table may fold its values.
     """
@@ -56,8 +54,6 @@ class Named(NamedTuple):
     """A list of a report, of which some are named and all are counted.
 
     Attributes:
-        title: What they are.
-        field: The field with the list.
         total: The field with their number; empty if the list has all.
         harmless: Whether they do no harm.
     """

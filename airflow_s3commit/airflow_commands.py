@@ -48,12 +48,7 @@ def _arg(name: str, **settings: str) -> Arg:
 
 
 def run(args: argparse.Namespace) -> NoReturn:
-    """Run one command and exit with its code.
-
-    Args:
-        args: The command line as parsed by Airflow: ``aws_conn_id``, and the program's own arguments in
-            ``words``.
-    """
+    """Run one command, whose arguments are ``words`` of Airflow's own, and exit with its code."""
     from airflow_s3commit.cli.app import program  # noqa: PLC0415
     from airflow_s3commit.cli.store_options import StoreProvider  # noqa: PLC0415
     from airflow_s3commit.settings import DEFAULT_CONNECTION  # noqa: PLC0415

@@ -77,13 +77,7 @@ _AFTER_ABOUT_TABLE: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ..
 
 
 class Fact(NamedTuple):
-    """A labelled value of a job.
-
-    Attributes:
-        name: Label.
-        text: Value.
-        tone: Colour of the value: a job state or ``bad``; empty for none.
-    """
+    """A labelled value of a job; its tone is a job state, ``bad``, or empty."""
 
     name: str
     text: str
@@ -232,12 +226,7 @@ _FACTS = (
 
 
 class NextStep(NamedTuple):
-    """A next step.
-
-    Attributes:
-        words: What to do.
-        command: The command line that does it; None if there is none.
-    """
+    """What to do next, and the command line that does it if there is one."""
 
     words: str
     command: str | None = None
@@ -248,10 +237,8 @@ class CommandLines:
     """Composes command lines about one destination, quoted for a shell.
 
     Attributes:
-        destination: The destination.
         job_id: The job; None for command lines about the destination only.
         staging_root: The root of the jobs' staging, if not the destination.
-        program: The words that start the program.
         store_options: The options of the connection to the store.
     """
 

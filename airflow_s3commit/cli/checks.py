@@ -12,8 +12,7 @@ from rich.text import Text
 from airflow_s3commit._format import several
 from airflow_s3commit.cli.command import Session, flag, store_command
 from airflow_s3commit.cli.log import report_missing
-from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import BLANK, described, labelled, line
+from airflow_s3commit.cli.output import BLANK, ExitCode, described, labelled, line
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import CommandLines, NextStep
 from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine

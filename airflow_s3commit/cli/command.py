@@ -38,12 +38,7 @@ _SCHEME = re.compile("s3[an]?://")
 
 
 def _type(name: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a type for click that parses with a function, whose errors are usage errors.
-
-    Args:
-        name: What the help calls a value.
-        parse: Returns the value of a text, or raises `S3CommitError` or `ValueError`.
-    """
+    """Return a type for click, named so in the help, that parses with a function."""
 
     def parsed(text: str) -> Any:
         try:
@@ -126,13 +121,7 @@ class Session:
     """One run of a command, on one destination.
 
     Attributes:
-        connection: The connection to the store.
-        provider: Who opens the store.
-        output: Writes results and messages.
-        destination: The destination.
-        job_id: The job; None if the command takes none.
         staging_root: The root of the jobs' staging; None if it is the destination.
-        yes: Whether ``--yes`` was given.
         registry: The registry with the destinations of the command; None for ``destination`` only.
         pattern: The pattern that these destinations match; None for all.
     """
@@ -252,8 +241,6 @@ def store_command(
 
     Args:
         examples: Command lines for the end of the help.
-        job: Whether the command takes a job id.
-        staging: Whether the command takes ``--staging``.
         confirms: Whether the command asks for confirmation, and takes ``--yes``.
         environment: Whether variables may give destination and job, as for a program's task.
         registry: Whether the command takes the destinations of a registry too.

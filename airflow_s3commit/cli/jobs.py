@@ -10,8 +10,7 @@ from rich.console import RenderableType
 from airflow_s3commit._columns import Column
 from airflow_s3commit._format import age, number, several, size
 from airflow_s3commit.cli.command import Session, flag, registry_option, store_command
-from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import BLANK, Rows, labelled, line, pairs
+from airflow_s3commit.cli.output import BLANK, ExitCode, Rows, labelled, line, pairs
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import NextStep, cost_per_month, for_job, job_facts
 from airflow_s3commit.protocol.inspect.jobs import (

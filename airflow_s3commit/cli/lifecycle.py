@@ -6,8 +6,7 @@ import click
 
 from airflow_s3commit._format import several
 from airflow_s3commit.cli.command import Session, as_stage, flag, option, store_command
-from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import described, line
+from airflow_s3commit.cli.output import ExitCode, described, line
 from airflow_s3commit.present import MANIFEST_COLUMNS, replacement
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.manifest import Manifest

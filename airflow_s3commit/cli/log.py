@@ -16,8 +16,7 @@ from airflow_s3commit._clock import SystemClock
 from airflow_s3commit._columns import Column, length
 from airflow_s3commit._format import number, plain, size
 from airflow_s3commit.cli.command import Session, as_duration, as_job_id, flag, option, store_command
-from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import Rows, described, line
+from airflow_s3commit.cli.output import ExitCode, Rows, described, line
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import LOG_COLUMNS, MANIFEST_COLUMNS, NextStep
 from airflow_s3commit.protocol.model.destination import check_partition_names, partition_form

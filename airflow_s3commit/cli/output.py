@@ -19,7 +19,8 @@ from tempfile import SpooledTemporaryFile
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console, RenderableType
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,10 +29,11 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
+from airflow_s3commit._columns import Column, facts
 from airflow_s3commit._format import plain
-from airflow_s3commit.cli.report import line
 from airflow_s3commit.exceptions import OutcomeUnknown, Refused, S3CommitError
 from airflow_s3commit.present import NextStep
 from airflow_s3commit.protocol.metadata.context import STEP_NOTE
@@ -88,12 +90,7 @@ _WIDTH_WITHOUT_TERMINAL = 160
 
 
 class Output:
-    """Writes results to stdout and messages to stderr.
-
-    Args:
-        as_json: Whether to write one JSON object, instead of tables, colours and progress.
-        debug: Whether to write tracebacks.
-    """
+    """Writes results to stdout and messages to stderr; with ``as_json`` one object and nothing else."""
 
     def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
         self.as_json = as_json
@@ -216,12 +213,7 @@ class Output:
 
     @contextmanager
     def working(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Show progress on a terminal; yields a function that takes the number of completed steps.
-
-        Args:
-            what: Name of the activity.
-            total: Number of steps; None if unknown.
-        """
+        """Show progress on a terminal; yields a function that takes the number of completed steps."""
         with self._bar(what, total) as update:
             yield lambda steps: update(completed=steps)
 
@@ -297,3 +289,83 @@ def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _WIDTH_WITHOUT_TERMINAL
     return Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)
+
+
+#: Colours of states and judgements.
+_STYLES = {
+    "open": "cyan",
+    "sealed": "cyan",
+    "publishing": "yellow",
+    "committed": "green",
+    "aborted": "dim",
+    "no state": "red",
+    "bad": "red",
+}
+
+#: Lines with one label to show.
+_SHOWN = 20
+
+
+def line(text: object, style: str = "", label: str = "") -> Text:
+    """Return a line without control characters; with a label, the style is the label's."""
+    if label:
+        return Text.assemble((f"{label}: ", style), plain(text), overflow="fold")
+    return Text(plain(text), style=style, overflow="fold")
+
+
+BLANK = line("")
+DRY_RUN = line("dry run: nothing was changed", "yellow")
+NOT_APPLIED = line("dry run: nothing was changed; add --apply to do it", "yellow")
+
+
+def labelled(label: str, texts: Iterable[object], style: str = "red", total: int = 0) -> Iterator[Text]:
+    """Yield a line for each of the first texts, with one label, and how many more of a total there are."""
+    named = list(texts)
+    yield from (line(text, style, label) for text in named[:_SHOWN])
+    if (more := max(total, len(named)) - _SHOWN) > 0:
+        yield line(f"… and {more:,} more {label}; --json has up to {len(named):,}", "dim")
+
+
+def described(columns: Sequence[Column], report: object) -> Table:
+    """Return what a report says, one labelled value a line."""
+    return pairs(facts(columns, report))
+
+
+def pairs(values: Iterable[tuple[str, str] | tuple[str, str, str]]) -> Table:
+    """Return labels and values, one pair a line; a third text is the tone of the value."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for name, text, *tone in values:
+        if text:
+            grid.add_row(line(name), line(text, _STYLES.get("".join(tone), "")))
+    return grid
+
+
+class Rows:
+    """A table of reports, without the columns for which a terminal is too narrow.
+
+    More rows than ``most`` are counted.
+    """
+
+    def __init__(self, columns: Iterable[Column], reports: Sequence[object], most: int | None = None) -> None:
+        self._columns, self._reports, self._most = columns, reports, most
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the table, and a line if rows are left out."""
+        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        columns = [column for column in self._columns if options.max_width >= column.room]
+        for one in columns:
+            side = "right" if one.is_number else "left"
+            grid.add_column(one.title, justify=side, no_wrap=not one.folds, overflow="fold")  # type: ignore[arg-type]
+        for report in self._reports[: self._most]:
+            grid.add_row(*(_cell(column, report) for column in columns))
+        yield grid
+        if self._most is not None and (more := len(self._reports) - self._most) > 0:
+            yield line(f"… and {more:,} more; --json has them all", "dim")
+
+
+def _cell(column: Column, report: object) -> Text:
+    text = column.text(report)
+    style = _STYLES.get(text.partition(",")[0], "") if column.title == "state" else ""
+    return Text(text, style=style, overflow="fold")

@@ -22,8 +22,7 @@ from airflow_s3commit.cli.command import (
     registry_option,
     store_command,
 )
-from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import line
+from airflow_s3commit.cli.output import ExitCode, line
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.present import amount
 from airflow_s3commit.protocol.job import Job

@@ -27,13 +27,7 @@ DEFAULT_PATIENCE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection to a store, from the options of a command.
-
-    Attributes:
-        config: The store's address and the credentials' profile.
-        patience: Seconds for which to retry a request.
-        object_options: Options of the objects that the command writes.
-    """
+    """A connection to a store, from the options of a command; ``patience`` is in seconds."""
 
     config: S3Config
     patience: float = DEFAULT_PATIENCE
@@ -64,7 +58,6 @@ class StoreProvider:
     Attributes:
         program: The words that start the program, for the command lines in next steps.
         arguments: The options at the end of these command lines, to connect to the same store.
-        open: Opens the store of a connection.
         aws_conn_id: Airflow's connection of the store; None without Airflow.
     """
 

@@ -17,8 +17,7 @@ from airflow_s3commit.cli.command import (
     registry_option,
     store_command,
 )
-from airflow_s3commit.cli.output import ExitCode
-from airflow_s3commit.cli.report import BLANK, NOT_APPLIED, Rows, labelled, line
+from airflow_s3commit.cli.output import BLANK, NOT_APPLIED, ExitCode, Rows, labelled, line
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import cost_per_month
 from airflow_s3commit.protocol.metadata.registry import Registered

@@ -29,9 +29,15 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.plugin.auth import Access, Metadata, Origin, is_same_origin
-from airflow_s3commit.plugin.places import Connection
 from airflow_s3commit.plugin.render import HEADERS, job_values, render
-from airflow_s3commit.plugin.service import FEW_PLACES, FRESH, DestinationService, StillRunning, Unreadable
+from airflow_s3commit.plugin.service import (
+    FEW_PLACES,
+    FRESH,
+    Connection,
+    DestinationService,
+    StillRunning,
+    Unreadable,
+)
 from airflow_s3commit.plugin.views import DestinationView, Filter, JobView, Offer, read_job, search_fleet
 from airflow_s3commit.protocol.inspect.jobs import UploadSummary, pending_uploads
 from airflow_s3commit.protocol.model.destination import RegisteredDestination

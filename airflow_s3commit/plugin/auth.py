@@ -50,7 +50,6 @@ class Origin:
     """The task that set a job up, according to the job's record; its ids are valid in Airflow.
 
     Attributes:
-        dag_id: Id of the DAG.
         run_id: Id of the DAG run; None if the record has no valid one.
         task_id: Id of the task; None if the record has no valid one.
         map_index: Index of the mapped task instance; -1 if the task is not mapped.
@@ -93,11 +92,6 @@ class Access:
     """The permissions of one user, by Airflow's auth manager. Checks each DAG once.
 
     A job whose DAG is unknown to Airflow requires permission for all DAGs.
-
-    Args:
-        manager: Airflow's auth manager.
-        user: The user.
-        metadata: Airflow's database.
     """
 
     def __init__(self, manager: BaseAuthManager[BaseUser], user: BaseUser, metadata: Metadata) -> None:
@@ -115,9 +109,6 @@ class Access:
         """Check in one request whether the user may read the runs of several jobs.
 
         Optional: `may_read` returns the same without this call, with more requests to the auth manager.
-
-        Args:
-            contexts: The contexts of the jobs.
         """
         known = [dag for dag in self._details(contexts) if dag is not None]
         requests = [
@@ -141,9 +132,6 @@ class Access:
 
         The job's record alone is not enough: the tasks of its run must have recorded the same job in
         Airflow.
-
-        Args:
-            destination: URI of the job's destination.
         """
         origin, dag = self.origin(job.context), next(self._details([job.context]), None)
         if origin is not None and not self._may("PUT", dag):
@@ -250,14 +238,7 @@ class Metadata:
         return [*dict.fromkeys(reference for reference in found if reference is not None)]
 
     def log_action(self, event: str, owner: str, origin: Origin | None, facts: Mapping[str, str]) -> None:
-        """Add an entry to Airflow's audit log.
-
-        Args:
-            event: Name of the event.
-            owner: Name of the user.
-            origin: The run of the job; None if Airflow has no such DAG.
-            facts: Details of the event.
-        """
+        """Add what a user did to Airflow's audit log; without an origin, Airflow has no such DAG."""
         log = Log(event=event, owner=owner, extra=json.dumps(dict(facts)))
         if origin is not None:
             log.dag_id, log.run_id, log.task_id = origin.dag_id, origin.run_id, origin.task_id

@@ -34,7 +34,7 @@ class _LazyApp:
         with self._lock:
             if self._app is None:
                 from airflow_s3commit.plugin.app import create_app  # noqa: PLC0415 - loads FastAPI
-                from airflow_s3commit.plugin.places import load_clients  # noqa: PLC0415
+                from airflow_s3commit.plugin.service import load_clients  # noqa: PLC0415
 
                 load_clients()
                 self._app = create_app()

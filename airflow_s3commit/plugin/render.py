@@ -109,12 +109,7 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a page, with all values escaped.
-
-    Args:
-        template: Name of the template, without its suffix.
-        **values: Values for the template.
-    """
+    """Return a page from a template, named without its suffix, with all values escaped."""
     return _ENVIRONMENT.get_template(f"{template}.html").render(**values)
 
 

@@ -1,5 +1,7 @@
 """Reads the destinations of the page within its time, and ends jobs there.
 
+The destinations are those of Airflow's configuration and of a registry.
+
 Stores are asked on threads, a few for each connection: a page waits for them no longer than `WAIT`, and one
 that is slow or away delays no other connection. A reading whose page has gone stops at its next call of the
 store, or before it begins.
@@ -8,18 +10,33 @@ store, or before it begins.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar, cast
+from functools import lru_cache
+from time import monotonic
+from typing import NamedTuple, TypeVar, cast
+
+import msgspec
 
 from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._format import several
-from airflow_s3commit.exceptions import DidNotHappen, OutcomeUnknown, S3CommitError, Unavailable
-from airflow_s3commit.plugin.places import Connection, configured_places, connect
+from airflow_s3commit.airflow_version import AirflowException
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    DidNotHappen,
+    InvalidDestination,
+    OutcomeUnknown,
+    S3CommitError,
+    StoreRejected,
+    Unavailable,
+)
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.plugin.views import DestinationView, Offer, read_destination
 from airflow_s3commit.present import amount
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
@@ -28,7 +45,7 @@ from airflow_s3commit.protocol.metadata.registry import Registered, read_registr
 from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
+from airflow_s3commit.settings import DEFAULT_CONNECTION, REGISTRY, REGISTRY_CONNECTION, page_destinations
 from airflow_s3commit.store.base import Call, ObjectStore, Outcome
 from airflow_s3commit.store.forwarding import ForwardingStore
 
@@ -52,6 +69,98 @@ _NEVER = float("-inf")
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class _Configured(msgspec.Struct, forbid_unknown_fields=True):
+    """An object in the option's JSON list."""
+
+    destination: str
+    aws_conn_id: str | None = DEFAULT_CONNECTION
+    staging: str | None = None
+
+
+def read_places(text: str) -> list[RegisteredDestination]:
+    """Parse ``[s3commit] destinations`` into destinations, one for each URI.
+
+    The text is a JSON list of URIs, or of objects with the keys ``destination``, ``aws_conn_id`` and
+    ``staging``; or a list of URIs, separated by commas or white space.
+
+    Raises:
+        InvalidDestination: The text has another form, or a URI is not a destination.
+    """
+    entries: list[str | _Configured] = [*filter(None, re.split(r"[\s,]+", text))]
+    if text.strip().startswith(("[", "{")):
+        try:
+            entries = msgspec.convert(json.loads(text), list[str | _Configured])
+        except (ValueError, msgspec.ValidationError) as error:
+            raise InvalidDestination(
+                "[s3commit] destinations is not a JSON list of URIs and of objects with the keys destination,"
+                f" aws_conn_id and staging: {error}"
+            ) from error
+    found: dict[str, RegisteredDestination] = {}
+    for entry in (_Configured(one) if isinstance(one, str) else one for one in entries):
+        uri = Destination.parse(entry.destination).uri
+        staging = Destination.parse(entry.staging).uri if entry.staging else uri
+        home = RegisteredDestination(
+            destination=uri, aws_conn_id=entry.aws_conn_id, staging=staging if staging != uri else None
+        )
+        found.setdefault(uri, home)
+    return list(found.values())
+
+
+class Connection(NamedTuple):
+    """An opened connection; its endpoint is for command lines, and None for AWS."""
+
+    store: ObjectStore
+    endpoint_url: str | None = None
+
+
+#: Seconds for which to reuse a connection; then its settings are read again.
+_REUSE_SECONDS = 60
+
+
+@lru_cache(maxsize=256)
+def _hook(aws_conn_id: str | None, seconds: float, _period: int) -> S3CommitHook:
+    return S3CommitHook(aws_conn_id, retry_deadline=seconds, timeout=seconds)
+
+
+def connect(aws_conn_id: str | None, seconds: float) -> Connection:
+    """Open a connection of Airflow, or the one that was opened within the last minute.
+
+    Args:
+        aws_conn_id: The connection; None for boto3's default credentials.
+        seconds: Maximum seconds of a request, with its retries.
+
+    Raises:
+        AccessDenied: The connection does not exist, or its credentials are incomplete.
+        StoreRejected: The connection cannot be used.
+    """
+    try:
+        hook = _hook(aws_conn_id, seconds, int(monotonic() // _REUSE_SECONDS))
+        return Connection(hook.store, hook.address.endpoint_url)
+    except S3CommitError:
+        raise
+    except AirflowException as error:
+        raise AccessDenied(f"the connection {aws_conn_id!r} cannot be used: {error}") from error
+    except Exception as error:
+        # boto3 or the connection's settings may raise anything.
+        failure = StoreRejected(f"the connection {aws_conn_id!r} cannot be used ({type(error).__name__})")
+    # Raised outside of the handler, because the text of its exception may contain credentials.
+    raise failure
+
+
+def load_clients() -> None:
+    """Import what opens stores, and create a first client, which takes seconds. Sends no request.
+
+    Otherwise the first page after a restart spends its time on this, and cannot read everything.
+    """
+    from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: F401, PLC0415
+
+    from airflow_s3commit.store.s3.config import S3Config  # noqa: PLC0415
+    from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
+
+    nowhere = S3Config(endpoint_url="http://127.0.0.1:9", region="us-east-1", access_key="-", secret_key="-")  # noqa: S106
+    S3Store.connect(nowhere, transport="boto3", threads=1)
 
 
 class StillRunning(Unavailable):
@@ -103,7 +212,7 @@ class DestinationService:
 
     def __init__(
         self,
-        places: Callable[[], list[RegisteredDestination]] = configured_places,
+        places: Callable[[], list[RegisteredDestination]] = lambda: read_places(page_destinations()),
         connect: Callable[[str | None, float], Connection] = connect,
         wait: float = WAIT,
         *,
@@ -215,13 +324,7 @@ class DestinationService:
             raise too_long from None
 
     async def end(self, home: RegisteredDestination, job: JobSummary, offer: Offer, reason: str) -> str:
-        """End a job, and return a message about the result. Repeatable.
-
-        Args:
-            home: Destination of the job.
-            job: The job, of which something is left.
-            offer: What to do with it.
-            reason: The reason, for the record of an abort.
+        """End a job of which something is left, and return a message about the result. Repeatable.
 
         Raises:
             StillRunning: It takes longer than a page waits, and continues in the background.

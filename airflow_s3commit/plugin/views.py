@@ -44,13 +44,7 @@ Offer: TypeAlias = Literal["commit", "abort", "continue", "undo", "finish"]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A job in a list.
-
-    Attributes:
-        home: Its destination.
-        job: The job.
-        progress: Progress of its commit; None unless it is running or was interrupted.
-    """
+    """A job in a list; ``progress`` is that of its commit, None unless it is running or was interrupted."""
 
     home: RegisteredDestination
     job: JobSummary
@@ -97,7 +91,6 @@ class DestinationView:
     """One destination and its jobs.
 
     Attributes:
-        home: The destination.
         jobs: The jobs that are in progress or not finished.
         ended: The jobs that ended recently, latest first.
         cut: Whether there are more jobs than were read.
@@ -113,11 +106,7 @@ class DestinationView:
     damage: str | None = None
 
     def visible_to(self, may_read: Callable[[Mapping[str, str]], bool]) -> DestinationView:
-        """Return the view without the jobs that a user may not see.
-
-        Args:
-            may_read: Returns whether the user may see a job with a given context.
-        """
+        """Return the view without the jobs whose context a user may not read."""
         return replace(
             self,
             jobs=[listed for listed in self.jobs if may_read(listed.job.context)],
@@ -155,8 +144,6 @@ class JobView:
     """One job in detail.
 
     Attributes:
-        home: Destination of the job.
-        details: The details that ``s3commit show`` prints.
         endpoint_url: The endpoint of the store, for command lines; None for AWS.
         partitions: Totals of its partitions, from its manifest or seal.
         replaced: The first files that its commit would replace now.

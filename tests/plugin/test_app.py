@@ -25,9 +25,8 @@ from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.plugin import app as page_app
 from airflow_s3commit.plugin import auth as page_auth
 from airflow_s3commit.plugin.app import create_app
-from airflow_s3commit.plugin.places import Connection, read_places
 from airflow_s3commit.plugin.render import render
-from airflow_s3commit.plugin.service import DestinationService
+from airflow_s3commit.plugin.service import Connection, DestinationService, read_places
 from airflow_s3commit.plugin.views import DestinationView, Listed, search_fleet
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, SECRET, Scene, begin, commit, seal, set_scene

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 import pytest
 
 from airflow_s3commit.exceptions import InvalidDestination
-from airflow_s3commit.plugin.places import read_places
+from airflow_s3commit.plugin.service import read_places
 from airflow_s3commit.store.forwarding import total_requests
 
 pytestmark = pytest.mark.airflow

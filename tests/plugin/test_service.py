@@ -11,8 +11,15 @@ import pytest
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import OutcomeUnknown
-from airflow_s3commit.plugin.places import Connection, read_places
-from airflow_s3commit.plugin.service import FRESH, DestinationService, StillRunning, TimedStore, Unreadable
+from airflow_s3commit.plugin.service import (
+    FRESH,
+    Connection,
+    DestinationService,
+    StillRunning,
+    TimedStore,
+    Unreadable,
+    read_places,
+)
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from tests.plugin.scene import FLIGHTS, ORDERS
 

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from airflow_s3commit import Counts, MemoryStore, register_destination
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.plugin.app import create_app
-from airflow_s3commit.plugin.places import Connection, read_places
-from airflow_s3commit.plugin.service import DestinationService
+from airflow_s3commit.plugin.service import Connection, DestinationService, read_places
 from airflow_s3commit.plugin.views import (
     DestinationView,
     Listed,

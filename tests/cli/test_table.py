@@ -1,7 +1,10 @@
-"""Rollback and repair are dry runs until they are confirmed, and say what they change."""
+"""What is done to a table says what it changes, and a dry run changes nothing."""
 
 from __future__ import annotations
 
+import pyarrow as pa
+
+from airflow_s3commit import write_table
 from tests.cli.conftest import FILES, RunProgram, plain_json
 from tests.protocol.building import HOME, OURS, ROOT, THEIRS, Lake, named
 
@@ -132,3 +135,58 @@ def test_a_copy_gets_a_log_of_its_own(lake: Lake, run: RunProgram) -> None:
     (first,) = plain_json(run("log", copy, "--json"))["commits"]
     assert (first["generation"], first["conflict_mode"], first["counts"]["files"]) == (1, "older-data", 2)
     assert lake.destination not in run("verify", copy).stdout
+
+
+def three_files(lake: Lake) -> None:
+    """Commit three files of a partition."""
+    for number in range(3):
+        rows = pa.table({"id": [number], "dt": ["1"]})
+        write_table(rows, lake.destination, store=lake.store, conflict_mode="append", partition_by=["dt"])
+
+
+def test_a_dry_run_names_partitions(lake: Lake, run: RunProgram) -> None:
+    """It shows files before and after, and changes nothing."""
+    three_files(lake)
+    before = lake.everything()
+    result = run("compact", lake.destination, "--dry-run")
+    assert result.exit_code == 0, result.output
+    for words in ("dry run: nothing was changed", "dt=1", "1 partition to compact, 0 without a gain"):
+        assert words in result.stdout
+    assert lake.everything() == before
+
+
+def test_it_says_what_it_wrote(lake: Lake, run: RunProgram) -> None:
+    """The text has files, rows and generation; the JSON has all of the report."""
+    three_files(lake)
+    told = plain_json(run("compact", lake.destination, "--partition", "dt=1", "--json"))
+    assert (told["files"], told["rows"], told["generation"]) == (1, 3, 5)
+    assert "0 partitions to compact, 1 without a gain" in run("compact", lake.destination).stdout
+    three_files(lake)
+    assert "1 file with 6 rows are generation 9 now" in run("compact", lake.destination).stdout
+
+
+def test_an_unknown_partition_is_refused(lake: Lake, run: RunProgram) -> None:
+    """The error names it, and how a partition is written; so does that of a size."""
+    three_files(lake)
+    result = run("compact", lake.destination, "--partition", "dt=5")
+    assert result.exit_code != 0
+    assert "'dt=5'" in result.stderr
+    assert "not a size" in run("compact", lake.destination, "--target-size", "big").stderr
+
+
+def test_statements_are_shown_and_nothing_is_changed(lake: Lake, run: RunProgram) -> None:
+    """A table that is not published has no version afterwards either."""
+    shown = run("publish", lake.destination, "--ddl", "athena", "--table", "lake.flights")
+    assert shown.exit_code == 0
+    assert f"CREATE EXTERNAL TABLE lake.flights\nLOCATION '{lake.destination}'" in shown.stdout
+    as_json = plain_json(run("publish", lake.destination, "--ddl", "duckdb", "--json"))
+    assert as_json["engine"] == "duckdb"
+    assert f"delta_scan('{lake.destination}')" in as_json["statements"]
+    assert not [info.key for info in lake.store.list_objects("lake", "") if "_delta_log" in info.key]
+
+
+def test_a_name_that_is_none_is_refused(lake: Lake, run: RunProgram) -> None:
+    """It would be more than a name in the statement."""
+    refused = run("publish", lake.destination, "--ddl", "trino", "--table", "a;b")
+    assert refused.exit_code == 3
+    assert "cannot be in a statement" in refused.stderr

@@ -1,0 +1,188 @@
+"""Rollback, repair, compact and publish: what is done to a table, and not to a job."""
+
+from __future__ import annotations
+
+import click
+from rich.text import Text
+
+from airflow_s3commit._format import number, several, size
+from airflow_s3commit.cli.command import Session, apply_option, as_size, flag, option, store_command
+from airflow_s3commit.cli.output import DRY_RUN, NOT_APPLIED, ExitCode, Rows, described, labelled, line
+from airflow_s3commit.protocol.model.ddl import ENGINES, ddl
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.publication import publish_table
+from airflow_s3commit.protocol.repair import repair as rebuild
+from airflow_s3commit.protocol.table_rollback import rollback as roll_back
+
+
+@store_command(
+    """
+    s3commit log s3://lake/flights/                                 list the generations
+    s3commit rollback s3://lake/flights/ --to 41 --dry-run          show what would change
+    s3commit rollback s3://lake/flights/ --to 41 --retain 7d        roll back; keep what leaves the table
+    """,
+    confirms=True,
+)
+@option(
+    "--to",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="The generation, as s3commit log lists it.",
+)
+@option(
+    "--retain",
+    default="0s",
+    metavar="DURATION",
+    help="How long files that leave the table stay in place: 7d, 36h. Without it they are deleted at once.",
+)
+@flag("--dry-run", "Report what would change; change nothing.")
+def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCode:
+    """Return a table to an older generation.
+
+    A rollback is a new commit, and copies nothing. Refused if a file of that generation is deleted or
+    released: older generations exist only if jobs retain what they replace (job option retain). As a new
+    generation it can be rolled back too if --retain keeps what leaves the table. Refused if
+    another job commits meanwhile.
+    """
+    store, place, output = session.store, session.destination, session.output
+    with output.working("comparing the generations"):
+        plan = roll_back(store, place, to=to, retain=retain, dry_run=True)
+    shown = described(plan.columns, plan)
+    if not plan.partitions:
+        words = f"none: generation {plan.newest} has the files of generation {plan.to}"
+        return output.result(plan.to_dict(), line(words, "", "changes"))
+    if dry_run:
+        return output.result(plan.to_dict(), DRY_RUN, shown)
+    output.show(shown)
+    is_final = plan.removed and retain == "0s"
+    lost = f" {several(plan.removed, 'file')} will be deleted for good (--retain 7d keeps them)."
+    where = several(len(plan.partitions), "partition")
+    output.confirm(
+        f"Roll {place.uri} back to generation {to}, in {where}?{lost if is_final else ''}", yes=session.yes
+    )
+    with output.working("rolling back"):
+        report = roll_back(store, place, to=to, retain=retain, newest=plan.newest)
+    words = f"rolled back to generation {to}; the table is at generation {report.generation} now"
+    return output.result(report.to_dict(), line(words, "green"))
+
+
+@store_command(
+    """
+    s3commit repair s3://lake/flights/            what is damaged, what can be rebuilt, and what cannot
+    s3commit repair s3://lake/flights/ --apply    rebuild it
+    """,
+)
+@apply_option("Rebuild the records")
+def repair(session: Session, *, apply: bool) -> ExitCode:
+    """Rebuild damaged records. A dry run by default.
+
+    It rebuilds what follows from the log: receipts, checkpoints and _SUCCESS, that of partitions too. A
+    damaged entry of the log, or list of files, cannot be rebuilt: it is named, with what depends on it. No
+    data is touched. Exit code 1 if problems are left.
+    """
+    with session.output.working("reading the log") as step:
+        report = rebuild(session.store, session.destination, dry_run=not apply, step=step)
+    views = [NOT_APPLIED] if report.dry_run and report.repaired else []
+    if not report.entries:
+        views.append(
+            line(f"there is no log at {report.destination}: check the bucket and the prefix", "yellow")
+        )
+    elif not (report.repaired or report.left or report.failures):
+        views.append(line(f"nothing to repair at {report.destination}", "green"))
+    views += labelled("would rebuild" if report.dry_run else "rebuilt", report.repaired, "green")
+    views += labelled("CANNOT BE REBUILT", report.left)
+    views += labelled("FAILED", report.failures)
+    return session.output.result(report.to_dict(), *views, ok=report.is_sound)
+
+
+@store_command(
+    """
+    s3commit compact s3://lake/flights/ --dry-run                    which partitions would gain, and how much
+    s3commit compact s3://lake/flights/ --partition dt=2013-01-01    compact one of them
+    s3commit compact s3://lake/flights/ --retain 7d                  compact all; keep what leaves the table
+    """
+)
+@option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    help="A directory below the destination, such as dt=2013-01-01; repeatable. By default all.",
+)
+@option(
+    "--target-size",
+    type=as_size,
+    default="128m",
+    metavar="SIZE",
+    help="Size after which a file ends: 64m, 1g.",
+)
+@option(
+    "--retain",
+    default="0s",
+    metavar="DURATION",
+    help="How long the old files stay in place: 7d, 36h. Without it they are deleted at once.",
+)
+@flag("--dry-run", "Report what would be compacted; change nothing.")
+def compact(
+    session: Session, *, partitions: tuple[str, ...], target_size: int, retain: str, dry_run: bool
+) -> ExitCode:
+    """Write a table's small files anew as fewer, larger ones. No row changes.
+
+    A partition is compacted if that at least halves its files. All are replaced by one commit, which another
+    one can be rolled back to with --retain. Refused where another job has uploads, where another program put
+    objects, and if another job changes a partition meanwhile. For Parquet files of this package's own
+    writers; it needs pyarrow.
+    """
+    from airflow_s3commit.compaction import compact as written_anew  # noqa: PLC0415 - pyarrow is slow
+
+    with session.output.working("compacting"):
+        report = written_anew(
+            session.store,
+            session.destination,
+            partitions=partitions,
+            target_bytes=target_size,
+            job_options=JobOptions(retain=retain),
+            dry_run=dry_run,
+        )
+    views = [Rows(report.partitions[0].columns, report.partitions)] if report.partitions else []
+    if report.generation is not None:
+        words = (
+            f"{several(report.files, 'file')} with {number(report.rows)} rows are generation"
+            f" {report.generation} now"
+        )
+        return session.output.result(report.to_dict(), *views, line(words, "green"))
+    found = f"{several(len(report.partitions), 'partition')} to compact, {report.left} without a gain"
+    shown = [DRY_RUN] if dry_run else []
+    total = sum(one.bytes for one in report.partitions)
+    return session.output.result(report.to_dict(), *shown, *views, line(f"{found}, {size(total)} to write"))
+
+
+@store_command(
+    """
+    s3commit publish s3://lake/flights/               from now on other engines read it as a Delta table
+    s3commit publish s3://lake/flights/ --ddl athena  how an engine gets to know it
+    """,
+)
+@option(
+    "--ddl",
+    "engine",
+    type=click.Choice(ENGINES),
+    help="Only show the statements by which an engine gets to know the table, once.",
+)
+@option("--table", "name", default="", metavar="NAME", help="The name there: lake.flights.")
+def publish(session: Session, *, engine: str | None, name: str) -> ExitCode:
+    """Let other engines read each commit whole, as a version of a Delta table.
+
+    The first version has all files of the table, which must be Parquet files of this package; from then on
+    every commit is one. Of a published table it writes the versions that are missing. May be repeated.
+    """
+    if engine is not None:
+        statements = ddl(engine, session.destination, name)
+        return session.output.result({"engine": engine, "statements": statements}, Text(statements))
+    with session.output.working("publishing"):
+        report = publish_table(session.store, session.destination)
+    words = (
+        f"{report.destination} is a Delta table: generation {report.generation} is version {report.version}"
+        f" ({several(report.written, 'version')} written)"
+    )
+    return session.output.result(report.to_dict(), line(words, "green"))
