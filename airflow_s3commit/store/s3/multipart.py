@@ -6,7 +6,6 @@ import base64
 import io
 import logging
 import zlib
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,37 +62,9 @@ class BufferBody:
         return self._position
 
 
-@dataclass(frozen=True, slots=True)
-class PartChecksum:
-    """A checksum algorithm.
-
-    Attributes:
-        algorithm: S3's name of it.
-        size: Length of a checksum in bytes.
-        compute: Computes it.
-    """
-
-    algorithm: str
-    size: int
-    compute: Callable[[Any], int]
-
-    @property
-    def parameter(self) -> str:
-        """The request parameter of the checksum."""
-        return f"Checksum{self.algorithm}"
-
-    def text(self, body: bytes | bytearray | memoryview) -> str:
-        """Return the checksum of a part in Base64, as S3 expects it."""
-        return base64.b64encode(self.compute(body).to_bytes(self.size, "big")).decode()
-
-
-def best_checksum() -> PartChecksum:
-    """Return CRC-64/NVME if the AWS common runtime is installed, else CRC-32."""
-    try:
-        from awscrt.checksums import crc64nvme  # noqa: PLC0415 - optional
-    except ImportError:
-        return PartChecksum("CRC32", 4, zlib.crc32)
-    return PartChecksum("CRC64NVME", 8, crc64nvme)
+def crc32_text(body: bytes | bytearray | memoryview) -> str:
+    """Return the CRC-32 of a part in Base64, as S3 expects it."""
+    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
 
 
 log = logging.getLogger(__name__)
@@ -114,9 +85,8 @@ class MultipartUploads(RetryingClient):
         make: Callable[[], S3Client] | None = None,
     ) -> None:
         super().__init__(client, retry, origin, make)
-        has_tls = client.meta.endpoint_url.startswith("https:")
         # Without TLS the body's hash is signed, which is stronger.
-        self._checksum: PartChecksum | None = best_checksum() if has_tls else None
+        self._has_checksums = client.meta.endpoint_url.startswith("https:")
         # Whether each bucket supports it, and uploads of supporting buckets that were started without it.
         self._checksum_buckets: dict[str, bool] = {}
         self._without_checksum: set[str] = set()
@@ -139,10 +109,9 @@ class MultipartUploads(RetryingClient):
         A lost response leaves an upload whose id is unknown; a listing finds it.
         """
         options = {**boto3_parameters(headers, metadata), "ContentType": content_type}
-        checksum = self._checksum
-        if checksum is None or self._checksum_buckets.get(bucket) is False:
+        if not self._has_checksums or self._checksum_buckets.get(bucket) is False:
             return self._create(bucket, key, options)[0]
-        asked = {"ChecksumAlgorithm": checksum.algorithm, "ChecksumType": "FULL_OBJECT"}
+        asked = {"ChecksumAlgorithm": "CRC32", "ChecksumType": "FULL_OBJECT"}
         try:
             upload_id, kind = self._create(bucket, key, options | asked)
         except StoreRejected as error:
@@ -156,19 +125,18 @@ class MultipartUploads(RetryingClient):
             # Completing this upload would need the checksums of its parts, which are not recorded.
             self._discard(bucket, key, upload_id)
             upload_id = self._create(bucket, key, options)[0]
-        self._skip_checksum(bucket, upload_id, checksum)
+        self._skip_checksum(bucket, upload_id)
         return upload_id
 
-    def _skip_checksum(self, bucket: str, upload_id: str, checksum: PartChecksum) -> None:
+    def _skip_checksum(self, bucket: str, upload_id: str) -> None:
         """Remember that an upload has no checksum; other uploads of its bucket may have one."""
         if self._checksum_buckets.setdefault(bucket, False):
             self._without_checksum.add(upload_id)
             return
         log.info(
-            "Parts are sent to %s of %s without a checksum: it does not support %s of whole objects",
+            "Parts are sent to %s of %s without a checksum: it does not support CRC-32 of whole objects",
             bucket,
             self._client.meta.endpoint_url,
-            checksum.algorithm,
         )
 
     def upload_part(
@@ -176,14 +144,9 @@ class MultipartUploads(RetryingClient):
     ) -> str:
         """Implement `ObjectStore.upload_part`."""
         request = Request("UploadPart", bucket, key, upload_id)
-        checksum = self._checksum
         options: Any = {}
-        if (
-            checksum is not None
-            and self._checksum_buckets.get(bucket)
-            and upload_id not in self._without_checksum
-        ):
-            options = {checksum.parameter: checksum.text(body)}
+        if self._checksum_buckets.get(bucket) and upload_id not in self._without_checksum:
+            options = {"ChecksumCRC32": crc32_text(body)}
         elif bucket in self._digest_buckets:
             options = {"ContentMD5": content_md5(body)}
 

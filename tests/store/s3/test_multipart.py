@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
-from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -14,7 +12,7 @@ from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown
 from airflow_s3commit.store.base import CheckedEtag, Complete
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
-from airflow_s3commit.store.s3.multipart import BufferBody, best_checksum
+from airflow_s3commit.store.s3.multipart import BufferBody, crc32_text
 from airflow_s3commit.store.s3.store import S3Store
 from tests.fakes import ManualClock
 from tests.store.s3.fault_server import COMPLETED, FaultServer
@@ -78,12 +76,6 @@ CREATED = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMulti
 PART = Answer(200, headers={"etag": '"e"'})
 
 
-ALL_ONES = 0xFFFFFFFFFFFFFFFF
-
-
-CRC64NVME_REFLECTED = 0x9A6C9329AC4BC9B5
-
-
 def created(kind: str | None = None) -> Answer:
     """Return the answer to the start of an upload, which names the kind of checksum it will have."""
     return Answer(200, CREATED, {} if kind is None else {"x-amz-checksum-type": kind})
@@ -111,43 +103,15 @@ def checksums(request: Any) -> list[str]:
 def test_a_store_that_verifies() -> None:
     """A full checksum is agreed on at the start of an upload, and each part is sent with its own."""
     start, part = sent_by(created("FULL_OBJECT"), PART)
-    best = best_checksum()
     assert start.headers["x-amz-checksum-type"] == b"FULL_OBJECT"
-    assert start.headers["x-amz-checksum-algorithm"] == best.algorithm.encode()
-    assert part.headers[f"x-amz-checksum-{best.algorithm.lower()}"] == best.text(b"content").encode()
+    assert start.headers["x-amz-checksum-algorithm"] == b"CRC32"
+    assert part.headers["x-amz-checksum-crc32"] == crc32_text(b"content").encode()
     assert part.headers["x-amz-content-sha256"] == b"UNSIGNED-PAYLOAD"
 
 
 def test_a_known_checksum() -> None:
     """The checksum is the one that the algorithm's check value says."""
-    best = best_checksum()
-    known = {"CRC32": 0xCBF43926, "CRC64NVME": 0xAE8B14860A799888}
-    assert best.compute(b"123456789") == known[best.algorithm]
-
-
-def crc64nvme(body: bytes | bytearray | memoryview) -> int:
-    """Return the CRC-64/NVME of a body, bit by bit."""
-    value = ALL_ONES
-    for byte in bytes(body):
-        value ^= byte
-        for _ in range(8):
-            value = value >> 1 ^ (CRC64NVME_REFLECTED if value & 1 else 0)
-    return value ^ ALL_ONES
-
-
-@pytest.mark.parametrize("is_installed", [True, False])
-def test_the_common_runtime_makes_the_better_one(is_installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With awscrt parts go out under CRC-64/NVME, by its function; without it under CRC-32, by zlib."""
-    runtime = ModuleType("awscrt.checksums")
-    runtime.crc64nvme = crc64nvme  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "awscrt", ModuleType("awscrt"))
-    monkeypatch.setitem(sys.modules, "awscrt.checksums", runtime if is_installed else None)
-    text = b"rosUhgp5mIg=" if is_installed else b"y/Q5Jg=="
-    assert best_checksum().text(memoryview(b"123456789")).encode() == text
-    start, part = sent_by(created("FULL_OBJECT"), PART)
-    name = "CRC64NVME" if is_installed else "CRC32"
-    assert start.headers["x-amz-checksum-algorithm"] == name.encode()
-    assert part.headers[f"x-amz-checksum-{name.lower()}"] == best_checksum().text(b"content").encode()
+    assert crc32_text(memoryview(b"123456789")) == "y/Q5Jg=="
 
 
 def test_a_store_that_ignores_it() -> None:
