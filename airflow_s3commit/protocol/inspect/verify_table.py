@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, job_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.table import Left, Pieces, Source, Table
-from airflow_s3commit.protocol.steps.fold import what_left
+from airflow_s3commit.protocol.steps.fold import table_before
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches
@@ -214,11 +214,12 @@ class _Comparison:
     def _taken_by(self, number: int) -> Left | None:
         """Return what an unfinished commit took and perhaps has not deleted; add what was in no table."""
         try:
-            left = what_left(self._log.store, self._home, number)
+            entry = read_entry(self._log.store, self._home, number).entry
+            left = table_before(self._log.store, self._home, entry).apply(entry, "")
         except InvalidRecord as error:
             logger.warning("what entry %d took is not known: %s", number, error)
             return None
-        commit = read_entry(self._log.store, self._home, number).entry.commit
+        commit = entry.commit
         for one in commit.unowned if commit is not None else ():
             self._expected.add(one.key, ExpectedFile(one.size, one.etag, "", _DOOMED))
         return left

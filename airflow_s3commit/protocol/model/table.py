@@ -276,6 +276,16 @@ class Table:
             self._forget(left)
         return Left(left, sources)
 
+    def copy(self) -> Table:
+        """Return a table that entries can be applied to without changing this one."""
+        made = Table()
+        made.head, made.generation, made.newest_schemas = self.head, self.generation, self.newest_schemas
+        made.live = {name: [*numbers] for name, numbers in self.live.items()}
+        made.retained = {one: replace(kept, pieces={**kept.pieces}) for one, kept in self.retained.items()}
+        made.freed, made.sources, made._schemas = {**self.freed}, {**self.sources}, {**self._schemas}
+        made._references = self._references.copy()
+        return made
+
     def left_by(self, takes: str, partitions: Iterable[str]) -> dict[str, list[int]]:
         """Return the pieces that would leave if the next commit took these partitions, or everything."""
         if takes == "nothing":

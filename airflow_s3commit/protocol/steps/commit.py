@@ -125,7 +125,6 @@ class _Run:
     seal: SealRecord = field(init=False)
     files: FileList = field(init=False)
     metrics: dict[str, int] = field(default_factory=dict)
-    table: Table | None = None
     stages: list[StageSealRecord] | None = None
     own: set[str] | None = None
     entered: str = ""
@@ -145,25 +144,21 @@ class _Run:
 
     def table_at_head(self) -> Table:
         """Return the table at the head of the log as it was read."""
-        store, home = self.context.store, self.context.layout.destination
-        if self.table is None or self.table.head != self.log.head:
-            self.table = table_at_head(store, home, self.log)
-        return self.table
+        return table_at_head(self.context.store, self.context.layout.destination, self.log)
 
     def known(self, end: Entry) -> Known | None:
         """Return what this process knows of the commit; None if another process created its entry."""
         if self.stages is None or end.nonce != self.entered:
             return None
-        left = None
-        if self.table is not None and self.table.head.number == end.number - 1:
-            left = self.table.apply(end, self.log.head.sha256)
+        table = self.log.table
+        before = table if table is not None and table.head.number == end.number - 1 else None
         counted = {pendingset_key(self.context, stage, task) for stage in self.stages for task in stage.tasks}
         staged = None
         if self.context.alone == "writer" and self.options.track_pending == "task":
             layout = self.context.layout
             seals = (layout.stage_seal(stage.stage, stage.stage_attempt) for stage in self.stages)
             staged = [*counted, *seals]
-        return Known(counted, staged, left)
+        return Known(counted, staged, before)
 
     def taken(self) -> Taken:
         """Return what the commit takes at the head of the log, or refuse it."""

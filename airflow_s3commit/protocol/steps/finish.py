@@ -65,7 +65,7 @@ from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry, Left, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in, files_of
-from airflow_s3commit.protocol.steps.fold import entries_after, read_table, what_left, write_checkpoint
+from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_before, write_checkpoint
 from airflow_s3commit.protocol.steps.log import write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import ObjectToDelete
@@ -81,12 +81,12 @@ class Known:
     Attributes:
         counted: Keys of the pendingsets whose uploads are completed.
         staged: All keys in the staging; None if other processes may have written there.
-        left: What the commit took from the table; None if that was not worked out.
+        before: The table that the entry follows; None if that was not worked out.
     """
 
     counted: set[str]
     staged: list[str] | None
-    left: Left | None
+    before: Table | None
 
 
 def finish(context: JobContext, entry: Entry, known: Known | None = None) -> None:
@@ -112,14 +112,16 @@ def _finish(context: JobContext, entry: Entry, known: Known | None) -> None:
     commit = entry.commit
     assert commit is not None
     store, home = context.store, context.layout.destination
-    if entry.published:
-        # Before the deletions: other engines see the newest version, whose files must be there.
-        publish(context, entry)
     takes = commit.takes != "nothing" or bool(commit.restores)
     needs_what_left = takes and (entry.marks or not commit.retain)
     left = Left({}, {})
-    if needs_what_left:
-        left = known.left if known is not None and known.left else what_left(store, home, entry.number)
+    if entry.published or needs_what_left:
+        table = known.before if known is not None else None
+        table = table or table_before(store, home, entry)
+        if entry.published:
+            # Before the deletions: other engines see the newest version, whose files must be there.
+            publish(context, entry, table.copy())
+        left = table.apply(entry, "")
     if not commit.retain:
         deleted = delete_objects(context, _doomed(context, commit, left), "plan")
         if deleted:

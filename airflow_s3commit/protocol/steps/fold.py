@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.model.layout import (
     entry_key,
 )
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest, SuccessData
-from airflow_s3commit.protocol.model.table import Entry, Left, Table
+from airflow_s3commit.protocol.model.table import Entry, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.log import (
@@ -64,29 +64,30 @@ def read_table(store: ObjectStore, home: Destination, number: int | None = None)
 
 
 def table_at_head(store: ObjectStore, home: Destination, log: Log) -> Table:
-    """Return the table at the head of a log, without reading again what the log has read.
+    """Return the table at the head of a log, without reading again what was read. Apply entries to a copy.
 
     Raises:
         InvalidRecord: An entry is damaged, missing, or does not follow the one before.
     """
-    before = log.reads[0].entry.number - 1 if log.reads else log.head.number
-    table = read_table(store, home, before)
+    if log.table is None:
+        before = log.reads[0].entry.number - 1 if log.reads else log.head.number
+        log.table = read_table(store, home, before)
     for read in log.reads:
-        _refuse_gap(home, read, table.head.sha256)
-        table.apply(read.entry, read.sha256)
-    return table
+        if read.entry.number > log.table.head.number:
+            _refuse_gap(home, read, log.table.head.sha256)
+            log.table.apply(read.entry, read.sha256)
+    return log.table
 
 
-def what_left(store: ObjectStore, home: Destination, number: int) -> Left:
-    """Return what a commit took from the table.
+def table_before(store: ObjectStore, home: Destination, entry: Entry) -> Table:
+    """Return the table that an entry follows.
 
     Raises:
-        NoSuchKey: There is no entry of this number.
         InvalidRecord: An entry is damaged, or does not follow the one before.
     """
-    table = read_table(store, home, number - 1)
-    read = next(entries_after(store, home, table.head, number))
-    return table.apply(read.entry, read.sha256)
+    table = read_table(store, home, entry.number - 1)
+    _refuse_gap(home, Read(entry, ""), table.head.sha256)
+    return table
 
 
 def entries_after(

@@ -34,7 +34,7 @@ from airflow_s3commit.protocol.model.layout import (
     log_prefix,
     receipt_key,
 )
-from airflow_s3commit.protocol.model.table import Entry
+from airflow_s3commit.protocol.model.table import Entry, Table
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class Log:
         end: The entry that ended the job; None if none was read.
         after_base: The entries after the base, in their order.
         reads: Every entry that was read, in their order, up to the head.
+        table: The table after an entry that was read; `table_at_head` brings it to the head.
         publishable_at: Number of the head after which the commit was found to be publishable; -1 before.
     """
 
@@ -86,6 +87,7 @@ class Log:
         self.end: Entry | None = None
         self.after_base: list[Entry] = []
         self.reads: list[Read] = []
+        self.table: Table | None = None
         self.publishable_at = -1
 
     @property

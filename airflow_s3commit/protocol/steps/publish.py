@@ -49,7 +49,7 @@ from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Entry, Pieces, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in
-from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_at_head
+from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_at_head, table_before
 from airflow_s3commit.protocol.steps.log import Log
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 
@@ -138,10 +138,11 @@ _LONG = 3600
 _UNKNOWN = "write Parquet files with write_table, write_pending or df.write, and replace those of others"
 
 
-def publish(context: JobContext, entry: Entry) -> None:
+def publish(context: JobContext, entry: Entry, before: Table | None = None) -> None:
     """Write the version of an entry, unless it is there. Repeatable by any process.
 
-    Before: the table is published since this entry, or an older one.
+    Before: the table is published since this entry, or an older one. ``before`` is the table that it follows,
+    if that is known; the entry is applied to it.
 
     Raises:
         InvalidRecord: Another program wrote this version.
@@ -151,7 +152,7 @@ def publish(context: JobContext, entry: Entry) -> None:
     assert version is not None
     # The lines of a million files are in memory once.
     body = BytesIO()
-    body.writelines(version_lines(home, entry, _change(store, home, entry)))
+    body.writelines(version_lines(home, entry, _change(store, home, entry, before)))
     try:
         store.put(home.bucket, version_key(home, version), body.getvalue(), if_none_match=True)
     except (PreconditionFailed, OutcomeUnknown, AccessDenied) as error:
@@ -223,14 +224,14 @@ def read_origin(store: ObjectStore, home: Destination, version: int) -> Origin:
     return origin_of(start, join_uri(home.bucket, key))
 
 
-def _change(store: ObjectStore, home: Destination, entry: Entry) -> Change:
+def _change(store: ObjectStore, home: Destination, entry: Entry, table: Table | None) -> Change:
     """Return what an entry changes: the difference of the table before and after it.
 
     That one rule serves every kind of commit, and the first version, before which there was nothing.
     """
     if entry.commit is None:
         return Change()
-    table = read_table(store, home, entry.number - 1)
+    table = table or table_before(store, home, entry)
     is_first = entry.delta_version == 0
     before = None if is_first else delta_columns(table)
     was = Contents({}, {}) if is_first else Contents.of(table)
@@ -282,7 +283,7 @@ def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     """
     commit, is_first = entry.commit, entry.delta_version == 0
     assert commit is not None
-    table = table_at_head(context.store, context.layout.destination, log)
+    table = table_at_head(context.store, context.layout.destination, log).copy()
     table.apply(entry, "")
     touched = table.live.keys() if is_first else table.live.keys() & {*commit.partitions, *commit.restores}
     with _saying(context):

@@ -23,9 +23,10 @@ from airflow_s3commit.protocol.steps.fold import (
     CHECKPOINT_EVERY,
     entries_after,
     read_table,
-    what_left,
+    table_before,
     write_checkpoint,
 )
+from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.rollback import change_between
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, ROOT, Lake, an_id
@@ -210,13 +211,14 @@ def test_commits_since_a_generation_are_the_later_ones(steps: list[tuple[Any, ..
 
 @given(STEPS)
 def test_what_left_is_what_the_entry_took(steps: list[tuple[Any, ...]]) -> None:
-    """Each entry's result names the files that left with it, which the finish of a commit deletes."""
+    """Each entry names the files that left with it, which a finish deletes; so does one applied to a copy."""
     directory, before = Directory(), Table()
     for step in steps:
         count, files = len(directory.log), set(directory.files)
         directory.step(step, before)
         for one in directory.log[count:]:
-            left = before.apply(one, "d")
+            of_copy, left = before.copy().apply(one, "d"), before.apply(one, "d")
+            assert of_copy == left
             assert files_of(directory, left.pieces) == files - directory.files
             assert left.sources.keys() == {number for numbers in left.pieces.values() for number in numbers}
 
@@ -348,7 +350,8 @@ def test_every_entry_has_its_table(number: int) -> None:
     lake = grown(40)
     table = read_table(lake.store, HERE, number)
     assert (table.head.number, list(table.commits())) == (number, list(range(1, number + 1)))
-    assert what_left(lake.store, HERE, number) == Left({}, {})
+    entry = read_entry(lake.store, HERE, number).entry
+    assert table_before(lake.store, HERE, entry).apply(entry, "") == Left({}, {})
 
 
 @each("number", [27, 28, 39])
