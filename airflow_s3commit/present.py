@@ -62,7 +62,7 @@ _AFTER: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ...]], ...] = 
     (AlreadyCommitted, (("show what the job committed", "manifest"),)),
     (DestinationChanged, (_NOW,)),
     (DuplicateOutput, (_CHOOSE, _SHOW)),
-    (NoSuchJob, (("list all jobs", "jobs", "--committed"),)),
+    (NoSuchJob, (("list the jobs in progress", "jobs"), ("list the commits", "log"))),
     (JobFailed, (_ANEW,)),
     (DestinationNotEmpty | JobClosed | InvalidRecord, (_SHOW,)),
 )

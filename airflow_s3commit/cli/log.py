@@ -238,7 +238,7 @@ def report_missing(session: Session, words: str) -> ExitCode:
     """Report that nothing is committed, with the next step."""
     value = {"destination": session.destination.uri, "job_id": session.job_id}
     code = session.output.result({**value, "manifest": None, "message": words}, line(words), ok=False)
-    step = NextStep("list all jobs, including committed ones", session.commands.line("jobs", "--committed"))
+    step = NextStep("list the jobs in progress", session.commands.line("jobs"))
     if session.job_id is not None:
         step = NextStep("show the job's state", session.commands.line("show"))
     session.output.advise([step])
