@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from airflow.sdk import TaskGroup
 
-from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
@@ -30,10 +27,10 @@ from airflow_s3commit.operators.seal import (
 from airflow_s3commit.operators.setup import S3CommitSetupOperator, options_among
 from airflow_s3commit.operators.spark_stages import SparkStages, add_sql, save_modes_decide
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
-from airflow_s3commit.templates import mapping
+from airflow_s3commit.templates import check_value, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from airflow.sdk import Asset, XComArg
     from airflow.sdk.definitions.mappedoperator import MappedOperator
@@ -350,7 +347,11 @@ def s3_commit_task_group(
     :raises ValueError: The group has no stage, ``skipped_stages`` or ``on_empty`` has another value, or no
         mode is named and only some Spark stages have ``writer="spark"``.
     """
-    _check(group_id, skipped_stages=(SKIPPED_STAGES, skipped_stages), on_empty=(ON_EMPTY, on_empty))
+    owner = f"The commit group {group_id}"
+    check_value(owner, "skipped_stages", SKIPPED_STAGES, skipped_stages)
+    check_value(owner, "on_empty", ON_EMPTY, on_empty)
+    check_value(owner, "audit", mapping, audit)
+    check_value(owner, "options", mapping, options)
     connection: dict[str, Any] = {"aws_conn_id": aws_conn_id, "region_name": region_name, "verify": verify}
     # A limit for the DAG's own tasks, from default_args, would end a commit or a teardown half-way.
     step: dict[str, Any] = {
@@ -359,9 +360,7 @@ def s3_commit_task_group(
         "execution_timeout": None,
     }
     of_job = options_among(arguments)
-    _check(group_id, audit=(mapping, audit or {}), options=(mapping, options or {}))
     options = {**(options or {}), **of_job}
-    _check_names(group_id, arguments)
     with TaskGroup(group_id, **arguments) as group:
         setup = S3CommitSetupOperator(
             task_id="setup",
@@ -382,28 +381,6 @@ def s3_commit_task_group(
             audit=_audit_arguments(audit) if audit is not None else None,
             parts=parts,
         )
-
-
-def _check(group_id: str, **given: tuple[Callable[[Any], object], Any]) -> None:
-    """Read arguments of a group, by name, and raise `InvalidOption` with group and name."""
-    for name, (reader, value) in given.items():
-        try:
-            reader(value)
-        except ValueError as error:
-            raise InvalidOption(f"The commit group {group_id}: {name}: {error}") from error
-
-
-def _check_names(group_id: str, arguments: Mapping[str, Any]) -> None:
-    """Raise `InvalidOption` for an argument that neither the group, its job nor Airflow's group has."""
-    of_group = inspect.signature(TaskGroup).parameters
-    if unknown := sorted(arguments.keys() - of_group.keys()):
-        from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415 - importing needs none
-
-        options = JobOptions.__struct_fields__
-        known = [*inspect.signature(s3_commit_task_group).parameters, *options, *of_group]
-        near = get_close_matches(unknown[0], known, 1)
-        advice = f"did you mean {near[0]}?" if near else f"the options of its job are {', '.join(options)}"
-        raise InvalidOption(f"The commit group {group_id} has no argument {unknown[0]}; {advice}")
 
 
 def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,6 +105,22 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return value
 
 
+def check_value(owner: str, name: str, reader: Callable[[Any], object], value: Any) -> None:
+    """Check an argument when a DAG is parsed; templates and the results of tasks are left for later.
+
+    :param owner: The task or other object that has the argument, for the message.
+    :param reader: What reads the value, and raises `ValueError` or a refusal.
+    :raises InvalidOption: The value is invalid; the message has the owner and the name.
+    """
+    # None leaves an argument out, but a destination that a DAG's file looks up must be there.
+    if not is_known(value) or (value is None and name != "destination"):
+        return
+    try:
+        reader(value)
+    except (S3CommitError, TypeError, ValueError) as error:
+        raise InvalidOption(f"{owner}: {name}: {error}") from error
+
+
 class ValuesRequired:
     """Refuses a template with an expression that is None, which would become the text ``None``.
 
@@ -118,25 +134,9 @@ class ValuesRequired:
         :param readers: By the name of the argument, what reads it and raises `ValueError` or a refusal.
         :raises InvalidOption: An argument is invalid; the message has the task and the name.
         """
-        for name, reader in readers.items():
-            value = getattr(self, name)
-            # None leaves an argument out, but a destination that a DAG's file looks up must be there.
-            if is_known(value) and (value is not None or name == "destination"):
-                self.check_value(name, reader, value)
-
-    def check_value(self, name: str, reader: Callable[[Any], object], value: Any) -> None:
-        """Check a value when a DAG is parsed.
-
-        :param name: The argument that it belongs to.
-        :param reader: As in `check`.
-        :param value: The value.
-        :raises InvalidOption: It is invalid; the message has the task and the name.
-        """
         own: Any = self
-        try:
-            reader(value)
-        except (S3CommitError, TypeError, ValueError) as error:
-            raise InvalidOption(f"Task {own.task_id}: {name}: {error}") from error
+        for name, reader in readers.items():
+            check_value(f"Task {own.task_id}", name, reader, getattr(self, name))
 
     def read(self, name: str, reader: Callable[[Any], T]) -> T:
         """Return what a rendered argument stands for.

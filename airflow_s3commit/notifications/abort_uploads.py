@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.operators.abort import KEPT, KILL_WINDOW, MORE_ABORTS
+from airflow_s3commit.templates import at_least, check_value, mapping, text
 
 if TYPE_CHECKING:
     import jinja2
@@ -47,6 +48,25 @@ class _Budget:
 
 
 _budget = _Budget()
+
+
+def _references(given: Any) -> list[Mapping[str, Any]]:
+    return [mapping(one) for one in ([given] if isinstance(given, str | Mapping) else given)]
+
+
+def _task_ids(given: Any) -> list[str]:
+    return [text(one) for one in ([given] if isinstance(given, str) else given)]
+
+
+#: What reads the arguments of a notifier.
+_READERS: dict[str, Callable[[Any], object]] = {
+    "job": _references,
+    "setup_task_ids": _task_ids,
+    "time_limit": at_least(0),
+    "kill_window": at_least(0),
+    "aws_conn_id": text,
+    "region_name": text,
+}
 
 
 class AbortUploadsNotifier(BaseNotifier):
@@ -100,6 +120,8 @@ class AbortUploadsNotifier(BaseNotifier):
         self.aws_conn_id = aws_conn_id
         self.region_name = region_name
         self.verify = verify
+        for name, reader in _READERS.items():
+            check_value("AbortUploadsNotifier", name, reader, getattr(self, name))
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render the templated fields, even if the context has only the scheduler's copy of the DAG.
@@ -221,8 +243,7 @@ class AbortUploadsNotifier(BaseNotifier):
 
     def _setups(self, context: Context) -> list[str]:
         if self.setup_task_ids is not None:
-            named = self.setup_task_ids
-            return [named] if isinstance(named, str) else list(named)
+            return _task_ids(self.setup_task_ids)
         dag = context.get("dag")
         tasks = dag.tasks if dag is not None else []
         return [task.task_id for task in tasks if task.task_type == "S3CommitSetupOperator"]

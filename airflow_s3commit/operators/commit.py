@@ -12,7 +12,7 @@ from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption
 from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
 from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
-from airflow_s3commit.templates import at_least, mapping
+from airflow_s3commit.templates import at_least, check_value, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -238,10 +238,7 @@ def commit_in_parts(
         arguments of all tasks: connection, retries, pool.
     :raises InvalidOption: ``parts`` is not a number of at least 1.
     """
-    try:
-        at_least(1, int)(parts)
-    except ValueError as error:
-        raise InvalidOption(f"Task {task_id}: parts: {error}") from error
+    check_value(f"Task {task_id}", "parts", at_least(1, int), parts)
     of_commit = {name: kwargs.pop(name) for name in _OF_COMMIT if name in kwargs}
     shared = {"job": job, "conflicts": conflicts, **kwargs}
     mapped = S3CommitPartOperator.partial(task_id=f"{task_id}_parts", parts=parts, **shared).expand(

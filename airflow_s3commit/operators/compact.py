@@ -10,7 +10,7 @@ from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_f
 from airflow_s3commit.operators.setup import job_options
 from airflow_s3commit.operators.tries import job_context
 from airflow_s3commit.protocol.model.destination import as_uri
-from airflow_s3commit.templates import known_of, mapping, place
+from airflow_s3commit.templates import check_value, known_of, mapping, place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,7 +58,7 @@ class S3CommitCompactOperator(S3CommitBaseOperator):
         self.target_bytes = target_bytes
         self.options = options or {}
         self.check(destination=place, target_bytes=int, options=mapping)
-        self.check_value("options", job_options, known_of(self.options))
+        check_value(f"Task {self.task_id}", "options", job_options, known_of(self.options))
 
     def execute(self, context: Context) -> JsonObject:
         """Compact the partitions, and return what was written.

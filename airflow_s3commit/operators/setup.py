@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, Refused, S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, Refused
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
@@ -18,7 +18,7 @@ from airflow_s3commit.operators.tries import is_same_task, job_context, place_in
 from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
-from airflow_s3commit.templates import at_least, known_of, mapping, place
+from airflow_s3commit.templates import at_least, check_value, known_of, mapping, place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,13 +91,13 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         of_job = options_among(kwargs)
         super().__init__(**kwargs)
         self.destination = as_uri(destination)
-        self.check_value("options", mapping, options or {})
+        check_value(f"Task {self.task_id}", "options", mapping, options)
         self.options = {"conflict_mode": CONFLICT_MODE, **(options or {}), **of_job}
         if isinstance(self.options.get("staging"), Destination):
             self.options["staging"] = self.options["staging"].uri
         self.kill_window = kill_window
         self.check(destination=place, kill_window=at_least(0))
-        self.check_value("options", job_options, known_of(self.options))
+        check_value(f"Task {self.task_id}", "options", job_options, known_of(self.options))
 
     def execute(self, context: Context) -> dict[str, str]:
         """Set up a new job, abort those of earlier tries, and return the new job's reference.
@@ -137,7 +137,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 with noting(refusal, f"aborting job {reference.job_id}", left):
                     job.abort(reason=f"its setup failed: {refusal}")
                 raise
-        self._warn_of_lifecycle(job)
         self.log.info(
             "Job %s is open: %s to %s, conflict mode %s",
             reference.job_id,
@@ -146,24 +145,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             options.conflict_mode,
         )
         return job.reference.to_dict()
-
-    def _warn_of_lifecycle(self, job: Job) -> None:
-        """Warn of a rule that may abort uploads while the job waits; only until a job has ended there."""
-        from airflow_s3commit.protocol.doctor.policy import SAFE_DAYS  # noqa: PLC0415 - light DAG parsing
-
-        if job.record().base.number > 1:
-            return
-        with suppress(S3CommitError):
-            days = self.hook.store.stale_upload_days(self._place.bucket, self._place.prefix)
-            if days is not None and days < SAFE_DAYS:
-                self.log.warning(
-                    "A lifecycle rule of bucket %s aborts incomplete uploads of %s after %d day: a job that"
-                    " is committed later, because it waits for an audit or a repair, fails. Make the rule"
-                    " longer than any job takes",
-                    self._place.bucket,
-                    self._place.uri,
-                    days,
-                )
 
     @property
     def _place(self) -> Destination:

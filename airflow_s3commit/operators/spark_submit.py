@@ -15,13 +15,11 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
-from airflow_s3commit.operators.spark_ending import SparkEnding
 from airflow_s3commit.templates import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import BaseOperatorLink, Context
     from pydantic import JsonValue
 
@@ -55,14 +53,11 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     otherwise. If a dead worker left a driver running on a cluster, a retry reconnects to it (from Airflow 3.3
     on), and seals the stage attempt with which the driver was started, unless the driver does that.
 
-    Its last line in the task's log has the files, rows and bytes that are pending, or the exception that
-    ended the application, and its cause.
-
     It supports client and cluster mode on local and standalone masters, YARN and Kubernetes. To watch and
     kill drivers on a standalone cluster, the master's REST server must run. That server accepts no Python
     application as a driver: use ``java_class="org.apache.spark.deploy.SparkSubmit"`` with the application
-    among the arguments. On YARN in cluster mode without ``yarn_track_via_rm_api`` a retry cannot reconnect,
-    so ``durable`` is False there unless it is set.
+    among the arguments. On YARN in cluster mode, set ``yarn_track_via_rm_api=True``, or ``durable=False`` for
+    retries that do not reconnect.
 
     Unless ``conf`` or one of those files limits the size of an Arrow batch, batches have 2,000 rows and no
     limit in bytes, which takes less processor time. If rows have more than about 32 KiB on average, set
@@ -110,10 +105,8 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         self.ship_package = ship_package
         self.writer = writer
         self.seal_uri: str | None = None
-        self._is_durable_set = any(kwargs.get(name) is not None for name in ("durable", "reconnect_on_retry"))
         self._stage_attempt: str | None = None
         self._killed = False
-        self._ending = SparkEnding()
         self.check(stage=_checked_stage, writer=one_of("python", "spark"))
 
     def execute(self, context: Context) -> JsonObject:  # type: ignore[override]
@@ -134,7 +127,6 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
                     "Attempt %s of stage %s, of an earlier try, is sealed; using it", earlier, stage
                 )
                 return self._summary(job, stage, earlier, seal)
-            self._settle_durability()
             self._stage_attempt = self._attempt_of_driver(context, job.reference)
             if self._stage_attempt is None:
                 self._begin_attempt(context, job, stage)
@@ -147,21 +139,14 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         try:
             with self.hook.credentials_in_environment():
                 super().execute(context)
-        except AirflowException:
+        except AirflowException as error:
             self._stop_if_killed()
-            if not self._ending.exception:
+            code = re.search(r"Error code is: \w+", str(error))
+            if code is None:
                 raise
-            self.log.error("The application ended with %s", self._ending)  # noqa: TRY400 - it is no error of ours
-            failed = f"the Spark application ended with {self._ending.types}"
-            # The parent's error repeats up to 500 lines of the log.
+            # The parent's error repeats the arguments, and up to 500 lines of the log.
+            failed = f"the Spark application failed, and its log is above. {code[0]}"
             raise AirflowException(failed) from None
-
-    def _get_hook(self) -> SparkSubmitHook:
-        hook: Any = super()._get_hook()
-        process = getattr(hook, "_process_spark_submit_log", None)
-        if process is not None:
-            hook._process_spark_submit_log = lambda lines: process(self._ending.watch(lines))  # noqa: SLF001
-        return cast("SparkSubmitHook", hook)
 
     def on_kill(self) -> None:
         """Kill the application, and submit no other.
@@ -285,16 +270,6 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             self.application_args = [_text(value) for value in self.application_args]
         if self.conf is not None:
             self.conf = {name: _text(value) for name, value in self.conf.items() if value is not None}
-
-    def _settle_durability(self) -> None:
-        """Turn the parent's reconnecting off if it requires the API of YARN's resource manager."""
-        if not getattr(self, "durable", False) or self._is_durable_set:
-            return
-        # Only to read its settings: the hook that submits is made later, from the final configuration.
-        hook = self._get_hook()
-        tracked = getattr(hook, "_yarn_track_via_rm_api", True)
-        if getattr(hook, "_is_yarn_cluster_mode", False) and not tracked:
-            self.durable = False
 
     def _stage_name(self, context: Context) -> str:
         if self.stage:

@@ -200,8 +200,8 @@ def test_importing_any_of_it_is_light(brought_in: dict[str, list[str]]) -> None:
 
 @IN_ONE_PROCESS
 def test_the_spark_operator_only_brings_in_its_provider(brought_in: dict[str, list[str]]) -> None:
-    """Beside the parent class's own module, which any DAG with it imports, it brings what reads logs."""
-    assert brought_in[SPARK_SUBMIT] == ["airflow_s3commit.operators.spark_ending", SPARK_SUBMIT]
+    """Beside the parent class's own module, which any DAG with it imports, it brings nothing."""
+    assert brought_in[SPARK_SUBMIT] == [SPARK_SUBMIT]
     assert [name for name in brought_in[ITS_PARENT] if name.startswith("pyspark")] == []
 
 

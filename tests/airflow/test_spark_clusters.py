@@ -49,44 +49,6 @@ def stage_task(cluster: SimpleNamespace, reference: dict, **arguments: Any) -> S
     return S3CommitSparkSubmitOperator(task_id=STAGE, job=reference, application="flights.py", **arguments)
 
 
-def test_yarn_cluster_mode_works_by_default(store, cluster, monkeypatch) -> None:
-    """The parent refuses to be durable there without the resource manager's API, so the stage is not."""
-    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
-    task = stage_task(cluster, set_up(store))
-    assert task.durable
-    output = task.execute(new_context())
-    assert (task.durable, output["stage_attempt"]) == (False, "1")
-    (command,) = cluster.submitted
-    assert command[command.index("--deploy-mode") + 1] == "cluster"
-
-
-def test_what_was_asked_for_is_not_changed(store, cluster, monkeypatch) -> None:
-    """The error for a durable stage there says what it needs."""
-    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
-    with pytest.raises(ValueError, match="yarn_track_via_rm_api"):
-        stage_task(cluster, set_up(store), durable=True).execute(new_context())
-
-
-def test_yarn_client_mode_is_left_alone(store, cluster, monkeypatch) -> None:
-    """Elsewhere the parent's default stays."""
-    connect(monkeypatch, "yarn")
-    task = stage_task(cluster, set_up(store))
-    task.execute(new_context())
-    assert task.durable
-
-
-def test_a_retry_on_yarn_is_a_new_attempt(store, cluster, monkeypatch) -> None:
-    """If no driver can be found again, what the first one left is aborted and another is started."""
-    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
-    reference, remembered = set_up(store), TaskStateStore()
-    write_stage(store, reference, stage=STAGE, attempt="1", seal=False)
-    note = {"job_id": reference["job_id"], "stage_attempt": "1"}
-    remembered.set("s3commit.stage_attempt", note)
-    remembered.set("spark_job_id", "application_1")
-    output = stage_task(cluster, reference).execute(new_context(2, remembered))
-    assert output["stage_attempt"] == "2"
-
-
 @pytest.mark.parametrize(
     ("status", "attempt"), [("RUNNING", "1"), ("FINISHED", "1"), ("FAILED", "2"), ("KILLED", "2")]
 )
