@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ManifestLink", "PendingsetsLink"]
 
-#: Lets the import system look for modules below this one, which earlier releases had.
-__path__: list[str] = []
-
 #: The domain of the S3 console by the beginning of a region's name; other regions have the first one.
 _CONSOLES = {
     "": "aws.amazon.com",

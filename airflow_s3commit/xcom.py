@@ -13,7 +13,6 @@ __all__ = [
     "counting_attempts",
     "fetched",
     "manifest_summary",
-    "seal_digests_of",
     "stages_of",
 ]
 
@@ -29,19 +28,23 @@ def manifest_summary(manifest: Manifest) -> JsonObject:
     return {"manifest": manifest.uri, **manifest.to_dict()}
 
 
-def stages_of(stages: Iterable[Any] | None, job_id: str) -> list[tuple[str, str]] | None:
-    """Return the stage attempts in the XComs of stage tasks, as pairs of stage and attempt; None for None.
+def stages_of(
+    stages: Iterable[Any] | None, job_id: str
+) -> tuple[list[tuple[str, str]] | None, dict[tuple[str, str], str]]:
+    """Return the stage attempts in the XComs of stage tasks, and the SHA-256 of the seals of those with one.
 
-    A mapped stage's XCom is a sequence with one entry for each of its instances.
+    An attempt is a pair of stage and attempt. With its digest, a seal that was changed after its stage ended
+    is refused. A mapped stage's XCom is a sequence with one entry for each of its instances.
 
-    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks.
+    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks; None has None as its attempts.
     :param job_id: The job that the stage attempts must belong to.
     :raises ValueError: An entry has no stage attempt, because its task was skipped or has another type; or it
         belongs to another job, because setup was cleared and the stage was not.
     """
     if stages is None:
-        return None
+        return None, {}
     named: list[tuple[str, str]] = []
+    digests: dict[tuple[str, str], str] = {}
     for entry in stages:
         if isinstance(entry, Mapping) and {"stage", "stage_attempt"} <= entry.keys():
             if entry.get("job_id", job_id) != job_id:
@@ -49,15 +52,20 @@ def stages_of(stages: Iterable[Any] | None, job_id: str) -> list[tuple[str, str]
                     f"stage {entry['stage']} wrote for job {entry['job_id']}, not for job {job_id}: the setup"
                     " task ran again, and the stage's task did not. Clear it too, with all mapped instances."
                 )
-            named.append((str(entry["stage"]), str(entry["stage_attempt"])))
+            attempt = (str(entry["stage"]), str(entry["stage_attempt"]))
+            named.append(attempt)
+            if "sha256" in entry:
+                digests[attempt] = str(entry["sha256"])
         elif not _is_single(entry):
-            named.extend(stages_of(entry, job_id) or [])
+            inner, theirs = stages_of(entry, job_id)
+            named.extend(inner or [])
+            digests.update(theirs)
         else:
             raise ValueError(
                 f"{entry!r} has no stage attempt; pass the XComs of S3CommitSparkSubmitOperator tasks, "
                 "or leave stages out to take the newest sealed attempt of each stage."
             )
-    return named
+    return named, digests
 
 
 def fetched(stages: Iterable[Any] | None) -> list[Any] | None:
@@ -74,23 +82,6 @@ def fetched(stages: Iterable[Any] | None) -> list[Any] | None:
 
 def _is_single(entry: Any) -> bool:
     return isinstance(entry, (Mapping, str, bytes)) or not isinstance(entry, Iterable)
-
-
-def seal_digests_of(stages: Iterable[Any] | None) -> dict[tuple[str, str], str]:
-    """Return the SHA-256 of the seals in the XComs of stage tasks, by stage and stage attempt.
-
-    With them, a seal that was changed after its stage ended is refused.
-
-    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks.
-    """
-    digests: dict[tuple[str, str], str] = {}
-    for entry in stages or ():
-        if isinstance(entry, Mapping):
-            if {"stage", "stage_attempt", "sha256"} <= entry.keys():
-                digests[str(entry["stage"]), str(entry["stage_attempt"])] = str(entry["sha256"])
-        elif not _is_single(entry):
-            digests.update(seal_digests_of(entry))
-    return digests
 
 
 def counting_attempts(

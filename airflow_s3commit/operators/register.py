@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 class _GlueOperator(S3CommitBaseOperator):
-    """A task that uses a table in the AWS Glue Data Catalog."""
+    """A task that uses a table in the AWS Glue Data Catalog.
+
+    :param database: The database in Glue. (templated)
+    :param table: The table. (templated)
+    :param catalog_id: The account with the catalog; None for the connection's own. (templated)
+    :param glue_conn_id: The ``aws`` connection of Glue; by default ``aws_conn_id``. (templated)
+    """
 
     template_fields: Sequence[str] = (
         *S3CommitBaseOperator.template_fields,
@@ -63,12 +69,7 @@ class S3CommitRegisterPartitionsOperator(_GlueOperator):
     emptied, or that Spark added for a write that was aborted. It does not touch files. It uses only the
     table's log, so it may be retried, cleared and run in any order. Put it downstream of the commit; with
     ``trigger_rule="all_done"`` it runs after a failed commit too. Returns the generation and the numbers of
-    partitions.
-
-    :param database: The database in Glue. (templated)
-    :param table: The table; its location is the destination. (templated)
-    :param catalog_id: The account with the catalog; None for the connection's own. (templated)
-    :param glue_conn_id: The ``aws`` connection of Glue; by default ``aws_conn_id``. (templated)
+    partitions. The table's location is the destination.
     """
 
     def execute(self, context: Context) -> JsonObject:
@@ -109,10 +110,6 @@ class S3CommitRegisterTableOperator(_GlueOperator):
     task succeeds. It does not touch files. Returns whether the table was created.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
-    :param database: The database in Glue. (templated)
-    :param table: The table. (templated)
-    :param catalog_id: The account with the catalog; None for the connection's own. (templated)
-    :param glue_conn_id: The ``aws`` connection of Glue; by default ``aws_conn_id``. (templated)
     """
 
     template_fields: Sequence[str] = (*_GlueOperator.template_fields, "destination")

@@ -135,13 +135,11 @@ class SealingOperator(CommitStepOperator):
         from airflow_s3commit.xcom import (  # noqa: PLC0415 - keeps DAG parsing light
             counting_attempts,
             fetched,
-            seal_digests_of,
             stages_of,
         )
 
         try:
-            xcoms = fetched(self.stages)
-            stages, digests = stages_of(xcoms, job.reference.job_id), seal_digests_of(xcoms)
+            stages, digests = stages_of(fetched(self.stages), job.reference.job_id)
             if stages is None:
                 sealed_stages = job.sealed_stages()
                 # What the tasks with a stage's name noted when their last try began.

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.base import ObjectStore
     from airflow_s3commit.xcom import JsonObject
 
+#: Maximum number of failed destinations in the XCom.
+_MOST_NAMED = 20
+
 
 class S3CommitSweepOperator(S3CommitBaseOperator):
     """Ends dead jobs at a destination, and removes what is left of them: pending uploads and records.
@@ -110,7 +113,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             older_than = self.read("older_than", self._seconds)
             plan = plan_sweep(store, destination, older_than=older_than, staging_roots=roots)
             report = self._apply(store, plan, dry=dry)
-        totals = _totals(report)
+        totals = {"destination": destination.uri, "older_than": older_than, **_totals([report])}
         if report.failures:
             context["ti"].xcom_push(key="sweep_report", value=totals)
             raise AirflowException(
@@ -180,7 +183,13 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             except S3CommitError as error:
                 self.log.exception("Sweeping %s failed", uri)
                 failures[uri] = str(error)
-        totals = _sum(reports, gone, failures)
+        totals = {
+            "destinations": len(reports),
+            **_totals(reports),
+            "gone": len(gone),
+            "failures": len(failures),
+            "failed": list(failures)[:_MOST_NAMED],
+        }
         if failures:
             context["ti"].xcom_push(key="sweep_report", value=totals)
             uri, reason = next(iter(failures.items()))
@@ -246,47 +255,20 @@ def _object_options(given: Mapping[str, Any] | None) -> ObjectOptions:
     return ObjectOptions.from_dict(mapping(given or {}))
 
 
-def _totals(report: SweepReport) -> JsonObject:
-    """Return numbers only, because the list of findings may be long; the log has it."""
-    plan = report.plan
+def _totals(reports: Sequence[SweepReport]) -> JsonObject:
+    """Return numbers only, because the lists of findings may be long; the log has them."""
+    plans = [report.plan for report in reports]
+    jobs = [job for report in reports for job in report.jobs]
     return {
-        "destination": plan.destination,
-        "dry_run": report.dry_run,
-        "older_than": plan.older_than,
+        "dry_run": all(report.dry_run for report in reports),
         "found": {
-            **_found(report),
-            "oldest": plan.oldest,
-            "replaced": sum(files.files for files in plan.replaced),
-            "monthly_cost_usd": round(plan.monthly_cost, 4),
-            "left_alone": len(plan.left),
+            "jobs": sum(len(plan.jobs) for plan in plans),
+            "uploads": sum(plan.pending for plan in plans),
+            "bytes": sum(plan.bytes for plan in plans),
         },
         "swept": {
-            **_swept(report),
-            "objects": sum(job.objects for job in report.jobs),
-            "replaced": report.replaced,
-            "skipped": len(report.skipped),
-            "failures": len(report.failures),
+            "jobs": len(jobs),
+            "uploads": sum(report.uploads for report in reports) + sum(job.uploads for job in jobs),
+            "failures": sum(len(report.failures) for report in reports),
         },
-    }
-
-
-def _found(report: SweepReport) -> dict[str, int]:
-    return {"jobs": len(report.plan.jobs), "uploads": report.plan.pending, "bytes": report.plan.bytes}
-
-
-def _swept(report: SweepReport) -> dict[str, int]:
-    uploads = report.uploads + sum(job.uploads for job in report.jobs)
-    return {"jobs": len(report.jobs), "uploads": uploads}
-
-
-def _sum(reports: Sequence[SweepReport], gone: Sequence[str], failures: Mapping[str, str]) -> JsonObject:
-    """Return the totals of several sweeps: numbers only, and the first destinations that failed."""
-    return {
-        "destinations": len(reports),
-        "dry_run": all(report.dry_run for report in reports),
-        "found": {name: sum(_found(one)[name] for one in reports) for name in ("jobs", "uploads", "bytes")},
-        "swept": {name: sum(_swept(one)[name] for one in reports) for name in ("jobs", "uploads")},
-        "gone": len(gone),
-        "failures": len(failures),
-        "failed": list(failures)[:20],
     }

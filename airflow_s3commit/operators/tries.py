@@ -6,6 +6,7 @@ in every version and configuration.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +65,9 @@ def place_in_order(facts: Mapping[str, str], job_id: str) -> tuple[str, int, str
     :param facts: The job's facts, as `job_context` returns them.
     :param job_id: The job, whose id decides if nothing else does.
     """
-    number = facts.get("try_number", "")
-    is_number = number.isascii() and number.isdigit() and len(number) < _MOST_DIGITS
-    return facts.get("run_started", ""), int(number) if is_number else 0, facts.get("try_id", ""), job_id
-
-
-#: Digits of a number that is surely no count of tries.
-_MOST_DIGITS = 10
+    # A record may have anything there.
+    number = re.fullmatch("[0-9]{1,9}", facts.get("try_number", ""))
+    return facts.get("run_started", ""), int(number[0]) if number else 0, facts.get("try_id", ""), job_id
 
 
 def _text(value: Any) -> str:

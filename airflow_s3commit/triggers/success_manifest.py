@@ -114,14 +114,9 @@ class S3SuccessManifestTrigger(ManifestTrigger):
     Triggers of one triggerer with the same destination and search depth share their requests: one search per
     interval serves all of them.
 
-    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
     :param wanted: The conditions that the manifest must meet, as ``Criteria.to_dict`` returns them.
-    :param poke_interval: Seconds between two searches.
     :param give_up_at: The time to stop waiting, in seconds since the epoch; None for never.
     :param search_depth: Maximum number of manifests that one search reads, newest first.
-    :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
-    :param region_name: Overrides the connection's region.
-    :param verify: Overrides the connection's check of TLS certificates.
     """
 
     arguments = ("wanted", "give_up_at", "search_depth")
@@ -202,16 +197,11 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
     sending an event and storing the commit, the commit may cause two events. Errors are logged, and the
     trigger continues, so that an unreadable bucket does not end a schedule.
 
-    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
     :param context: Facts of the run that committed, such as ``dag_id``; other commits are ignored.
     :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, in UTC if it has no time
         zone.
     :param partitions: Partitions that the commit must have added files to, such as ``dt=2013-01-01``.
     :param min_files: Minimum number of files in the manifest.
-    :param poke_interval: Seconds between two searches.
-    :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
-    :param region_name: Overrides the connection's region.
-    :param verify: Overrides the connection's check of TLS certificates.
     """
 
     arguments = ("context", "newer_than", "partitions", "min_files")
