@@ -20,8 +20,8 @@ from airflow_s3commit.cli.command import (
     option,
     store_command,
 )
-from airflow_s3commit.cli.lifecycle import report_ending
 from airflow_s3commit.cli.output import NOT_APPLIED, ExitCode, Rows, line, pairs
+from airflow_s3commit.cli.steps import report_ending
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.hadoop.files import job_id_of
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, find_hadoop_job, find_hadoop_jobs

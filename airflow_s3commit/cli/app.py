@@ -15,10 +15,9 @@ from airflow_s3commit.cli.adopt import adopt
 from airflow_s3commit.cli.checks import doctor, verify
 from airflow_s3commit.cli.commands import COMMANDS
 from airflow_s3commit.cli.jobs import jobs, pending, show
-from airflow_s3commit.cli.lifecycle import abort, commit, recover
 from airflow_s3commit.cli.log import log, manifest
 from airflow_s3commit.cli.output import EXIT_CODES_HELP, ExitCode, Output
-from airflow_s3commit.cli.stage import put, seal, setup
+from airflow_s3commit.cli.steps import abort, commit, put, recover, seal, setup
 from airflow_s3commit.cli.sweep import sweep
 from airflow_s3commit.cli.table import compact, publish, repair, rollback
 from airflow_s3commit.present import NextStep
