@@ -48,9 +48,6 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
     Also for an id that nobody has set up: it is spent then. After: nothing of the job is visible, pending or
     staged, and no process can commit it. ``_SUCCESS`` is not touched.
 
-    Args:
-        why: The reason, for the log.
-
     Raises:
         AlreadyCommitted: The job is committed.
         OutcomeUnknown: A response was lost, or a request failed after the entry; abort again.
@@ -105,9 +102,6 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
     """Undo what an abandoned job did. Repeatable by any process.
 
     Objects go after uploads: else a process that completes an upload late brings an object back.
-
-    Args:
-        entry: Its ``abandon`` entry.
 
     Raises:
         OutcomeUnknown: A request failed. The job is aborted: run the step again.

@@ -28,9 +28,6 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
 
     Before: the log is read.
 
-    Args:
-        make: Returns the entry that follows a position.
-
     Returns:
         The entry; or None if another one has its number: that is read now. Decide anew.
 
@@ -102,10 +99,7 @@ def ending(
     """Return the entry after a position that ends the job: a commit, or without one ``abandon``.
 
     Args:
-        head: The newest entry.
         job: The job's record; None if there is none, or it is damaged.
-        commit: What the commit does.
-        why: The reason of an abort.
         options: The options of a commit, which may turn on what every later entry has too: markers of
             partitions, and publication.
     """

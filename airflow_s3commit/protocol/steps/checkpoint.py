@@ -79,11 +79,7 @@ _STEP_BYTES = 64 * 1024
 
 
 def to_bytes(table: Table, destination: str) -> bytes:
-    """Return the checkpoint of a table: the same bytes for the same log.
-
-    Args:
-        destination: URI of its destination.
-    """
+    """Return the checkpoint of a table: the same bytes for the same log."""
     left = table.retained | table.freed
     names = table.partitions()
     unowned = [
@@ -132,11 +128,6 @@ def _partition(table: Table, name: str) -> PartitionLine:
 
 def from_bytes(body: bytes, destination: str, where: str) -> Table:
     """Read a checkpoint.
-
-    Args:
-        body: Its bytes.
-        destination: URI of the destination whose log it must be of.
-        where: Its URI, for the message.
 
     Raises:
         InvalidRecord: It is damaged, or of another destination.

@@ -44,7 +44,6 @@ def decide(
     Args:
         options: The options of the commit, as sealed.
         partitions: The partitions that it writes or empties.
-        table: The table at the head of the log.
         own: Keys of the job's own files, if their names do not show whose they are.
 
     Raises:
@@ -67,11 +66,7 @@ def decide(
 
 
 def not_empty(context: JobContext, where: str) -> DestinationNotEmpty:
-    """Return the error of a job with conflict mode ``fail`` where there is data.
-
-    Args:
-        where: A partition or a key with data.
-    """
+    """Return the error of a job with conflict mode ``fail`` where there is data."""
     return DestinationNotEmpty(
         f"{context.name}: conflict mode is fail, and there is data: {where!r}; use replace or append, or"
         " another destination"

@@ -73,10 +73,6 @@ def each_list(
     """Yield each commit, in any order, with what its list says of each file; reads several lists at once.
 
     To draw the files raises what `files_of` does.
-
-    Args:
-        kind: What to decode of each file.
-        sources: The commits.
     """
     calls = ((source, Get(home.bucket, key_with_list(home, source), _LIST_BYTES)) for source in sources)
     for source, outcome in outcomes(store, calls, TooLarge, NoSuchKey):
@@ -122,10 +118,6 @@ def files_in(
 ) -> Iterator[FileEntry]:
     """Yield the files of some pieces of a table, commit by commit in any order.
 
-    Args:
-        sources: The commits that the pieces name, by number.
-        pieces: The commits by partition.
-
     Raises:
         InvalidRecord: A list of files is gone, or was changed.
     """
@@ -160,7 +152,6 @@ def unowned_objects(
     like those of jobs, so an id in a name is looked up.
 
     Args:
-        table: The table at the head.
         partitions: Directories to list, without those below them; None for the whole destination.
         own: Keys of the job's own files, if their names do not show whose they are.
 
@@ -208,9 +199,6 @@ class OlderFiles(Container[tuple[str, str]]):
 
     They are older than the log, or Hadoop wrote them. An object that another program has written over one of
     them is none of them. A million of them take about 100 MiB.
-
-    Args:
-        pieces: The pieces.
     """
 
     def __init__(self, store: ObjectStore, home: Destination, table: Table, pieces: Pieces) -> None:
@@ -240,7 +228,6 @@ def list_older_data(context: JobContext, own: Container[str] = ()) -> FileList:
     """Return the list of all data objects of a destination that has no log.
 
     Args:
-        context: Any job of the destination.
         own: Keys of objects of a job that is adopted: its commit lists them.
 
     Raises:
@@ -275,9 +262,6 @@ WITHIN_BYTES = 16 * KIB
 @contextmanager
 def spooling(what: str) -> Iterator[None]:
     """Raise an error of the local disk, which holds a long list of files, as one of this package.
-
-    Args:
-        what: Whose list it is, for the message.
 
     Raises:
         Unavailable: The disk failed.
@@ -364,10 +348,6 @@ def write_list(context: JobContext, files: FileList, owner: str) -> None:
 
     Repeatable: every process writes the same bytes.
 
-    Args:
-        files: The list.
-        owner: The job, or `OLDER_DATA`.
-
     Raises:
         NoSuchUpload: Another process ended the job, and aborted the upload of the list.
     """
@@ -403,13 +383,6 @@ def read_list(
     kind: type[F], home: Destination, job_id: str, files_sha256: str, pieces: Iterable[bytes], *, where: str
 ) -> Iterator[F]:
     """Yield the files of a job's list, after checking the list against its digest.
-
-    Args:
-        kind: What to decode of each file.
-        home: The destination whose keys the list has.
-        files_sha256: SHA-256 of the list, in hexadecimal.
-        pieces: The list.
-        where: URI of the object that holds it.
 
     Raises:
         InvalidRecord: The list was changed, or a file is outside of the destination.

@@ -96,10 +96,6 @@ def finish(context: JobContext, entry: Entry, known: Known | None = None) -> Non
     deleted, unless it is retained; ``_SUCCESS`` is of this commit or a later one; the receipt exists; nothing
     of the job is pending or staged.
 
-    Args:
-        entry: Its commit.
-        known: What this process knows of it.
-
     Raises:
         OutcomeUnknown: A request failed. The job is committed: run the step again.
     """
@@ -259,8 +255,6 @@ def write_marker(
     A marker that another program wrote after the entry stays: it speaks of newer data than this commit.
 
     Args:
-        context: Any job of the destination.
-        key: Key of the marker.
         keys: Returns the keys of its first files, at most 100.
         over_others: Write over such a marker too, and over one that is damaged.
 
@@ -353,10 +347,6 @@ def refuse_markers_beside_retained(
 ) -> None:
     """Refuse what would show retained files to a reader that waits for a partition's marker and lists it.
 
-    Args:
-        marks: Whether the partitions have markers.
-        table: Returns the table at the head.
-
     Raises:
         InvalidOption: ``retain`` in a table with markers, or ``partition_success`` in one that retains files.
     """
@@ -384,7 +374,6 @@ def derive_markers(
     Before: the files that the commit took are deleted.
 
     Args:
-        context: Any job of the destination.
         touched: The partitions; the root has the destination's marker.
         over_others: Write over the marker of another program too, and over one that is damaged.
     """

@@ -101,7 +101,6 @@ def entries_after(
     """Yield the entries after a position, each checked against the one before.
 
     Args:
-        position: Where to begin.
         last: The last entry to yield; None to go on until one is missing.
         listed: The newest entry that a listing has shown: those up to it are read several at once.
 
@@ -210,10 +209,6 @@ def entries_before(
 ) -> Iterator[Read]:
     """Yield the entries before one, newest first, each checked against the one after it.
 
-    Args:
-        read: The entry to begin before.
-        at_once: How many to read at once.
-
     Raises:
         InvalidRecord: An entry is missing or damaged, or another one follows it.
     """
@@ -235,10 +230,6 @@ def fetch_entries(
     store: ObjectStore, home: Destination, numbers: Iterable[int], *, at_once: int = AT_ONCE
 ) -> Iterator[tuple[int, Outcome]]:
     """Read entries by their numbers, several at once, and yield each in the given order. Checks no chain.
-
-    Args:
-        numbers: The numbers.
-        at_once: How many to read at once.
 
     Raises:
         S3CommitError: A request failed.

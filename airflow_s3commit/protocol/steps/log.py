@@ -276,9 +276,6 @@ def find_end(context: JobContext) -> Entry | None:
 def look_up_end(context: JobContext, job: JobRecord | None) -> Entry | None:
     """Return the entry that ended a job; None if it has not ended.
 
-    Args:
-        job: Its record; None without one.
-
     Raises:
         InvalidRecord: An entry or the receipt is damaged.
     """

@@ -193,11 +193,7 @@ def is_published(context: JobContext, entry: Entry) -> bool:
 
 
 def missing_versions(store: ObjectStore, home: Destination, newest: int) -> list[int]:
-    """Return the versions up to one that are missing, oldest first, after the newest checkpoint of Delta.
-
-    Args:
-        newest: The newest version.
-    """
+    """Return the versions up to one that are missing, oldest first, after the newest checkpoint of Delta."""
     there, checkpoints = set[int](), [-1]
     for info in store.list_objects(home.bucket, versions_prefix(home), recursive=False):
         version = delta_version(home, info.key)
@@ -299,9 +295,7 @@ def refuse_output(context: JobContext, schemas: Iterable[str], partitions: Mappi
     """Refuse output of a job that could not be published, whatever else is in the table.
 
     Args:
-        context: The job, which publishes.
         schemas: The schemas of its files; none if that of one is unknown.
-        partitions: Its partitions.
 
     Raises:
         InvalidOption: Delta cannot have a column or partition, or the columns are unknown.
@@ -387,13 +381,7 @@ class LastCheckpoint(Struct, frozen=True):
 
 
 def checkpoint_if_due(context: JobContext, version: int, size: int) -> None:
-    """Write a checkpoint up to a version that was written, if there are many or large ones since the last.
-
-    Args:
-        context: Any job of the destination.
-        version: The version.
-        size: Its bytes.
-    """
+    """Write a checkpoint up to a version that was written, if there are many or large ones since the last."""
     if not version or (version % LOOK_EVERY and size < _LARGE):
         return
     home = context.layout.destination

@@ -90,7 +90,6 @@ def plan_rollback(context: JobContext, to: int, seen: int | None = None) -> Chan
     """Return what a rollback would change, after looking at every file that would come back.
 
     Args:
-        context: Any job of the destination.
         seen: The newest generation that the caller knows; None for any.
 
     Raises:

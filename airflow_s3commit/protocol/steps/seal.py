@@ -73,8 +73,6 @@ def seal_stage(
     of them is read once, so that a damaged one fails here and not at the commit.
 
     Args:
-        stage_attempt: Id of the stage attempt.
-        tasks: One committed attempt of each task.
         removes: What the writer asked to remove, for conflict mode ``as-written``.
         emptied: Partitions among those that get no files.
 
@@ -276,7 +274,6 @@ def commit_attempt(
     uploads, so of the two at least one sees the other.
 
     Args:
-        extra: The attempt.
         undo: Withdraws the attempt if the job has ended: aborts its uploads, then deletes its pendingset.
 
     Raises:

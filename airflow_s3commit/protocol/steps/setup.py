@@ -115,8 +115,6 @@ def set_up(
     Repeatable by any process: with the same options it returns the record that is there.
 
     Args:
-        options: How it commits.
-        facts: Facts of the orchestrator to keep with it.
         adopting: The job is Hadoop's, and keeps its id, which need not be a UUID. The keys of the objects
             that Hadoop has made of its uploads: the first entry of the log leaves them to its commit.
 
@@ -186,8 +184,6 @@ def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
     otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable.
 
     Args:
-        context: Any job of the destination.
-        log: Its log.
         own: Keys of objects of a job that is adopted: its commit lists them.
 
     Raises:

@@ -122,7 +122,6 @@ def find_jobs(
     """List the jobs that have a staging or records of their own, and read their records. See `find_end`.
 
     Args:
-        home: The destination of the jobs.
         roots: Directories to search for stagings; by default only records are listed.
         job_id: The only job to look for; None for all.
         known: Jobs that other listings have shown; the others are added to them.
@@ -367,7 +366,6 @@ def due(context: JobContext, table: Table, now: float) -> list[int]:
     """Return the generations whose retention has passed, by the store's clock.
 
     Args:
-        context: Any job of the destination.
         now: The store's time, in seconds since the epoch.
     """
     ages = retained_since(context, table, now)
@@ -398,9 +396,6 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
     """Yield the objects that are still there of what the newest release freed.
 
     What is freed never comes back, so it does not matter how old the table is.
-
-    Args:
-        context: Any job of the destination.
     """
     pieces: dict[str, list[int]] = {}
     unowned: dict[str, str] = {}
