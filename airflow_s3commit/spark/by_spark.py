@@ -137,10 +137,6 @@ def write_stage(spark: SparkSession, target: Target, write: Callable[[], None]) 
 
     If the write fails, the stage attempt's uploads are aborted.
 
-    Args:
-        target: The job and the stage attempt.
-        write: Writes to the job's destination, in this thread.
-
     Raises:
         InvalidOption: The session cannot have such jobs.
         JobClosed: The stage attempt is sealed already, or the job has ended.
@@ -242,12 +238,6 @@ def write_by_spark(
     stage_attempt: str | None,
 ) -> PendingWrite:
     """Write a frame for a job, whose stage is then sealed; or for a job of its own, which is then committed.
-
-    Args:
-        frame: The rows, arranged.
-        place: Where and how to write.
-        given: The caller's job; None for the conf's, or one of the write's own.
-        stage_attempt: Id of the stage attempt; None for that of the job.
 
     Raises:
         InvalidOption: An option is one of this package's own writer, or the session cannot have such jobs.

@@ -145,15 +145,7 @@ class S3CommitWriter(DataSourceArrowWriter):
 
     @refusals_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Write one task's rows as pending uploads.
-
-        Raises:
-            InvalidOption: The session sets something that s3commit cannot do, or an overwrite would replace
-                other data than intended.
-            JobMismatch: The save mode or the object options contradict the job.
-            InvalidDestination: There is no path, or it differs from the job's destination.
-            S3CommitError: The job takes no more output, or the store refused an upload.
-        """
+        """Write one task's rows as pending uploads; see `target_of`, `ready_job` and `write_task`."""
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")

@@ -170,7 +170,6 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
 
     Args:
         job_id: Id of the job that the write sets up by itself.
-        conf: The session's conf.
         given: The caller's job, which takes precedence over the conf's.
 
     Raises:
@@ -216,10 +215,6 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
     Repeatable. Every task of ``format("s3commit")`` calls it, because Spark gives the session's conf to tasks
     alone; tasks at the same time may all set the job up, and those that come later find it with one request.
 
-    Args:
-        target: The target.
-        job: The job, if this process has it already.
-
     Raises:
         InvalidOption: An overwrite would replace other data than it means to; see `check_own_overwrite`.
         JobMismatch: The save mode, the option ``partitionOverwriteMode``, or the object options of the write
@@ -264,8 +259,6 @@ def commit_write(
     """Seal the stage with the tasks that succeeded; commit the job if it is the write's own.
 
     Args:
-        target: The target.
-        tasks: The tasks.
         job: The job, if this process has it already.
         layout_known: Whether the caller has passed `check_layout` for this table before.
 
@@ -306,10 +299,6 @@ def _settles_layout(job: Job, target: Target) -> bool:
 def check_site(job: Job, options: WriteOptions, conf: Mapping[str, str]) -> None:
     """Refuse a write if this machine's configuration asks for something that the driver did not see.
 
-    Args:
-        job: The write's job.
-        conf: What Hadoop's configuration files of this machine set.
-
     Raises:
         InvalidOption: It asks for files that s3commit cannot write, such as encrypted ones.
         JobMismatch: It asks for stored objects that differ from the job's, such as encrypted ones.
@@ -319,27 +308,6 @@ def check_site(job: Job, options: WriteOptions, conf: Mapping[str, str]) -> None
     _check_object_options(job, options, s3a_settings(conf.get, bucket))
 
 
-def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
-    """Abort a failed write: its own job, or its stage attempt in a job of the conf. Repeatable.
-
-    A sealed stage attempt is left to the job's owner, and a job that is committed after all stays so.
-
-    Args:
-        target: The job and the stage attempt.
-        tasks_ended: Whether all tasks of the write have ended.
-
-    Raises:
-        S3CommitError: An upload could not be aborted; ``s3commit abort`` of the job finds it.
-    """
-    with renewing_store(target.store):
-        job = target.job()
-        if target.own:
-            # Of a job that is not set up yet too, so that no task sets it up from now on.
-            abort_until_quiet(job, quiet=0.0 if tasks_ended else QUIET)
-        elif job.stage_seal(target.stage, target.stage_attempt) is None:
-            job.abort_stage(target.stage, target.stage_attempt)
-
-
 def abort_failed_write(
     target: Target,
     *,
@@ -347,16 +315,23 @@ def abort_failed_write(
     instead: str = "run `s3commit abort` for it",
     cause: BaseException | None = None,
 ) -> None:
-    """Abort a failed write as `abort_write` does, but log a failure to abort instead of raising it.
+    """Abort a failed write: its own job, or its stage attempt in a job of the conf. Repeatable.
+
+    A sealed stage attempt is left to the job's owner, and a job that is committed after all stays so. A
+    failure to abort is logged, not raised.
 
     Args:
-        target: The job and the stage attempt.
-        tasks_ended: Whether all tasks of the write have ended.
         instead: The other way to abort the uploads, for the log line; such as a command to run.
         cause: The write's error, if it is known here; a failure to abort is added to it as a note.
     """
     try:
-        abort_write(target, tasks_ended=tasks_ended)
+        with renewing_store(target.store):
+            job = target.job()
+            if target.own:
+                # Of a job that is not set up yet too, so that no task sets it up from now on.
+                abort_until_quiet(job, quiet=0.0 if tasks_ended else QUIET)
+            elif job.stage_seal(target.stage, target.stage_attempt) is None:
+                job.abort_stage(target.stage, target.stage_attempt)
     except Exception as error:
         if cause is not None:
             left = f"its uploads may stay pending; {instead}"
@@ -423,11 +398,6 @@ def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = QUIET
     It takes ``quiet`` seconds or longer, and begins no abort after 10 seconds. A task that uploads later
     finds its job aborted; a sweep removes its uploads.
 
-    Args:
-        job: The write's own job.
-        clock: Source of time and sleep; by default the system's.
-        quiet: Seconds without a new upload after which to stop.
-
     Returns:
         The number of aborted uploads; 0 if the job is committed.
 
@@ -460,10 +430,6 @@ def abort_twins(job: Job, clock: Clock | None = None) -> None:
     """Abort what speculative attempts upload after the job's commit, once Spark has had time to kill them.
 
     The write is committed, so an error is logged and not raised; a sweep removes the remaining uploads.
-
-    Args:
-        job: The write's own job, committed.
-        clock: Source of sleep; by default the system's.
     """
     (clock or SystemClock()).sleep(QUIET)
     try:

@@ -60,10 +60,6 @@ def check_own_overwrite(
 ) -> None:
     """Refuse an overwrite, by a job of its own, that would replace other data than the user expects.
 
-    Args:
-        destination: URI of the destination.
-        session_static: Whether the session sets ``static``.
-
     Raises:
         InvalidOption: The session sets ``static`` and the write does not choose, or the table has other
             partition columns than the write.
@@ -193,9 +189,6 @@ _FIELD_ID = "parquet.field.id"
 
 def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
     """Check a write's options against the schema, and return the settings that its tasks share.
-
-    Args:
-        schema: Spark's schema of the rows.
 
     Raises:
         UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.

@@ -82,13 +82,7 @@ ConfGet: TypeAlias = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class JobInConf:
-    """The job that a Spark application writes for.
-
-    Attributes:
-        reference: The job.
-        stage: Name of the application's stage in the job.
-        stage_attempt: Id of the stage attempt.
-    """
+    """The job that a Spark application writes for."""
 
     reference: JobReference
     stage: str

@@ -190,9 +190,6 @@ def pending_jar() -> str:
 def build_jar(path: Path) -> None:
     """Compile the jar, and write it to a path.
 
-    Args:
-        path: The file to write.
-
     Raises:
         MissingJar: ``javac`` or PySpark is missing, or the compilation failed.
     """
@@ -206,19 +203,9 @@ def build_jar(path: Path) -> None:
             f"this checkout of airflow-s3commit has no {path.name}, and there is {missing} to compile it:"
             " install a wheel, which has it, or a JDK (Debian: default-jdk-headless) and pyspark"
         )
-    class_path = f"{Path(pyspark.origin).parent}/jars/*"
+    jars = f"{Path(pyspark.origin).parent}/jars/*"
     with tempfile.TemporaryDirectory(prefix="s3commit-") as classes:
-        command = [
-            javac,
-            "--release",
-            _JAVA_RELEASE,
-            "-nowarn",
-            "-proc:none",
-            "-cp",
-            class_path,
-            "-d",
-            classes,
-        ]
+        command = [javac, "--release", _JAVA_RELEASE, "-nowarn", "-proc:none", "-cp", jars, "-d", classes]
         done = subprocess.run(  # noqa: S603 - the JDK's own compiler
             [*command, *map(str, _java_files())], capture_output=True, text=True, check=False
         )

@@ -102,10 +102,7 @@ class BatchWriter:
     """Commits each batch as a job of its own; returned by `foreach_batch`.
 
     Attributes:
-        parsed: The parsed options of the write.
-        name: Name of this write among those of the query to the destination.
         stream: The stream's identity; None for the query's id.
-        cluster: Whether to cluster rows by partition first.
         checked: The tables whose data this process has compared with the write; only a stream's first batch
             pays for that.
     """
@@ -122,10 +119,6 @@ class BatchWriter:
         After: the batch's rows are in the destination exactly once, even if this is repeated, by this or
         another driver, after a crash at any point. If it raises, the batch's job is aborted, and the next run
         of the query writes the batch as another job.
-
-        Args:
-            frame: The batch's rows.
-            batch_id: Spark's number of the batch.
 
         Raises:
             InvalidOption: The query's id is unknown, or the conf names a job; or this run of the query has

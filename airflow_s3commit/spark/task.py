@@ -35,9 +35,6 @@ class TaskIds:
     """The ids of a task attempt.
 
     Attributes:
-        stage: Name of the write's stage in the job.
-        stage_attempt: Id of the stage attempt.
-        partition: Spark's partition id.
         attempt: Id of the attempt at the task, unique across writes and Spark applications.
     """
 
@@ -52,13 +49,8 @@ class TaskIds:
     ) -> TaskIds:
         """Return the ids of a Spark task attempt.
 
-        Args:
-            stage: Name of the write's stage in the job.
-            stage_attempt: Id of the stage attempt.
-            write_id: The driver's UUID for this write. It is needed because Spark numbers the attempts of
-                each application from 0, and a restarted application has the same conf.
-            partition: Spark's partition id.
-            task_attempt_id: Spark's number of the attempt.
+        The driver's UUID of the write is among them because Spark numbers the attempts of each application
+        from 0, and a restarted application has the same conf.
         """
         return cls(stage, stage_attempt, partition, f"{task_attempt_id}w{write_id[:_WRITE_DIGITS]}")
 
@@ -97,11 +89,6 @@ def write_task(
     no exception here: Spark ends the batches as if they were complete (seen with 4.3) and drops the task's
     message, and the pendingset lacks rows. So only task attempts with a message may be sealed, whatever
     pendingsets exist.
-
-    Args:
-        plan: The settings of the write.
-        ids: The ids of the task attempt.
-        options: The options of the write; its limits on parts and bytes in flight are used here.
 
     Raises:
         UnsupportedPartition: A value cannot be part of a path.

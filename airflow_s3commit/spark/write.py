@@ -187,9 +187,7 @@ class FrameSettings:
 
     Attributes:
         options: The options of the write, with the session's settings.
-        target: The job that the write is for.
         write_id: A UUID for this write.
-        cluster: Whether to cluster rows by partition first.
         layout_known: Whether the table is known to have the write's layout.
     """
 
@@ -203,14 +201,7 @@ class FrameSettings:
 def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = None) -> PendingWrite:
     """Write a frame and seal its stage, or commit it as a job of its own; abort it if anything fails.
 
-    Args:
-        settings: The settings of the write.
-        job: The job, if this process has it already.
-
-    Raises:
-        UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
-        UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
-        S3CommitError: The stage could not be sealed, or the job not committed; see `commit_write`.
+    The job is given if this process has it already. Errors are those of `write_pending`.
     """
     options, target, write_id = settings.options, settings.target, settings.write_id
     # Directories are named as asked, as in Spark, whatever the case of the frame's columns.

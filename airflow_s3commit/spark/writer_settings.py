@@ -114,13 +114,7 @@ _SITE_FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml", "mapred-site.x
 class S3ASettings:
     """S3A's settings for one bucket, as Hadoop spells them; None for settings that the session does not have.
 
-    Attributes:
-        algorithm: Server-side encryption.
-        key: The KMS key.
-        context: The encryption context.
-        storage_class: The storage class.
-        acl: The canned ACL.
-        providers: The credential providers, in which S3A looks for the KMS key first.
+    S3A looks for the KMS key in the credential providers first.
     """
 
     algorithm: str | None = None
@@ -170,11 +164,7 @@ class S3ASettings:
 
 
 def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
-    """Return a conf's S3A settings for a bucket; the bucket's own settings override those of all buckets.
-
-    Args:
-        get: Looks a key up in the conf.
-    """
+    """Return a conf's S3A settings for a bucket; the bucket's own settings override those of all buckets."""
 
     def first(names: tuple[str, ...]) -> str | None:
         spellings = [f"{scope}{name}" for scope in (f"bucket.{bucket}.", "") for name in names]
@@ -249,9 +239,6 @@ def site_conf(environment: Mapping[str, str]) -> dict[str, str]:
     It is for processes of the driver that have no session. Spark takes each file from the first of its
     classpath's directories that has it: ``SPARK_CONF_DIR``, or ``conf`` in ``SPARK_HOME``; then
     ``HADOOP_CONF_DIR`` and ``YARN_CONF_DIR``.
-
-    Args:
-        environment: The process's environment variables.
 
     Raises:
         InvalidOption: A file cannot be read.

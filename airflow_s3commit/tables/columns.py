@@ -59,7 +59,6 @@ def to_text(form: str, stored: pa.Schema, partitions: pa.Schema, *, typed: bool 
     Args:
         form: Name of the files' format.
         stored: The schema in the footers of the files.
-        partitions: The partition columns, outermost first.
         typed: Whether the types of the partition columns are known.
     """
     known = [
@@ -147,10 +146,6 @@ _SPARK_NAMES = {
 def from_text(text: str, where: str) -> WrittenSchema:
     """Read the text of a schema in Arrow's encoding.
 
-    Args:
-        text: The text.
-        where: Where it was found, for the message.
-
     Raises:
         InvalidRecord: It is damaged, or lacks Arrow's encoding.
     """
@@ -173,7 +168,6 @@ class DifferentTypes(ValueError):
     """Two schemas have a column in types that cannot hold each other's values.
 
     Attributes:
-        column: Name of the column.
         numbers: Numbers of the two schemas.
     """
 

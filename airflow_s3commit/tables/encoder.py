@@ -49,8 +49,6 @@ class ParquetForm:
     """The encoding of one write's Parquet files.
 
     Attributes:
-        name: The format's name.
-        compression: A key of the format's codecs.
         footer: Entries of the files' footers; without Spark there are none.
     """
 
@@ -103,7 +101,6 @@ def spark_footer(version: str, row_metadata: str) -> dict[str, str]:
     Gregorian calendar, which is Arrow's calendar too.
 
     Args:
-        version: Version of the writing Spark.
         row_metadata: The files' Spark schema, without partition columns, as JSON.
     """
     return {"org.apache.spark.version": version, ROW_METADATA: row_metadata}

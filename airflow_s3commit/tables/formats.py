@@ -42,11 +42,9 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """A file format.
+    """A file format; its name is the ending of its files' names.
 
     Attributes:
-        name: The format's name, and the ending of its files' names.
-        content_type: Media type of the files.
         codecs: Supported compressions, by the values of Spark's option ``compression``.
         default: The compression that Spark uses by default.
         text: Whether files are text, compressed as a whole.
@@ -59,11 +57,7 @@ class TableFormat:
     text: bool = False
 
     def suffix(self, compression: str) -> str:
-        """Return the ending of file names, such as ``.snappy.parquet`` or ``.csv.gz``.
-
-        Args:
-            compression: A key of ``codecs``.
-        """
+        """Return the ending of file names, such as ``.snappy.parquet`` or ``.csv.gz``."""
         infix = self.codecs[compression].infix
         return f".{self.name}{infix}" if self.text else f"{infix}.{self.name}"
 

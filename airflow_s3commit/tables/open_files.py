@@ -35,8 +35,6 @@ class OpenFiles:
     Use it in a ``with`` block: an exception abandons the open encoders. The task attempt aborts the uploads.
 
     Args:
-        opener: Opens files.
-        form: The files' encoding.
         options: The options of the write, with the limits.
         stem: First part of the file names, unique to the task within its job.
         numbers: Number of files with that stem, by directory; updated in place.

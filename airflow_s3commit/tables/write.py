@@ -40,9 +40,6 @@ _ROWS = 65_536
 class Rows:
     """Batches of one schema, cast to types that can be written. It can be iterated once.
 
-    Args:
-        reader: The original batches.
-
     Attributes:
         schema: Schema of the cast batches.
 
@@ -245,8 +242,6 @@ class WrittenTable:
     """The result of writing a table.
 
     Attributes:
-        files: Number of files written.
-        rows: Number of rows written.
         schema: The columns, as a record keeps them; None for text, and if there are too many.
     """
 
@@ -280,7 +275,6 @@ def write_batches(
 
     Args:
         opener: Opens files. If this raises, the caller discards the files that it has opened.
-        plan: The settings of the write.
         stem: First part of the file names.
         empty_file: Whether to write an empty file with the schema if there are no rows and no partition
             columns.
@@ -331,11 +325,7 @@ def _write_largest(
 
     Partitions with few rows wait for more of them, so that fewer files and row groups are small.
 
-    Args:
-        schema: Their schema.
-        splitter: Splits them.
-        files: The files to write to.
-        kept: Bytes of rows that may be left.
+    At most ``kept`` bytes of rows are left.
     """
     if kept:
         # A sorted copy needs room.
