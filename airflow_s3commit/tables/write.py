@@ -242,6 +242,8 @@ class WrittenTable:
     """The result of writing a table.
 
     Attributes:
+        files: Number of files written.
+        rows: Number of rows written.
         schema: The columns, as a record keeps them; None for text, and if there are too many.
     """
 
