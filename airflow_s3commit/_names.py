@@ -6,23 +6,31 @@ import sys
 
 TYPE_CHECKING = False  # not typing's: every process that imports the package imports this
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
 
-def lazy(
-    package: str, names: Mapping[str, Iterable[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(spec: Any) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package that exports names of other modules.
 
-    The first use of a name imports its module and makes the name an ordinary attribute of the package
-    (PEP 562). ``__getattr__`` raises `AttributeError` for any other name.
+    The names are those that its source imports for type checkers, in the block ``if TYPE_CHECKING:`` up to an
+    empty line; it may have nothing but ``from`` imports. The first use of a name imports its module and makes
+    the name an ordinary attribute of the package (PEP 562).
+
+    Raises:
+        AttributeError: Raised by ``__getattr__`` for any other name.
 
     Args:
-        package: The package's ``__name__``.
-        names: The full name of each module, with the names to export from it.
+        spec: The package's ``__spec__``.
     """
-    homes = {name: module for module, exported in names.items() for name in exported}
+    # Not get_source(), which imports the tokenizer; this too reads from a zip archive, as Spark ships one.
+    source = spec.loader.get_data(spec.origin).decode().replace("\r\n", "\n")
+    block = source.partition("\nif TYPE_CHECKING:\n")[2].partition("\n\n")[0]
+    homes: dict[str, str] = {}
+    for statement in block.split("from ")[1:]:
+        module, _, exported = statement.partition(" import ")
+        homes |= dict.fromkeys(exported.strip(" ()\n").replace(",", " ").split(), module)
+    package = spec.name
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from airflow_s3commit._columns import Column
 from airflow_s3commit._format import number, size
@@ -130,7 +130,7 @@ def compact(
         partitions: Directories below it, such as ``dt=2013-01-01``; by default every partition.
         target_bytes: Size after which a file is ended.
         options: Options of the files, by Spark's names, such as ``compression``.
-        job_options: Further options of the job; its conflict mode is ``replace`` in any case.
+        job_options: Further options of the job; its conflict mode is ``replace`` by partition in any case.
         context: Facts to keep with the job.
         dry_run: Check, and report what would be compacted.
 
@@ -151,11 +151,11 @@ def compact(
         _refuse_company(store, home, table, chosen)
     if dry_run or columns is None:
         return plan
-    whole = {**asdict(job_options or JobOptions()), "conflict_mode": "replace"}
     with write_job(
         home,
         store=store,
-        job_options=JobOptions(**whole),
+        # Never the whole destination: only the chosen partitions are written anew.
+        job_options=replace(job_options or JobOptions(), conflict_mode="replace", committer="partitioned"),
         context={**(context or {}), **SAME_ROWS},
         name="compaction",
         generation=plan.seen,

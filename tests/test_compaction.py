@@ -93,6 +93,15 @@ def test_rows_are_the_same_in_fewer_files(store: WatchedStore) -> None:
     assert list(store.list_uploads("lake", "")) == []
 
 
+def test_other_partitions_stay(store: WatchedStore) -> None:
+    """Only the chosen partitions are replaced, even by a job that judges the whole destination."""
+    appended(store)
+    before = rows(store)
+    compact(store, HOME, partitions=["dt=2013-01-01"], job_options=JobOptions(committer="directory"))
+    assert rows(store) == before
+    assert len(files(store)) == 4 * (len(DIRECTORIES) - 1) + 1
+
+
 def test_a_compact_table_is_left_alone(store: WatchedStore) -> None:
     """A second compaction commits nothing, and one that at least halves no partition neither."""
     appended(store)

@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(__name__, {"airflow_s3commit.cli.app": ("main",)})
+    __getattr__, __dir__ = lazy(__spec__)

@@ -15,10 +15,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "airflow_s3commit.hooks.s3_commit": ("S3CommitHook",),
-            "airflow_s3commit.store.credentials": ("StoreAddress",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__spec__)

@@ -13,9 +13,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "airflow_s3commit.notifications.abort_uploads": ("AbortUploadsNotifier",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__spec__)

@@ -45,28 +45,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "airflow_s3commit.operators.abort": ("S3CommitAbortOperator",),
-            "airflow_s3commit.operators.audit": ("S3CommitAuditOperator",),
-            "airflow_s3commit.operators.commit": (
-                "S3CommitJobOperator",
-                "S3CommitPartOperator",
-                "commit_in_parts",
-            ),
-            "airflow_s3commit.operators.compact": ("S3CommitCompactOperator",),
-            "airflow_s3commit.operators.publish": ("S3CommitPublishIcebergOperator",),
-            "airflow_s3commit.operators.register": (
-                "S3CommitRegisterPartitionsOperator",
-                "S3CommitRegisterTableOperator",
-            ),
-            "airflow_s3commit.operators.seal": (
-                "S3CommitResolveConflictsOperator",
-                "S3CommitStagesOperator",
-            ),
-            "airflow_s3commit.operators.setup": ("S3CommitSetupOperator",),
-            "airflow_s3commit.operators.spark_submit": ("S3CommitSparkSubmitOperator",),
-            "airflow_s3commit.operators.sweep": ("S3CommitSweepOperator",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__spec__)

@@ -22,11 +22,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "airflow_s3commit.reader.formats": ("UnreadableFiles",),
-            "airflow_s3commit.reader.pruning": ("UnreadablePartitions",),
-            "airflow_s3commit.reader.table": ("dataset",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__spec__)

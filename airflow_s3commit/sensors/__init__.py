@@ -13,9 +13,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "airflow_s3commit.sensors.success_manifest": ("S3SuccessManifestSensor",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__spec__)

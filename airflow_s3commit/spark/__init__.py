@@ -43,17 +43,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "airflow_s3commit.spark.catalog": ("register_partitions",),
-            "airflow_s3commit.spark.by_spark": ("commit_job",),
-            "airflow_s3commit.spark.datasource": ("S3CommitDataSource", "register"),
-            "airflow_s3commit.spark.session": ("batch_conf", "committer_conf", "pending_conf"),
-            "airflow_s3commit.spark.shipping": ("MissingJar", "MissingLibrary", "pending_jar", "py_files"),
-            "airflow_s3commit.spark.reading": ("read_table",),
-            "airflow_s3commit.spark.stream": ("foreach_batch",),
-            "airflow_s3commit.spark.write": ("write_pending",),
-            "airflow_s3commit.spark.driver": ("PendingWrite",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__spec__)

@@ -23,12 +23,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "airflow_s3commit.tables.formats": ("UnsupportedColumn",),
-            "airflow_s3commit.tables.options": ("TABLE_OPTIONS",),
-            "airflow_s3commit.tables.partitions": ("UnsupportedPartition",),
-            "airflow_s3commit.tables.write": ("WrittenTable",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__spec__)

@@ -27,18 +27,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "airflow_s3commit.store.memory": ("MemoryStore",),
-            "airflow_s3commit.testing.faulty_store": (
-                "Crash",
-                "Effect",
-                "Fault",
-                "FaultyStore",
-                "StoreCall",
-            ),
-            "airflow_s3commit.testing.programs": ("ProgramFailed",),
-            "airflow_s3commit.testing.s3_server": ("S3Server",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__spec__)

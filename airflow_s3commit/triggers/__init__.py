@@ -17,12 +17,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "airflow_s3commit.triggers.success_manifest": (
-                "S3SuccessManifestEventTrigger",
-                "S3SuccessManifestTrigger",
-            ),
-        },
-    )
+    __getattr__, __dir__ = lazy(__spec__)
