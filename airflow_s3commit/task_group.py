@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from airflow.sdk import TaskGroup
 
+from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
@@ -361,6 +364,7 @@ def s3_commit_task_group(
     }
     of_job = options_among(arguments)
     options = {**(options or {}), **of_job}
+    _check_names(group_id, arguments)
     with TaskGroup(group_id, **arguments) as group:
         setup = S3CommitSetupOperator(
             task_id="setup",
@@ -388,3 +392,16 @@ def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
     own = ("on_fail", "response_timeout", "assigned_users", "notifiers")
     rules = {name: value for name, value in audit.items() if name not in own}
     return {"rules": rules, **{name: audit[name] for name in own if name in audit}}
+
+
+def _check_names(group_id: str, arguments: Mapping[str, Any]) -> None:
+    """Raise `InvalidOption` for an argument that neither the group, its job nor Airflow's group has."""
+    of_group = inspect.signature(TaskGroup).parameters
+    if unknown := sorted(arguments.keys() - of_group.keys()):
+        from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415 - importing needs none
+
+        options = JobOptions.__struct_fields__
+        known = [*inspect.signature(s3_commit_task_group).parameters, *options, *of_group]
+        near = get_close_matches(unknown[0], known, 1)
+        advice = f"did you mean {near[0]}?" if near else f"the options of its job are {', '.join(options)}"
+        raise InvalidOption(f"The commit group {group_id} has no argument {unknown[0]}; {advice}")

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, Refused
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, Refused, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
@@ -137,6 +137,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 with noting(refusal, f"aborting job {reference.job_id}", left):
                     job.abort(reason=f"its setup failed: {refusal}")
                 raise
+        self._warn_of_lifecycle(job)
         self.log.info(
             "Job %s is open: %s to %s, conflict mode %s",
             reference.job_id,
@@ -157,6 +158,24 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         root = Destination.parse(options.staging) if options.staging else None
         layout = Layout.of(self._place, job_id, root)
         return JobReference(**layout.place)
+
+    def _warn_of_lifecycle(self, job: Job) -> None:
+        """Warn of a rule that may abort uploads while the job waits; only until a job has ended there."""
+        from airflow_s3commit.protocol.doctor.policy import SAFE_DAYS  # noqa: PLC0415 - light DAG parsing
+
+        if job.record().base.number > 1:
+            return
+        with suppress(S3CommitError):
+            days = self.hook.store.stale_upload_days(self._place.bucket, self._place.prefix)
+            if days is not None and days < SAFE_DAYS:
+                self.log.warning(
+                    "A lifecycle rule of bucket %s aborts incomplete uploads of %s after %d day: a job that"
+                    " is committed later, because it waits for an audit or a repair, fails. Make the rule"
+                    " longer than any job takes",
+                    self._place.bucket,
+                    self._place.uri,
+                    days,
+                )
 
     def _register(self, reference: JobReference, options: JobOptions) -> None:
         """Register the destination in the installation's registry, if there is one, with one request."""

@@ -39,6 +39,8 @@ def group(**arguments: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        ({"conflict_mod": "replace"}, "group refresh has no argument conflict_mod; did you mean"),
+        ({"xyz": 1}, "group refresh has no argument xyz; the options of its job are committer"),
         (
             {"options": {"conflict_mod": "replace"}},
             "refresh.setup: options: .* no option conflict_mod",
