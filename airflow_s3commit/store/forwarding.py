@@ -35,9 +35,9 @@ from airflow_s3commit.store.base import (
     ObjectStore,
     ObjectToDelete,
     Outcome,
+    StoreProfile,
     Written,
 )
-from airflow_s3commit.store.profile import StoreProfile
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -35,12 +35,12 @@ from airflow_s3commit.store.base import (
     Outcome,
     Part,
     PartEtag,
+    StoreProfile,
     Upload,
     Written,
 )
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, boto3_parameters, object_headers
-from airflow_s3commit.store.profile import StoreProfile
 
 T = TypeVar("T")
 

@@ -23,9 +23,8 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     Unavailable,
 )
-from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
+from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete, StoreProfile
 from airflow_s3commit.store.execute import in_threads
-from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.store.s3.errors import NOT_KNOWN, translate
 from airflow_s3commit.store.s3.request import Request, delete_failures, quoted, response_time
 

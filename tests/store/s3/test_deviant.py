@@ -8,9 +8,8 @@ import pytest
 
 from airflow_s3commit import JobOptions, write_job
 from airflow_s3commit.exceptions import NoSuchUpload, PreconditionFailed, StoreUnsuitable
-from airflow_s3commit.store.base import Abort, DeleteMany, ObjectToDelete
+from airflow_s3commit.store.base import Abort, DeleteMany, ObjectToDelete, StoreProfile
 from airflow_s3commit.store.execute import RetryPolicy
-from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.store.s3.store import S3Store, TransportName
 from tests.store.s3.deviant import DeviantStore, Deviation
 from tests.store.s3.fault_server import FaultServer
