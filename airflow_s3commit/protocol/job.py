@@ -67,11 +67,7 @@ class Job:
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
     ) -> Self:
-        """Open an existing job. Sends no request; the first method call does.
-
-        Args:
-            store: The store of the destination and the staging.
-            reference: The job, as `reference` returned it.
+        """Open a job by what `reference` returned. Sends no request; the first method call does.
 
         Raises:
             InvalidDestination: The reference holds no S3 URI.
@@ -102,7 +98,6 @@ class Job:
         Repeatable by any process: with the same id and options it returns the same job, open or sealed.
 
         Args:
-            store: The store of the destination and the staging.
             destination: URI of the dataset's directory, ``s3://bucket/prefix/``, or a `Destination`.
             options: How the job commits; by default ``partitioned`` with conflict mode ``fail``.
             job_id: The job's id: a UUID in lower case with hyphens; random by default.
@@ -226,7 +221,6 @@ class Job:
         that a damaged one fails here. Repeatable by any process: the same tasks give the same seal.
 
         Args:
-            stage_attempt: Id of the stage attempt.
             tasks: One committed attempt of each task, as ``TaskAttempt.commit`` returned it. None takes what
                 Spark's own writers left, after their application has succeeded.
 
@@ -240,11 +234,7 @@ class Job:
         return seal_stage(self._recorded(), stage, stage_attempt, tasks)
 
     def stage_seal(self, stage: str, stage_attempt: str) -> SealReference | None:
-        """Return the seal of a stage attempt; None if it is not sealed.
-
-        Args:
-            stage_attempt: Id of the stage attempt.
-        """
+        """Return the seal of a stage attempt; None if it is not sealed."""
         return find_stage_seal(self._context, stage, stage_attempt)
 
     def sealed_stages(self) -> list[tuple[str, str]]:
@@ -255,9 +245,6 @@ class Job:
         """Abort the recorded uploads of a stage attempt that another attempt replaces; return how many.
 
         Before: the stage attempt is not sealed. Repeatable by any process.
-
-        Args:
-            stage_attempt: Id of the stage attempt.
 
         Raises:
             JobClosed: The stage attempt is sealed: its uploads may be committed.
@@ -271,11 +258,6 @@ class Job:
         Before: the stage attempt is not sealed. After: the task attempt cannot be sealed any more. Repeatable
         by any process. Uploads that the attempt has not recorded yet (see ``JobOptions.track_pending``) are
         left to the job's commit or abort, or to a sweep.
-
-        Args:
-            stage_attempt: Id of the stage attempt.
-            task: Name of the task.
-            attempt: Id of the task attempt.
 
         Raises:
             JobClosed: The stage attempt is sealed: its uploads may be committed.
@@ -370,7 +352,6 @@ class Job:
 
         Args:
             part: Number of the part, from 0.
-            parts: How many there are.
             seal_sha256: Expected SHA-256 of the seal; any other seal is refused.
             progress: Called after each completed upload.
 
@@ -417,12 +398,6 @@ class Job:
         """Finish a commit or an abort that was interrupted, as `commit` or `abort` would.
 
         A sealed job some of whose files are objects already is committed. Repeatable by any process.
-
-        Args:
-            progress: Called after each completed upload.
-
-        Returns:
-            The manifest if the job is committed, or the report of its abort.
 
         Raises:
             JobClosed: Neither was begun: the job is open or sealed. Commit or abort it.

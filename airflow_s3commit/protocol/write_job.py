@@ -32,11 +32,7 @@ _STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT = "write", "1", "00000", "1"
 class JobWriter:
     """Takes the output of a job of one task; `write_job` makes it, and commits the job afterwards.
 
-    Args:
-        attempt: Its one task attempt.
-
     Attributes:
-        job: The job.
         manifest: The manifest of the job, once it is committed; None before.
     """
 
@@ -48,16 +44,7 @@ class JobWriter:
     def open(
         self, relative_path: str, *, content_type: str = "application/octet-stream"
     ) -> OutputFile | LocalFile:
-        """Start a file at a path below the destination; close it before the block ends.
-
-        Args:
-            relative_path: The path; its directory is the partition. The job's id is added to the file's name.
-            content_type: Media type of the object.
-
-        Raises:
-            InvalidRecord: The path could leave the destination, or is hidden from readers.
-            DuplicateOutput: The job has that file already.
-        """
+        """Start a file, as `TaskAttempt.open`; close it before the block ends."""
         return self._attempt.open(relative_path, content_type=content_type)
 
     def write_table(
@@ -68,18 +55,7 @@ class JobWriter:
         format: str | None = None,  # noqa: A002 - as Spark calls it
         options: Mapping[str, str] | None = None,
     ) -> WrittenTable:
-        """Write a table to files. Call it again for more rows: they go to more files. Needs pyarrow.
-
-        Args:
-            data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
-            partition_by: Partition columns, outermost first.
-            format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
-            options: Options of the files, by Spark's names.
-
-        Raises:
-            ValueError: An option or a column cannot be honoured; the message names it.
-            TypeError: The data is no table.
-        """
+        """Write a table to files, as `TaskAttempt.write_table`; another call goes to more files."""
         return self._attempt.write_table(data, partition_by=partition_by, format=format, options=options)
 
     def describe(self, files: int, schema: str | None) -> None:
@@ -168,29 +144,8 @@ def write_table(
 ) -> Manifest:
     """Write a table to a destination and commit it: all of its files become visible, or none. Needs pyarrow.
 
-    Failures are those of `write_job`. Not repeatable: each call is a job of its own.
-
-    Args:
-        data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
-        destination: URI of the dataset's directory, or a `Destination`.
-        store: The store, or how to reach it; by default S3 by boto3's default chain.
-        conflict_mode: What happens where there is data already: ``fail``, ``append`` or ``replace`` (the
-            partitions that the table has); by default that of ``job_options``.
-        partition_by: Partition columns, outermost first.
-        format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
-        options: Options of the files, by Spark's names.
-        job_options: Further options of the job.
-        name: A display name for the job.
-        context: Facts to keep with the job.
-        progress: Called after each completed upload.
-
-    Returns:
-        The manifest of the job.
-
-    Raises:
-        ValueError: An option or a column cannot be honoured; the message names it.
-        TypeError: The data is no table.
-        S3CommitError: As `write_job` raises it.
+    Arguments and failures are those of `write_job` and of `TaskAttempt.write_table`. Not repeatable: each
+    call is a job of its own.
     """
     with write_job(
         destination,

@@ -105,12 +105,7 @@ class JobContext:
         return f"job {self.job_id} on {self.layout.destination.uri}"
 
     def as_recorded(self, record: JobRecord, sha256: str = "") -> JobContext:
-        """Return the context with the settings of the job's own record: its staging, and its headers.
-
-        Args:
-            record: The job's own record.
-            sha256: SHA-256 of its bytes; empty to keep what the context has.
-        """
+        """Return the context with the settings of the job's own record, and its SHA-256 if it is given."""
         store = with_headers(self.store, record.options.object_options.of_records)
         digest = sha256 or self.record_sha256
         return replace(self.in_staging(record.staging), store=store, record=record, record_sha256=digest)
@@ -175,11 +170,8 @@ class Stored(Generic[R]):
     """A record on the store.
 
     Attributes:
-        record: The record.
-        etag: ETag of its object.
         modified: Time of the write, in seconds by the store's clock.
         date: Time of the read or write, in seconds by the store's clock.
-        sha256: SHA-256 of its object in hexadecimal.
     """
 
     record: R
@@ -215,11 +207,7 @@ def find_record(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Sto
 
 
 def has_object(store: ObjectStore, bucket: str, key: str) -> bool:
-    """Return whether an object exists, whatever it holds.
-
-    Raises:
-        S3CommitError: The request failed.
-    """
+    """Return whether an object exists, whatever it holds."""
     try:
         store.head(bucket, key)
     except NoSuchKey:
@@ -235,11 +223,7 @@ def fetch_listed(
     Skips objects that are gone. Holds a bounded number of bytes, unless one object alone has more.
 
     Args:
-        listed: The objects.
         limit: Returns the maximum bytes to read of a key.
-
-    Raises:
-        S3CommitError: An object could not be read.
     """
     for group in _small_groups(listed):
         calls = [(info, Get(bucket, info.key, limit(info.key))) for info in group]
@@ -270,9 +254,6 @@ def create_record(
     """Create a record if absent; return the stored one (ours, or an earlier writer's).
 
     The caller compares their nonces. Repeatable with the same record.
-
-    Args:
-        record: The record; it has a nonce.
 
     Raises:
         OutcomeUnknown: The response was lost, and reading back did not settle it.

@@ -29,12 +29,7 @@ from airflow_s3commit.protocol.metadata.removal import PendingId, is_ours
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.layout import (
-    BASE,
-    PENDING_SUFFIX,
-    PENDINGSET_SUFFIX,
-    owner_of,
-)
+from airflow_s3commit.protocol.model.layout import BASE, PENDING_SUFFIX, PENDINGSET_SUFFIX, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra, decode_uploads, pending_bytes
 from airflow_s3commit.store.base import Complete, Head, ObjectInfo, ObjectStore, Part
 from airflow_s3commit.store.execute import in_threads, outcomes
@@ -43,14 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tracker:
-    """Writes the records of a task attempt's uploads, if the job's options require them.
-
-    Args:
-        extra: Which task attempt.
-
-    Attributes:
-        written: Keys of the records of uploads that have started.
-    """
+    """Writes the records of a task attempt's uploads, if the job's options require them; keeps their keys."""
 
     def __init__(self, context: JobContext, options: JobOptions, extra: TaskExtra) -> None:
         self._context = context
@@ -138,8 +126,7 @@ _BATCH = 1_000
 def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
     """Complete every upload, and yield each completed one.
 
-    After: every object exists. Repeatable: a HEAD of the object
-    recognises an upload that was completed before.
+    Repeatable: a HEAD of the object recognises an upload that was completed before.
 
     Raises:
         JobFailed: An upload is gone, and its object is missing or another writer's; or the store rejects its
@@ -217,14 +204,7 @@ Parts: TypeAlias = list[Part] | None
 def pending_parts(
     store: ObjectStore, uploads: Iterable[PendingId], *, threads: int = 16
 ) -> Iterator[tuple[PendingId, Parts]]:
-    """Yield each upload with its parts, in the given order.
-
-    Args:
-        threads: Number of concurrent requests; 0 sends them in the caller's thread.
-
-    Raises:
-        S3CommitError: A request failed.
-    """
+    """Yield each upload with its parts, in the given order; with 0 threads asks in the caller's thread."""
 
     def parts_of(upload: PendingId) -> tuple[PendingId, Parts]:
         try:
@@ -240,9 +220,6 @@ class Progress(NamedTuple):
     """Progress of completing uploads.
 
     Attributes:
-        files_done: Files completed.
-        files_total: Files to complete.
-        bytes_done: Bytes of the completed files.
         seconds: Seconds since the start.
         concurrency: Current limit of concurrent requests.
         retries: Requests repeated since the start.
@@ -286,12 +263,7 @@ class Progress(NamedTuple):
 
 
 class Counter:
-    """Counts completed uploads, and reports the progress after each.
-
-    Args:
-        total: Files to complete.
-        report: Called after each completed upload.
-    """
+    """Counts completed uploads, and reports the progress after each."""
 
     def __init__(self, context: JobContext, total: int, report: Callable[[Progress], object] | None) -> None:
         self._store, self._clock = context.store, context.clock
@@ -321,11 +293,7 @@ class _Log(Protocol):
 
 
 class ProgressLog:
-    """Logs the progress every few seconds, and at the end.
-
-    Args:
-        every: Seconds between two lines.
-    """
+    """Logs the progress every few seconds, and at the end."""
 
     def __init__(self, log: _Log, every: float = 5.0, clock: Clock | None = None) -> None:
         self._log = log

@@ -36,14 +36,7 @@ MOST_DESTINATIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """An object of a registry.
-
-    Attributes:
-        key: Its key.
-        etag: Its ETag.
-        age: Seconds since it was written, at the time of the reading, by the store's clock.
-        record: The destination.
-    """
+    """An object of a registry; its age in seconds at the time of the reading is by the store's clock."""
 
     key: str
     etag: str
@@ -68,13 +61,11 @@ def register_destination(
     Args:
         store: The store of the registry.
         registry: The prefix of the registry: ``s3://bucket/prefix/``.
-        destination: The destination of jobs.
         staging: The jobs' option ``staging``; None if it is the destination.
         aws_conn_id: Airflow's connection of the destination's store; None outside Airflow.
 
     Raises:
         InvalidDestination: One of them is not a directory on S3.
-        S3CommitError: The object could not be written.
     """
     place, here = Destination.of(registry), Destination.of(destination)
     root = Destination.of(staging) if staging is not None else here
@@ -110,12 +101,7 @@ def read_registry(
     Objects that are damaged, or that were changed or copied, are left out with a warning.
 
     Args:
-        store: The store of the registry.
-        registry: The prefix of the registry.
         known: Objects of an earlier reading, which need not be read again.
-
-    Raises:
-        S3CommitError: A request failed.
     """
     known, found = known or {}, []
     listed = store.list_objects(registry.bucket, registry.prefix, recursive=False)
@@ -152,9 +138,6 @@ def has_records(store: ObjectStore, record: RegisteredDestination) -> bool:
     The first setup there creates it, and nothing deletes it. Without one that is valid and names the
     destination a registry is not believed: a sweep there would abort the uploads of other programs. An object
     that only lies where records do proves nothing, and nor does a copy.
-
-    Raises:
-        S3CommitError: A request failed.
     """
     place = record.place
     key = entry_key(place, 1)

@@ -70,14 +70,7 @@ Proof: TypeAlias = Literal["writer", "name", "record", "metadata", "plan", "rele
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """Something that a job is about to destroy.
-
-    Attributes:
-        kind: A pending ``upload``, a data ``object``, or a ``record`` of the protocol.
-        bucket: Its bucket.
-        key: Its key.
-        proof: Why it is the job's.
-    """
+    """Something that a job is about to destroy, and why it is the job's."""
 
     kind: Literal["upload", "object", "record"]
     bucket: str
@@ -149,12 +142,7 @@ def is_written_here(existing: ObjectInfo, destination: Destination) -> bool:
 
 
 def why_not(layout: Layout, record: JobRecord | None, thing: Thing) -> str | None:
-    """Return why a job may not destroy a thing; None if it may.
-
-    Args:
-        record: Its own verified record; None if that is gone.
-        thing: What to destroy.
-    """
+    """Return why a job may not destroy a thing; None if it may. Its record is verified, or None if gone."""
     if thing.kind == "record":
         return _why_not_record(layout, thing)
     destination = layout.destination
@@ -237,11 +225,7 @@ class PendingId:
 
 
 def abort_upload(context: JobContext, key: str, upload_id: str) -> None:
-    """Abort an upload that this process started. Repeatable: an unknown upload counts as aborted.
-
-    Raises:
-        S3CommitError: The request failed, or was refused.
-    """
+    """Abort an upload that this process started. Repeatable: an unknown upload counts as aborted."""
     _require(context, Thing("upload", context.bucket, key, "writer"))
     context.store.abort_upload(context.bucket, key, upload_id)
 
@@ -252,18 +236,13 @@ def delete_record(context: JobContext, bucket: str, key: str, *, if_match: str |
     Raises:
         InvalidRecord: It is not the job's.
         PreconditionFailed: It has another ETag than ``if_match``.
-        S3CommitError: The request failed, or was refused.
     """
     _require(context, Thing("record", bucket, key, "staging"))
     context.store.delete(bucket, key, if_match=if_match)
 
 
 def forget_destination(store: ObjectStore, bucket: str, key: str, etag: str) -> bool:
-    """Delete a destination's object in a registry; its next job creates it again. Return whether it is gone.
-
-    Raises:
-        S3CommitError: The request failed, or was refused.
-    """
+    """Delete a destination's object in a registry, for its next job to create; return whether it is gone."""
     try:
         store.delete(bucket, key, if_match=etag)
     except PreconditionFailed:
@@ -299,13 +278,8 @@ def delete_ours(
     An object is deleted only after its upload was aborted, so that no process can complete it again, and
     only if it is provably this upload. Names of Hadoop may repeat: if an upload is pending beside an object
     with its content, another run wrote that. Both stay, whoever looks and how often; a sweep finds the
-    upload.
-
-    Args:
-        kept: Keys and ETags of objects that stay.
-
-    Returns:
-        How many uploads are aborted, and how many objects are deleted.
+    upload. Objects that are ``kept``, by key and ETag, stay too. Returns how many uploads are aborted, and
+    how many objects are deleted.
     """
     aborted = deleted = 0
     for batch in in_batches(uploads, _BATCH):

@@ -30,13 +30,7 @@ _AHEAD_FILES = 10_000
 def committed_task(
     context: JobContext, key: str, extra: TaskExtra, stored: Stored[PendingSet], uploads: list[PendingUpload]
 ) -> CommittedTask:
-    """Return the result of a task attempt's commit.
-
-    Args:
-        key: Key of the pendingset.
-        extra: The task attempt.
-        stored: The pendingset as it is stored.
-    """
+    """Return the result of a task attempt's commit, by its pendingset."""
     rows = [upload.s3commit.rows if upload.s3commit is not None else None for upload in uploads]
     known = [count for count in rows if count is not None]
     return CommittedTask(
@@ -65,16 +59,7 @@ def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRec
 
 
 def check_digest(digest: str, expected: str | None, where: str) -> None:
-    """Compare the SHA-256 of an object with the one in the record that names it.
-
-    Args:
-        digest: SHA-256 of the object.
-        expected: SHA-256 in the record.
-        where: URI of the object.
-
-    Raises:
-        InvalidRecord: They differ.
-    """
+    """Raise `InvalidRecord` if an object does not have the SHA-256 in the record that names it."""
     if digest != expected:
         raise InvalidRecord(f"{where} was changed after it was written: its SHA-256 is not {expected}")
 
@@ -91,7 +76,6 @@ def each_pendingset(
     destination.
 
     Args:
-        stages: The seals.
         selected: Returns whether to read the task with a number, in the seals' order.
         damaged: Gets what is wrong with a pendingset, which is left out then; None to raise it.
 
@@ -192,10 +176,6 @@ def committed_attempts(
 
     For writers that keep no results of their own. Several attempts of one task may be among them.
 
-    Args:
-        stage_attempt: Id of the stage attempt.
-        task: Name of the task; None for all.
-
     Raises:
         InvalidRecord: A pendingset is damaged, or of another stage attempt.
     """
@@ -261,11 +241,7 @@ def find_seal(context: JobContext) -> Stored[SealRecord] | None:
 def sealed_uploads(
     context: JobContext, stages: list[StageSealRecord], selected: Callable[[int], bool] = lambda _: True
 ) -> Iterator[PendingUpload]:
-    """Yield the sealed uploads in the seals' order, each checked to be the job's own.
-
-    Args:
-        stages: The seals of its stages.
-        selected: Returns whether to read the task attempt with a number, in the seals' order.
+    """Yield the sealed uploads as `each_pendingset` does, each checked to be the job's own.
 
     Raises:
         InvalidRecord: A record was changed, or a file lies outside the destination; or it does not have the
@@ -278,12 +254,9 @@ def sealed_uploads(
 
 
 def check_name(context: JobContext, key: str) -> None:
-    """Refuse a file that does not have the job's id in its name, unless Hadoop named it and it was adopted.
+    """Raise `InvalidRecord` for a file without the job's id in its name: it could overwrite another job's.
 
-    Before: the job's record was read.
-
-    Raises:
-        InvalidRecord: It has not, and could overwrite another job's file.
+    Hadoop named those of an adopted job. Before: the job's record was read.
     """
     is_adopted = context.record is not None and context.record.adopted
     if not is_adopted and owner_of(key) != context.job_id:

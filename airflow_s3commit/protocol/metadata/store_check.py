@@ -70,10 +70,11 @@ def _seen_of(store: ObjectStore) -> _Seen:
 
 
 def look_at_uploads(context: JobContext, options: JobOptions) -> None:
-    """Start, list and abort an upload as tasks will, so that missing permissions show before any work.
+    """Start, list and abort an upload as tasks will, so that what the store refuses shows before any work.
 
     Raises:
         AccessDenied: The credentials may not do one of these.
+        StoreRejected: The store has no such storage class, tags or headers.
         StoreUnsuitable: The store does not list the upload, and ``track_pending`` is ``task``.
     """
     bucket, headers = context.bucket, options.object_options.of_data
@@ -214,11 +215,8 @@ def probe_time(store: ObjectStore, bucket: str, key: str) -> float:
 def has_true_upload_times(store: ObjectStore, bucket: str, key: str) -> bool | None:
     """Return whether a listing of uploads has their true start times, by a probe; None if it lacks the probe.
 
-    Some stores report one time for every upload, by which a new upload would look like an orphan.
-
-    Args:
-        bucket: The probe's bucket.
-        key: A key that only probes use; the object there is overwritten and deleted.
+    Some stores report one time for every upload, by which a new upload would look like an orphan. An object
+    at the key, which only probes use, is overwritten and deleted.
     """
     now = probe_time(store, bucket, key)
     upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")

@@ -148,11 +148,7 @@ def encode(record: Struct) -> bytes:
 
 
 def decode(kind: type[R], body: bytes, where: str) -> R:
-    """Read a record.
-
-    Args:
-        body: Its JSON.
-        where: Its URI, for the message.
+    """Read a record, whose URI is for the message.
 
     Raises:
         InvalidRecord: It is empty, truncated, of another type or version, or beyond a limit.
@@ -166,12 +162,7 @@ def decode(kind: type[R], body: bytes, where: str) -> R:
 
 
 def decode_lines(kind: type[R], lines: Iterable[bytes], where: str) -> Iterator[R]:
-    """Read records in JSON lines, lazily.
-
-    Args:
-        kind: Their type.
-        lines: The lines.
-        where: Their URI, for the message.
+    """Read records in JSON lines, lazily; their URI is for the message.
 
     Raises:
         InvalidRecord: A line is not of this type, or beyond a limit.
@@ -189,7 +180,6 @@ def from_plain(kind: type[R], mapping: Mapping[str, Any], name: str) -> R:
     """Read a record from plain values, as XCom and Spark pass them; ignores other entries.
 
     Args:
-        mapping: Its fields.
         name: Name of the record with its article, for the message.
 
     Raises:
@@ -258,12 +248,6 @@ class JobOwned(Versioned, frozen=True, kw_only=True):
 
     A copy of a dataset contains copies of its records. They name the original place, which shows them to be
     copies, to be ignored.
-
-    Attributes:
-        version: Always 1.
-        job_id: The job.
-        destination: URI of the job's destination.
-        staging: URI of the job's staging.
     """
 
     job_id: Text

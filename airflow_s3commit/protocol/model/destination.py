@@ -123,10 +123,7 @@ class Destination:
 
     @classmethod
     def parse(cls, uri: str) -> Destination:
-        """Parse the URI of a destination.
-
-        Args:
-            uri: ``s3://bucket/prefix/``; ``s3a://`` and ``s3n://`` too. A missing trailing slash is added.
+        """Parse ``s3://bucket/prefix/``; ``s3a://`` and ``s3n://`` too. A missing trailing slash is added.
 
         Raises:
             InvalidDestination: It is no S3 URI, or has an element that is empty, ``.`` or ``..``.
@@ -151,14 +148,7 @@ class Destination:
 
     @classmethod
     def of(cls, destination: str | Destination) -> Destination:
-        """Return a `Destination`, parsed if necessary.
-
-        Args:
-            destination: A destination or its URI.
-
-        Raises:
-            InvalidDestination: The URI is not valid, as for `parse`.
-        """
+        """Return a `Destination`; a URI is parsed, and fails as in `parse`."""
         return destination if isinstance(destination, Destination) else cls.parse(destination)
 
     @property
@@ -182,10 +172,6 @@ class Destination:
 
     def check_data_key(self, bucket: str, key: str) -> str:
         """Return the relative path of a data file that a record names.
-
-        Args:
-            bucket: The file's bucket.
-            key: The file's key.
 
         Raises:
             InvalidRecord: The key is in another bucket, or outside the destination.
@@ -220,8 +206,6 @@ class RegisteredDestination(Versioned, frozen=True, kw_only=True):
     because of it.
 
     Attributes:
-        version: Always 1.
-        destination: URI of the destination.
         aws_conn_id: Airflow's connection of the destination's store; None outside Airflow, or for boto3's
             default credentials.
         staging: URI of the root of the jobs' staging; None if it is the destination.
@@ -249,12 +233,7 @@ class RegisteredDestination(Versioned, frozen=True, kw_only=True):
 
 
 def matches(uri: str, pattern: str) -> bool:
-    """Return whether the URI of a destination matches a pattern, in which ``*`` matches slashes too.
-
-    Args:
-        uri: The URI of a destination.
-        pattern: The pattern, with or without a slash at its end.
-    """
+    """Return whether the URI of a destination matches a pattern, in which ``*`` matches slashes too."""
     return fnmatchcase(uri, pattern) or fnmatchcase(uri.rstrip("/"), pattern)
 
 
@@ -271,19 +250,15 @@ def partition_form(name: str) -> str:
 
     ``dt=2013-01-01T03:00:00`` and ``dt=2013-01-01T03%3A00%3A00/`` have the same form. A ``%`` with two
     hexadecimal digits in a name is always an escape.
-
-    Args:
-        name: A partition's path, as a user or a manifest names it; ``""`` for the root.
     """
     parts = (unescape(part) for part in name.strip("/").split("/"))
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
 
 def check_partition_names(names: Iterable[Any], what: str) -> list[str]:
-    """Return names of partitions as a user gives them, without slashes around them.
+    """Return names of partitions, such as ``dt=2013-01-01``, without slashes around them.
 
     Args:
-        names: The names, such as ``dt=2013-01-01``.
         what: Where they come from, for the message.
 
     Raises:
@@ -307,23 +282,12 @@ def check_partition_names(names: Iterable[Any], what: str) -> list[str]:
 
 
 def check_directories(path: str, what: str) -> None:
-    """Refuse a file's path with a directory such as ``dt=`` or ``dt=None``, whose value got lost.
-
-    Args:
-        path: A path below the destination, as a user gives it.
-        what: Where it comes from, for the message.
-
-    Raises:
-        ValueError: The value of a column is empty or ``None``, as shell variables without a value leave it.
-    """
+    """Raise `ValueError` for a file's path with a directory such as ``dt=None``, whose value got lost."""
     check_partition_names([part for part in path.split("/")[:-1] if "=" in part], what)
 
 
 def hive_values(path: str) -> dict[str, str]:
-    """Return the columns and unescaped values of a Hive path.
-
-    Args:
-        path: The path, such as ``dt=2013-01-01/region=eu``.
+    """Return the columns and unescaped values of a Hive path such as ``dt=2013-01-01/region=eu``.
 
     Raises:
         ValueError: A part of the path is not ``column=value``.

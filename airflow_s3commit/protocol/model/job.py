@@ -107,28 +107,11 @@ _HEADERS = ("cache-control", "content-disposition", "content-encoding", "content
 #: Names of user metadata that are ours.
 _RESERVED = "s3commit-"
 
-#: S3's limit on user metadata, names and values together, and how much of it our own needs.
-_METADATA_BYTES = 2048
-
-_OWN_METADATA_BYTES = 256
+#: What user metadata is called in headers.
+_METADATA_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
 #: All of a user's headers: S3 takes 8 KiB of a request, with its signature, token and our own.
 _HEADERS_BYTES = 4096
-
-#: S3's limits on tags.
-_MAX_TAGS = 10
-
-_TAG_KEY_LENGTH = 128
-
-_TAG_VALUE_LENGTH = 256
-
-_STORAGE_CLASS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
-
-_KMS_KEY = re.compile(r"[!-~]{1,2048}")
-
-_TAG = re.compile(r"[\w +\-=.:/@]*")
-
-_METADATA_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
 # Nothing that could end a header and begin another.
 _HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
@@ -141,8 +124,11 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
     may require them. The other options apply to data only. Customer-provided keys (SSE-C) are not supported:
     every read of an object would need them.
 
+    What only the store can judge, such as its limits on tags, is judged by it: the setup of a job starts an
+    upload with these options.
+
     Attributes:
-        storage_class: ``STANDARD_IA``, ``INTELLIGENT_TIERING`` … as the store calls it; not checked here.
+        storage_class: ``STANDARD_IA``, ``INTELLIGENT_TIERING`` … as the store calls it.
         sse: Server-side encryption: ``AES256``, ``aws:kms`` or ``aws:kms:dsse``.
         sse_kms_key_id: ARN, id or alias of the KMS key; by default the account's own key for S3.
         sse_bucket_key: Whether ``aws:kms`` uses a bucket key, which saves requests to KMS.
@@ -161,13 +147,11 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
     headers: dict[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Check values and combinations; convert header names to lower case."""
-        if self.storage_class is not None and not _STORAGE_CLASS.fullmatch(self.storage_class):
-            raise InvalidOption(
-                f"storage_class={self.storage_class[:80]!r} is no storage class; write it as STANDARD_IA"
-            )
+        """Check combinations and headers; convert header names to lower case."""
         self._check_encryption()
-        _check_tags(self.tags)
+        for name, value in (("storage_class", self.storage_class), ("sse_kms_key_id", self.sse_kms_key_id)):
+            if value is not None and not _HEADER_VALUE.fullmatch(value):
+                raise InvalidOption(f"{name}={value[:80]!r} is empty, or not of printable ASCII characters")
         lowered = {name.strip().lower(): value for name, value in self.headers.items()}
         if len(lowered) < len(self.headers):
             raise InvalidOption("headers names one header twice; case makes no difference")
@@ -179,9 +163,6 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> ObjectOptions:
         """Build options from plain values of an operator or a command line.
-
-        Args:
-            mapping: Values by field.
 
         Raises:
             InvalidOption: An entry is unknown or invalid.
@@ -230,14 +211,9 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def _check_encryption(self) -> None:
-        key = self.sse_kms_key_id
-        if key is not None and self.sse not in ("aws:kms", "aws:kms:dsse"):
+        if self.sse_kms_key_id is not None and self.sse not in ("aws:kms", "aws:kms:dsse"):
             raise InvalidOption(
                 f"sse_kms_key_id goes with sse='aws:kms' or 'aws:kms:dsse', not sse={self.sse!r}"
-            )
-        if key is not None and not _KMS_KEY.fullmatch(key):
-            raise InvalidOption(
-                "sse_kms_key_id is no ARN, id or alias of a key: it is empty or has white space"
             )
         if self.sse_bucket_key is not None and self.sse != "aws:kms":
             raise InvalidOption(f"sse_bucket_key goes with sse='aws:kms', not sse={self.sse!r}")
@@ -247,44 +223,25 @@ def _given(headers: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if value is not None}
 
 
-def _check_tags(tags: Mapping[str, str]) -> None:
-    if len(tags) > _MAX_TAGS:
-        raise InvalidOption(f"tags has {len(tags)} entries; an object has {_MAX_TAGS} tags at most")
-    for name, value in tags.items():
-        if not 1 <= len(name) <= _TAG_KEY_LENGTH or len(value) > _TAG_VALUE_LENGTH:
-            raise InvalidOption(
-                f"tag {name[:80]!r}: a tag's name has 1 to {_TAG_KEY_LENGTH} characters, its value"
-                f" {_TAG_VALUE_LENGTH} at most"
-            )
-        if not _TAG.fullmatch(name) or not _TAG.fullmatch(value) or name.lower().startswith("aws:"):
-            raise InvalidOption(
-                f"tag {name[:80]!r}: tags are of letters, digits, spaces and + - = . _ : / @, and their names"
-                " do not begin with aws:"
-            )
-
-
 def _check_headers(headers: Mapping[str, str]) -> None:
-    size = 0
     for name, value in headers.items():
         if not _HEADER_VALUE.fullmatch(value):
             raise InvalidOption(f"header {name[:80]!r}: its value is not of printable ASCII characters")
         if name.startswith(METADATA_PREFIX):
             _check_metadata_name(name.removeprefix(METADATA_PREFIX))
-            size += len(name) - len(METADATA_PREFIX) + len(value)
         elif name not in _HEADERS:
             raise InvalidOption(
                 f"header {name[:80]!r} is not one of {', '.join(_HEADERS)} or {METADATA_PREFIX}…; encryption,"
                 " storage class, ACL and tags have options of their own, and content-type is the file's"
             )
-    if size > _METADATA_BYTES - _OWN_METADATA_BYTES:
-        raise InvalidOption(
-            f"{METADATA_PREFIX}… headers have {size} bytes; S3 keeps {_METADATA_BYTES} of an object, of which"
-            f" {_OWN_METADATA_BYTES} are for what this package writes there"
-        )
+    if "expires" in headers:
+        # A store keeps any text, and then boto3 could not read the answers about the object.
+        try:
+            parsedate_to_datetime(headers["expires"])
+        except ValueError:
+            raise InvalidOption(f"header 'expires': {headers['expires'][:80]!r} is no HTTP date") from None
     if sum(len(name) + len(value) for name, value in headers.items()) > _HEADERS_BYTES:
         raise InvalidOption(f"headers are longer than {_HEADERS_BYTES} bytes; S3 takes 8,192 with all others")
-    if "expires" in headers:
-        _check_date(headers["expires"])
 
 
 def _check_metadata_name(name: str) -> None:
@@ -294,15 +251,6 @@ def _check_metadata_name(name: str) -> None:
         raise InvalidOption(
             f"header {METADATA_PREFIX}{name[:80]}: names that begin with {_RESERVED} are ours"
         )
-
-
-def _check_date(text: str) -> None:
-    try:
-        parsedate_to_datetime(text)
-    except ValueError:
-        raise InvalidOption(
-            f"header 'expires': {text[:80]!r} is no HTTP date, such as Thu, 01 Dec 2033 16:00:00 GMT"
-        ) from None
 
 
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
@@ -418,14 +366,7 @@ class JobReference(Plain, Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> JobReference:
-        """Read it from plain strings.
-
-        Args:
-            mapping: The result of `to_dict`; other entries are ignored.
-
-        Raises:
-            InvalidRecord: An entry is missing or is no string.
-        """
+        """Read what `to_dict` returned; an entry that is missing or no string is an `InvalidRecord`."""
         return from_plain(cls, mapping, "a job reference")
 
 
@@ -443,9 +384,6 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     """``_s3commit/open/<job id>/job.json``: a job that was set up and whose clean-up is not finished.
 
     Attributes:
-        version: Always 1.
-        job_id: The job.
-        destination: URI of its destination.
         staging: URI of the directory of its pendingsets.
         options: How it commits.
         context: Facts of the orchestrator: DAG, run, task, partition.

@@ -257,12 +257,7 @@ class Place(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The keys of one job.
-
-    Attributes:
-        destination: The directory of its data.
-        staging: The directory of its records, called ``__magic_job-<job id>``.
-        job_id: Its id.
+    """The keys of one job, whose staging is called ``__magic_job-<job id>``.
 
     Raises:
         InvalidRecord: The staging is not one of this job, or the id cannot be part of a key.

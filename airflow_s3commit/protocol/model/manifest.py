@@ -34,8 +34,6 @@ class FileEntry(Struct, frozen=True, kw_only=True):
     """One committed file, a line of the manifest's list.
 
     Attributes:
-        key: Its key in the destination's bucket.
-        size: Its bytes.
         etag: The multipart ETag computed from its parts; empty where parts' ETags are not MD5 sums.
         rows: Its rows, where counted.
         partition: Its directory below the destination, ``""`` for the root.
@@ -56,8 +54,6 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """What a job committed: its entry in the log, as readers, sensors and audits use it.
 
     Attributes:
-        job_id: The job.
-        destination: URI of its destination.
         conflict_mode: Its conflict mode; ``rollback`` for a rollback of the table.
         committed: Commit time, in milliseconds since the epoch by the committing machine's clock.
         counts: Totals of what it wrote.
@@ -93,11 +89,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, entry: Entry) -> Manifest:
-        """Return the manifest of a ``commit`` entry.
-
-        Raises:
-            ValueError: The entry is of another kind.
-        """
+        """Return the manifest of a ``commit`` entry; another one is a `ValueError`."""
         commit = entry.commit
         if commit is None:
             raise ValueError(f"entry {entry.number} of {entry.destination} is no commit")
@@ -169,16 +161,10 @@ class SuccessData(Struct, frozen=True, kw_only=True):
     """Contents of ``_SUCCESS``, in the format of Hadoop's S3A committers: the last job committed here.
 
     Attributes:
-        name: The format's name.
-        success: True.
         timestamp: When it was written, in milliseconds since the epoch.
-        date: The same, for people.
-        hostname: Where the commit ran.
         committer: ``magic``, ``directory`` or ``partitioned``.
         description: Summary of the job, for people.
-        jobId: The job's id.
         jobIdSource: Program that chose the id.
-        metrics: Counts and durations.
         diagnostics: Free text by name; ours has the URI of the job's receipt.
         filenames: Up to 100 keys, with a leading ``/``.
         state: Unused; for Hadoop's manifest committer.

@@ -71,7 +71,6 @@ class UploadEtag(Struct, frozen=True):
     """One part in the completion of an upload (Hadoop's ``UploadEtag``).
 
     Attributes:
-        etag: The part's ETag.
         checksumAlgorithm: S3's name of the checksum's algorithm; None without a checksum.
         checksum: The checksum that the part was uploaded with, in Base64.
     """
@@ -85,23 +84,12 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
     """A multipart upload with all parts, not completed (Hadoop's ``SinglePendingCommit``, version 2).
 
     Attributes:
-        version: Always 2.
         filename: The file it was loaded from; not trusted.
         uri: URI of the final object, or of the path under a magic directory, as ``java.net.URI`` parses it.
-        uploadId: The store's id of the upload.
-        bucket: Bucket of the final object.
-        destinationKey: Key of the final object.
-        created: When, in milliseconds since the epoch.
-        saved: The same.
-        date: The same, for people.
         jobId: The job's id; Hadoop leaves it empty in some committers.
         taskId: The task attempt's id; as above.
-        text: Free text.
         etags: Each part, from part 1 on: its ETag and checksum, or for Hadoop up to 3.4.1 its ETag alone.
-        extraData: Hadoop's free fields.
         length: Bytes of the final object.
-        partCount: Number of parts.
-        iostatistics: Statistics of the stream.
         s3commit: Our fields; None in files that Hadoop wrote.
     """
 
@@ -175,10 +163,6 @@ class TaskExtra(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The task attempt of a pendingset.
 
     Attributes:
-        stage: Name of the stage.
-        stage_attempt: Id of the stage attempt.
-        task: Name of the task.
-        attempt: Id of the task attempt.
         nonce: Unique to each writer.
         schemas: The schemas of its files; empty if that of one is unknown.
         object_options: The options that its uploads were started with; None if S3A started them.
@@ -197,10 +181,8 @@ class PendingSet(Struct, frozen=True, kw_only=True):
     """All uploads of one committed task attempt (Hadoop's ``PendingSet``, version 3).
 
     Attributes:
-        version: Always 3.
         jobId: The job's id; Hadoop's staging committers leave it empty.
         commits: The uploads; none for a task without output.
-        iostatistics: Statistics of the task.
         s3commit: Our fields; None in files that Hadoop wrote.
     """
 

@@ -68,10 +68,6 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
     """Result of a task attempt's commit, to be passed to the sealing of its stage.
 
     Attributes:
-        stage: Name of the stage.
-        stage_attempt: Id of the stage attempt.
-        task: Name of the task.
-        attempt: Id of the task attempt.
         location: URI of the attempt's pendingset.
         files: Number of files.
         bytes: Their total size.
@@ -91,14 +87,7 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> CommittedTask:
-        """Read it from plain values.
-
-        Args:
-            mapping: The result of `to_dict`; other entries are ignored.
-
-        Raises:
-            InvalidRecord: An entry is missing or of another type.
-        """
+        """Read what `to_dict` returned; an entry that is missing or of another type is an `InvalidRecord`."""
         return from_plain(cls, mapping, "a committed task")
 
 
@@ -151,10 +140,7 @@ class DriverSealRecord(Versioned, frozen=True, kw_only=True):
     before its first write, and its id.
 
     Attributes:
-        version: Always 1.
-        job_id: The job.
         stage: Name of the application's stage.
-        stage_attempt: Id of the stage attempt.
         application: Spark's id of the application.
         application_attempt: YARN's number of this start of the application in cluster mode; elsewhere None.
         spark: Its version.
@@ -182,10 +168,7 @@ class SealedStage(Struct, frozen=True, kw_only=True):
     """One sealed stage attempt, pinned by its seal's digest.
 
     Attributes:
-        stage: Name of the stage.
-        stage_attempt: Id of the stage attempt.
         tasks: How many task attempts count.
-        counts: Totals of their output.
         sha256: SHA-256 of its seal in hexadecimal.
     """
 
@@ -220,8 +203,6 @@ class SealReference(Struct, frozen=True, kw_only=True):
         location: URI of the seal.
         sha256: SHA-256 of the seal, in hexadecimal: a commit that is given it refuses any other seal.
         tasks: Number of task attempts that count.
-        counts: Totals of their output.
-        partitions: Totals by partition.
     """
 
     location: Text

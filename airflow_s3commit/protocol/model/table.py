@@ -90,7 +90,6 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
     """``_s3commit/log/<number>.json``: an entry of the log; for a job its end.
 
     Attributes:
-        version: Always 1.
         destination: URI of the destination whose log it is in. In a copy it names the original.
         number: Its number, from 1; for a commit the generation.
         kind: ``commit``: files entered the table. ``abandon``: the job is aborted. ``release``: files that
@@ -245,11 +244,7 @@ class Table:
         self._schemas: dict[str, str] = {}
 
     def apply(self, entry: Entry, sha256: str) -> Left:
-        """Apply the next entry, and return what left the table.
-
-        Args:
-            entry: The entry after the head.
-            sha256: SHA-256 of its bytes.
+        """Apply the entry after the head, and return what left the table.
 
         Raises:
             InvalidRecord: It restores what is not in place. The table is as before.

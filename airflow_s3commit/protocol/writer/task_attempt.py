@@ -47,16 +47,11 @@ _LOCAL_FILES_AT_ONCE = 4
 
 
 class AttemptFiles:
-    """The files of one task attempt, in the order in which they were opened.
+    """The files of one task attempt, in the order in which they were opened; see `Job.task_attempt`.
 
-    Args:
-        extra: The ids of the task attempt.
-        part_bytes: Size of a file's first parts, in bytes.
-        buffered_bytes: Bytes of parts in flight above which a write blocks.
-        threads: Number of concurrent requests; 0 sends them in the writer's thread.
-        min_part_bytes: The store's minimum part size, in bytes.
-        local_dir: Directory of local files; None for the system's temporary directory.
-        streamed: Whether to upload files while they are written with any committer.
+    With the committer ``magic``, or if ``streamed``, a file is uploaded while it is written. With
+    ``directory`` and ``partitioned`` it stays on local disk: as with their namesakes in Hadoop, a task that
+    fails before its commit has sent nothing, but all of its output needs space on disk.
     """
 
     def __init__(
@@ -95,10 +90,6 @@ class AttemptFiles:
     def open(self, key: str, content_type: str) -> OutputFile | LocalFile:
         """Open a new file for writing.
 
-        Args:
-            key: Key of the final object.
-            content_type: Media type of the object.
-
         Raises:
             DuplicateOutput: The attempt has opened a file with this key already.
             DidNotHappen: The upload could not be started.
@@ -121,22 +112,13 @@ class AttemptFiles:
         return next((key for key, file in self._files.items() if not file.whole), None)
 
     def settle(self) -> None:
-        """Wait until all parts of the closed files are uploaded. Repeatable.
-
-        Raises:
-            DidNotHappen: A part could not be uploaded.
-        """
+        """Wait until all parts of the closed files are uploaded; as `OutputFile.settle`. Repeatable."""
         for file in self._files.values():
             if isinstance(file, OutputFile):
                 file.settle()
 
     def send_local(self) -> None:
-        """Upload the local files, several at once. Repeatable: uploads only files that are not uploaded yet.
-
-        Raises:
-            DidNotHappen: A file could not be uploaded.
-            OSError: A file on disk is shorter or longer than the bytes written to it.
-        """
+        """Upload the local files as `LocalFile.send`, several at once. Repeatable."""
         local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]
         threads = min(self._threads, _LOCAL_FILES_AT_ONCE)
         for _ in in_threads(lambda numbered: self._send_local(*numbered), local, threads):
@@ -147,12 +129,7 @@ class AttemptFiles:
         return [file.pending for file in self._files.values() if file.pending is not None]
 
     def abort(self) -> None:
-        """Abort every file and its upload; tries all of them before it raises an error. Repeatable.
-
-        Raises:
-            S3CommitError: An upload could not be aborted.
-            OSError: The local disk failed.
-        """
+        """Abort every file and its upload; tries all of them before it raises an error. Repeatable."""
         files = list(self._files.values())
         run_all([file.abort for file in files], "aborting another file", "its upload may stay pending")
         self._are_aborted = True
@@ -192,12 +169,7 @@ class AttemptFiles:
 
 
 class TaskAttempt:
-    """One attempt of one task. Use it in a ``with`` block, which aborts it unless it was committed.
-
-    Args:
-        extra: The ids of the stage attempt, task and attempt, and a nonce.
-        files: The attempt's files; not shared with another attempt.
-    """
+    """One attempt of one task. Use it in a ``with`` block, which aborts it unless it was committed."""
 
     def __init__(
         self, context: JobContext, options: JobOptions, extra: TaskExtra, files: AttemptFiles
@@ -299,9 +271,6 @@ class TaskAttempt:
 
     def expect(self, schema: str | None) -> None:
         """Refuse the schema of files to come if the job publishes, and its table could not have it.
-
-        Args:
-            schema: As for `describe`.
 
         Raises:
             InvalidOption: Other engines could not read such files.

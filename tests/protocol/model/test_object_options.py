@@ -91,27 +91,20 @@ def test_job_options_are_checked_when_they_are_made(fields: dict[str, Any], says
 @each(
     ("fields", "says"),
     [
-        ({"storage_class": ""}, "storage_class='' is no storage class"),
-        ({"storage_class": "STANDARD IA"}, "write it as STANDARD_IA"),
+        ({"storage_class": ""}, "storage_class='' is empty"),
+        ({"storage_class": "GLACIER\r\nx-amz-acl: public-read"}, "printable ASCII"),
         ({"storage_class": 1}, "storage_class=1 is not text or None"),
         ({"sse": "SSE-KMS"}, "'AES256' or 'aws:kms' or 'aws:kms:dsse' or None"),
         ({"sse": "SSE-C"}, "sse='SSE-C' is not"),
         ({"sse_kms_key_id": KEY}, "sse_kms_key_id goes with sse='aws:kms' or 'aws:kms:dsse', not sse=None"),
         ({"sse": "AES256", "sse_kms_key_id": KEY}, "not sse='AES256'"),
-        ({"sse": "aws:kms", "sse_kms_key_id": "a b"}, "white space"),
-        ({"sse": "aws:kms", "sse_kms_key_id": ""}, "it is empty"),
+        ({"sse": "aws:kms", "sse_kms_key_id": ""}, "is empty"),
         ({"sse_bucket_key": True}, "sse_bucket_key goes with"),
         ({"sse": "aws:kms:dsse", "sse_bucket_key": False}, "sse_bucket_key goes with"),
         ({"sse": "aws:kms", "sse_bucket_key": "true"}, "'true' is not True or False or None"),
         ({"acl": "BucketOwnerFullControl"}, "'bucket-owner-full-control'"),
         ({"tags": [("a", "b")]}, "is not a dict of text by text"),
         ({"tags": {"a": 1}}, "is not a dict of text by text"),
-        ({"tags": {str(n): "" for n in range(11)}}, "11 entries; an object has 10 tags at most"),
-        ({"tags": {"": "x"}}, "1 to 128 characters"),
-        ({"tags": {"k" * 129: "x"}}, "1 to 128 characters"),
-        ({"tags": {"k": "x" * 257}}, "256 at most"),
-        ({"tags": {"k": "a&b=c\n"}}, "letters, digits, spaces"),
-        ({"tags": {"aws:cost": "x"}}, "do not begin with aws:"),
         ({"headers": {"Content-Type": "text/plain"}}, "content-type is the file's"),
         ({"headers": {"x-amz-storage-class": "GLACIER"}}, "have options of their own"),
         ({"headers": {"x-amz-meta-s3commit-job": "forged"}}, "names that begin with s3commit- are ours"),
@@ -122,22 +115,13 @@ def test_job_options_are_checked_when_they_are_made(fields: dict[str, Any], says
         ({"headers": {"x-amz-meta-a": "ü"}}, "printable ASCII"),
         ({"headers": {"Expires": "tomorrow"}}, "no HTTP date"),
         ({"headers": {"Expires": "1 x", "expires": "1 x"}}, "names one header twice"),
-        ({"headers": {"x-amz-meta-a": "x" * 1792}}, "1793 bytes; S3 keeps 2048"),
+        ({"headers": {"x-amz-meta-a": "x" * 4085}}, "longer than 4096 bytes"),
     ],
 )  # fmt: skip
 def test_object_options_are_checked_when_they_are_made(fields: dict[str, Any], says: str) -> None:
     """Options that no store accepts, that contradict each other, or that are ours are refused by name."""
     with pytest.raises(InvalidOption, match=says):
         ObjectOptions(**fields)
-
-
-def test_the_limits_themselves_are_allowed() -> None:
-    """Ten tags of full length, 1,792 bytes of metadata, and another store's storage class are accepted."""
-    ObjectOptions(
-        storage_class="my-cold.tier",
-        tags={f"{n}{'ü' * 127}": "x" * 256 for n in range(10)},
-        headers={"x-amz-meta-a": "x" * 1791, "expires": "Thu, 01 Dec 2033 16:00:00 GMT"},
-    )
 
 
 def test_a_record_keeps_them() -> None:
@@ -152,8 +136,8 @@ def test_a_record_keeps_them() -> None:
     )
     assert decode(JobRecord, encode(record), "x") == record
     assert msgspec.structs.replace(FULL, headers={k.upper(): v for k, v in FULL.headers.items()}) == FULL
-    damaged = encode(record).replace(b'"STANDARD_IA"', b'"STANDARD IA"')
-    with pytest.raises(InvalidRecord, match="storage_class='STANDARD IA'"):
+    damaged = encode(record).replace(b'"STANDARD_IA"', b'" STANDARD_IA"')
+    with pytest.raises(InvalidRecord, match="storage_class=' STANDARD_IA'"):
         decode(JobRecord, damaged, "x")
 
 
