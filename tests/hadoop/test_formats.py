@@ -15,8 +15,6 @@ from airflow_s3commit.protocol.model.pendingset import (
     PendingSet,
     PendingUpload,
     UploadEtag,
-    decode_pending,
-    decode_pendingset,
 )
 from tests.hadoop.real_hadoop import Hadoop
 from tests.protocol.building import BUCKET, Lake
@@ -115,10 +113,10 @@ def test_our_fields_are_hadoops_and_mean_the_same(reading: Reading) -> None:
         assert set(ours) == set(theirs)
         assert _meaning(ours) == _meaning(theirs)
         if name.endswith(".pendingset"):
-            commits = decode_pendingset(again.encode(), "x").commits
+            commits = decode(PendingSet, again.encode(), "x").commits
             assert [u.etags for u in commits] == [u.etags for u in decode(PendingSet, body, "x").commits]
         elif name.endswith(".pending"):
-            assert decode_pending(again.encode(), "x").etags == decode(PendingUpload, body, "x").etags
+            assert decode(PendingUpload, again.encode(), "x").etags == decode(PendingUpload, body, "x").etags
         else:
             success = decode(SuccessData, again.encode(), "x")
             assert success == decode(SuccessData, body, "x")

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import fetch_listed
+from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
@@ -33,8 +34,7 @@ from airflow_s3commit.protocol.model.layout import (
 )
 from airflow_s3commit.protocol.model.pendingset import (
     PendingSet,
-    decode_pending,
-    decode_pendingset,
+    PendingUpload,
     decode_uploads,
     pending_bytes,
 )
@@ -223,9 +223,9 @@ def job_id_of(pendingsets_uri: str) -> str | None:
 
 def _checked(file: HadoopFile, body: bytes, job_id: str, destination: Destination) -> PendingSet:
     if file.is_committed or not file.key.endswith(PENDING_SUFFIX):
-        pendingset = decode_pendingset(body, file.uri)
+        pendingset = decode(PendingSet, body, file.uri)
     else:
-        upload = decode_pending(body, file.uri)
+        upload = decode(PendingUpload, body, file.uri)
         pendingset = PendingSet(jobId=upload.jobId, commits=[upload])
     if pendingset.jobId not in (None, "", job_id):
         raise InvalidRecord(f"{file.uri} belongs to job {pendingset.jobId}, not to {job_id}")

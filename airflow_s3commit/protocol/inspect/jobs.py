@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, State
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout, owner_of
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.pendingset import decode_pendingset, pending_bytes
+from airflow_s3commit.protocol.model.pendingset import decode_uploads, pending_bytes
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.commit import Preview, preview
@@ -280,7 +280,7 @@ def _written(context: JobContext) -> Counts:
     for info, outcome in fetch_listed(context.store, bucket, pendingsets, pending_bytes):
         if isinstance(outcome, InvalidRecord):
             raise outcome
-        for upload in decode_pendingset(outcome.body, context.staging_uri(info.key)).commits:
+        for upload in decode_uploads(outcome.body, context.staging_uri(info.key)):
             rows = upload.s3commit.rows if upload.s3commit is not None else None
             total = total.plus(Counts(files=1, bytes=upload.length, rows=rows))
     return total

@@ -153,10 +153,12 @@ def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outc
     assert isinstance(outcome, Fetched)
     check_digest(sha256(outcome.body), task.sha256, where)
     pendingset = decode(PendingSet, outcome.body, where)
-    extra = TaskExtra(
-        stage=stage.stage, stage_attempt=stage.stage_attempt, task=task.task, attempt=task.attempt, nonce="-"
+    ours = pendingset.s3commit
+    of_task = ours is not None and key == context.layout.pendingset(
+        ours.stage, ours.stage_attempt, ours.task, ours.attempt
     )
-    pendingset.check_task(context.job_id, extra, where)
+    if pendingset.jobId != context.job_id or not of_task:
+        raise InvalidRecord(f"{where} is not the pendingset of task {task.task} of job {context.job_id}")
     for upload in pendingset.commits:
         context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
     return pendingset

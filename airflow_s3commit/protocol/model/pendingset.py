@@ -2,6 +2,8 @@
 
 `PendingUpload` is Hadoop's ``SinglePendingCommit`` (version 2), `PendingSet` its ``PendingSet`` (version 3);
 field names and order are theirs, ours ride in the extra field ``s3commit``, which Hadoop's loader ignores.
+Up to Hadoop 3.4.1 the ETags of an upload's parts are strings; from 3.4.2 and 3.5 on they are objects with the
+part's checksum beside them, under the same version number. Both are read.
 Source: ``org.apache.hadoop.fs.s3a.commit.files`` in Apache Hadoop 3.3 to 3.5.
 """
 
@@ -13,8 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr
 
-from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.codec import (
     Count,
     Integer,
@@ -79,6 +81,11 @@ class UploadEtag(Struct, frozen=True):
     checksumAlgorithm: Line | None = None  # noqa: N815 - Hadoop's name
     checksum: Line | None = None
 
+    def __post_init__(self) -> None:
+        """Drop the quotes that HTTP puts around an ETag, and Hadoop keeps."""
+        if '"' in self.etag:
+            force_setattr(self, "etag", self.etag.strip('"'))
+
 
 class PendingUpload(Struct, frozen=True, kw_only=True):
     """A multipart upload with all parts, not completed (Hadoop's ``SinglePendingCommit``, version 2).
@@ -113,9 +120,12 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
     s3commit: UploadExtra | None = None
 
     def __post_init__(self) -> None:
-        """Refuse another version."""
+        """Refuse another version; drop the quotes around bare ETags."""
         if self.version != 2:  # noqa: PLR2004 - the format's version
             raise ValueError(f"SinglePendingCommit version {self.version}, not 2")
+        if any(isinstance(etag, str) and '"' in etag for etag in self.etags):
+            bare = [etag.strip('"') if isinstance(etag, str) else etag for etag in self.etags]
+            force_setattr(self, "etags", bare)
 
     @property
     def expected_etag(self) -> str:
@@ -133,8 +143,8 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
 
     @property
     def bare_etags(self) -> list[str]:
-        """The parts' ETags without quotes."""
-        return [(etag if isinstance(etag, str) else etag.etag).strip('"') for etag in self.etags]
+        """The parts' ETags without checksums."""
+        return [etag if isinstance(etag, str) else etag.etag for etag in self.etags]
 
     @property
     def part_etags(self) -> list[PartEtag]:
@@ -202,45 +212,6 @@ class PendingSet(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{commit.destinationKey} is written by more than one pending upload")
             keys.add(commit.destinationKey)
 
-    def check_task(self, job_id: str, task: TaskExtra, where: str) -> None:
-        """Check the job and task attempt of a pendingset.
-
-        Raises:
-            InvalidRecord: It is of another job or task attempt.
-        """
-        ours = self.s3commit
-        same = ours is not None and (ours.stage, ours.stage_attempt, ours.task, ours.attempt) == (
-            task.stage,
-            task.stage_attempt,
-            task.task,
-            task.attempt,
-        )
-        if self.jobId != job_id or not same:
-            raise InvalidRecord(f"{where} is not the pendingset of task {task.task} of job {job_id}")
-
-
-def decode_pendingset(body: bytes, where: str) -> PendingSet:
-    """Read a pendingset, ours or that of any Hadoop release with this version.
-
-    Up to Hadoop 3.4.1 the ETags of an upload's parts are strings; from 3.4.2 and 3.5 on they are objects with
-    the part's checksum beside them, under the same version number. Both are kept, without the quotes that
-    HTTP puts around an ETag.
-
-    Raises:
-        InvalidRecord: It is not one.
-    """
-    found = decode(PendingSet, body, where)
-    return msgspec.structs.replace(found, commits=[_unquoted(upload) for upload in found.commits])
-
-
-def decode_pending(body: bytes, where: str) -> PendingUpload:
-    """Read a single pending upload, ours or Hadoop's.
-
-    Raises:
-        InvalidRecord: It is not one.
-    """
-    return _unquoted(decode(PendingUpload, body, where))
-
 
 def pending_bytes(key: str) -> int:
     """Return the maximum bytes of a ``.pending``, or for any other name of a pendingset."""
@@ -254,13 +225,5 @@ def decode_uploads(body: bytes, where: str) -> list[PendingUpload]:
         InvalidRecord: It is not one.
     """
     if where.endswith(PENDINGSET_SUFFIX):
-        return decode_pendingset(body, where).commits
-    return [decode_pending(body, where)]
-
-
-def _unquoted(upload: PendingUpload) -> PendingUpload:
-    etags: list[str | UploadEtag] = [
-        etag.strip('"') if isinstance(etag, str) else msgspec.structs.replace(etag, etag=etag.etag.strip('"'))
-        for etag in upload.etags
-    ]
-    return msgspec.structs.replace(upload, etags=etags)
+        return decode(PendingSet, body, where).commits
+    return [decode(PendingUpload, body, where)]

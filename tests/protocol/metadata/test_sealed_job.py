@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, Unavailable
@@ -17,8 +18,9 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     load_seal,
     load_stage_seal,
     load_stage_seals,
+    pendingset_key,
 )
-from airflow_s3commit.protocol.model.codec import encode, sha256
+from airflow_s3commit.protocol.model.codec import MIB, encode, sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.model.sealed_job import SealRecord
 from tests.cases import each
@@ -60,6 +62,28 @@ def test_what_was_sealed_is_read() -> None:
     found = [(stage.stage, task.task) for stage, task, _ in each_pendingset(lake.context(), stages)]
     assert found == [("spark", "00000"), ("spark", "00001")]
     assert len(read(lake, seal)) == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"jobId": "another"}, {"jobId": ""}, {"jobId": None}, {"s3commit": None}, {"stage": "s"},
+        {"stage_attempt": "2"}, {"task": "00005"}, {"attempt": "13"},
+    ],
+)  # fmt: skip
+def test_a_pendingset_in_another_s_place_is_refused(fields: dict[str, Any]) -> None:
+    """A pendingset is accepted only for the job and task attempt that it was written for."""
+    lake, seal = sealed_lake()
+    (stage,) = load_stage_seals(lake.context(), seal)
+    key = pendingset_key(lake.context(), stage, stage.tasks[0])
+    known = json.loads(lake.store.get(BUCKET, key, limit=MIB).body)
+    own = fields.keys() & {"jobId", "s3commit"}
+    changed = {**known, **(fields if own else {"s3commit": {**known["s3commit"], **fields}})}
+    body = json.dumps(changed).encode()
+    lake.store.put(BUCKET, key, body)
+    task = msgspec.structs.replace(stage.tasks[0], sha256=sha256(body))
+    with pytest.raises(InvalidRecord, match=f"{key} is not the pendingset of task 00000"):
+        list(each_pendingset(lake.context(), [msgspec.structs.replace(stage, tasks=[task])]))
 
 
 def test_a_seal_is_known_by_its_digest() -> None:
