@@ -144,8 +144,21 @@ def write_table(
 ) -> Manifest:
     """Write a table to a destination and commit it: all of its files become visible, or none. Needs pyarrow.
 
-    Arguments and failures are those of `write_job` and of `TaskAttempt.write_table`. Not repeatable: each
-    call is a job of its own.
+    Failures are those of `write_job` and of `TaskAttempt.write_table`. Not repeatable: each call is a job of
+    its own.
+
+    Args:
+        data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
+        destination: URI of the dataset's directory, or a `Destination`.
+        store: The store, or how to reach it; by default S3 by boto3's default chain.
+        conflict_mode: As for `write_job`.
+        partition_by: Partition columns, outermost first.
+        format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
+        options: Options of the files, by Spark's names.
+        job_options: Further options of the job.
+        name: A display name for the job.
+        context: Facts to keep with the job.
+        progress: Called after each completed upload.
     """
     with write_job(
         destination,

@@ -220,6 +220,9 @@ class Progress(NamedTuple):
     """Progress of completing uploads.
 
     Attributes:
+        files_done: Files completed.
+        files_total: Files to complete.
+        bytes_done: Bytes of the completed files.
         seconds: Seconds since the start.
         concurrency: Current limit of concurrent requests.
         retries: Requests repeated since the start.

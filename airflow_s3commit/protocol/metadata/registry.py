@@ -61,6 +61,7 @@ def register_destination(
     Args:
         store: The store of the registry.
         registry: The prefix of the registry: ``s3://bucket/prefix/``.
+        destination: The destination of jobs.
         staging: The jobs' option ``staging``; None if it is the destination.
         aws_conn_id: Airflow's connection of the destination's store; None outside Airflow.
 

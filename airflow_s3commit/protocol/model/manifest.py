@@ -34,6 +34,8 @@ class FileEntry(Struct, frozen=True, kw_only=True):
     """One committed file, a line of the manifest's list.
 
     Attributes:
+        key: Its key in the destination's bucket.
+        size: Its bytes.
         etag: The multipart ETag computed from its parts; empty where parts' ETags are not MD5 sums.
         rows: Its rows, where counted.
         partition: Its directory below the destination, ``""`` for the root.
@@ -54,6 +56,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """What a job committed: its entry in the log, as readers, sensors and audits use it.
 
     Attributes:
+        job_id: The job.
+        destination: URI of its destination.
         conflict_mode: Its conflict mode; ``rollback`` for a rollback of the table.
         committed: Commit time, in milliseconds since the epoch by the committing machine's clock.
         counts: Totals of what it wrote.

@@ -68,6 +68,10 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
     """Result of a task attempt's commit, to be passed to the sealing of its stage.
 
     Attributes:
+        stage: Name of the stage.
+        stage_attempt: Id of the stage attempt.
+        task: Name of the task.
+        attempt: Id of the task attempt.
         location: URI of the attempt's pendingset.
         files: Number of files.
         bytes: Their total size.
@@ -203,6 +207,8 @@ class SealReference(Struct, frozen=True, kw_only=True):
         location: URI of the seal.
         sha256: SHA-256 of the seal, in hexadecimal: a commit that is given it refuses any other seal.
         tasks: Number of task attempts that count.
+        counts: Totals of their output.
+        partitions: Totals by partition.
     """
 
     location: Text
