@@ -110,6 +110,10 @@ _RESERVED = "s3commit-"
 #: What user metadata is called in headers.
 _METADATA_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
+#: S3's limit on user metadata, names and values together, and how much of it our own needs: the upload that a
+#: setup starts has none of it.
+_METADATA_BYTES, _OWN_METADATA_BYTES = 2048, 256
+
 #: All of a user's headers: S3 takes 8 KiB of a request, with its signature, token and our own.
 _HEADERS_BYTES = 4096
 
@@ -152,6 +156,10 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
         for name, value in (("storage_class", self.storage_class), ("sse_kms_key_id", self.sse_kms_key_id)):
             if value is not None and not _HEADER_VALUE.fullmatch(value):
                 raise InvalidOption(f"{name}={value[:80]!r} is empty, or not of printable ASCII characters")
+        if bad := next((tag for tag in self.tags.items() if not "".join(tag).isprintable()), None):
+            raise InvalidOption(
+                f"tag {bad[0][:80]!r}: its name or value has characters that are not printable"
+            )
         lowered = {name.strip().lower(): value for name, value in self.headers.items()}
         if len(lowered) < len(self.headers):
             raise InvalidOption("headers names one header twice; case makes no difference")
@@ -224,16 +232,23 @@ def _given(headers: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
+    size = 0
     for name, value in headers.items():
         if not _HEADER_VALUE.fullmatch(value):
             raise InvalidOption(f"header {name[:80]!r}: its value is not of printable ASCII characters")
         if name.startswith(METADATA_PREFIX):
             _check_metadata_name(name.removeprefix(METADATA_PREFIX))
+            size += len(name) - len(METADATA_PREFIX) + len(value)
         elif name not in _HEADERS:
             raise InvalidOption(
                 f"header {name[:80]!r} is not one of {', '.join(_HEADERS)} or {METADATA_PREFIX}…; encryption,"
                 " storage class, ACL and tags have options of their own, and content-type is the file's"
             )
+    if size > _METADATA_BYTES - _OWN_METADATA_BYTES:
+        raise InvalidOption(
+            f"{METADATA_PREFIX}… headers have {size} bytes; S3 keeps {_METADATA_BYTES} of an object, of which"
+            f" {_OWN_METADATA_BYTES} are for what this package writes there"
+        )
     if "expires" in headers:
         # A store keeps any text, and then boto3 could not read the answers about the object.
         try:

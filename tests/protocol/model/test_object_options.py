@@ -115,7 +115,9 @@ def test_job_options_are_checked_when_they_are_made(fields: dict[str, Any], says
         ({"headers": {"x-amz-meta-a": "ü"}}, "printable ASCII"),
         ({"headers": {"Expires": "tomorrow"}}, "no HTTP date"),
         ({"headers": {"Expires": "1 x", "expires": "1 x"}}, "names one header twice"),
-        ({"headers": {"x-amz-meta-a": "x" * 4085}}, "longer than 4096 bytes"),
+        ({"headers": {"cache-control": "x" * 4085}}, "longer than 4096 bytes"),
+        ({"headers": {"x-amz-meta-a": "x" * 1792}}, "1793 bytes; S3 keeps 2048"),
+        ({"tags": {"k": "\ud800"}}, "tag 'k': its name or value has unprintable"),
     ],
 )  # fmt: skip
 def test_object_options_are_checked_when_they_are_made(fields: dict[str, Any], says: str) -> None:
