@@ -8,9 +8,8 @@ from rich.text import Text
 from airflow_s3commit._format import number, several, size
 from airflow_s3commit.cli.command import Session, apply_option, as_size, flag, option, store_command
 from airflow_s3commit.cli.output import DRY_RUN, NOT_APPLIED, ExitCode, Rows, described, labelled, line
-from airflow_s3commit.protocol.model.ddl import ENGINES, ddl
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.publication import publish_table
+from airflow_s3commit.protocol.publication import ENGINES, ddl, publish_table
 from airflow_s3commit.protocol.repair import repair as rebuild
 from airflow_s3commit.protocol.table_rollback import rollback as roll_back
 

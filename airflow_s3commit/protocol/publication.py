@@ -1,8 +1,9 @@
-"""Publish a table to other engines, as it is and from then on: the command's and the program's way."""
+"""Publish a table to other engines, as it is and from then on, and tell them where it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -18,6 +19,36 @@ from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.publish import delta_columns, missing_versions, publish
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import ObjectStore
+
+_STATEMENTS: Mapping[str, str] = {
+    "athena": """\
+CREATE EXTERNAL TABLE {name}
+LOCATION '{uri}'
+TBLPROPERTIES ('table_type' = 'DELTA');""",
+    "databricks": """\
+CREATE TABLE IF NOT EXISTS {name}
+USING DELTA
+LOCATION '{uri}';""",
+    "duckdb": """\
+INSTALL delta;
+LOAD delta;
+CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{uri}');""",
+    "snowflake": """\
+-- first: an external volume {bucket} that allows reading s3://{bucket}/
+CREATE CATALOG INTEGRATION IF NOT EXISTS delta_files
+  CATALOG_SOURCE = OBJECT_STORE TABLE_FORMAT = DELTA ENABLED = TRUE;
+CREATE ICEBERG TABLE {name}
+  CATALOG = 'delta_files' EXTERNAL_VOLUME = '{bucket}' BASE_LOCATION = '{prefix}' AUTO_REFRESH = TRUE;""",
+    "trino": """\
+-- first: a catalog delta of the connector delta_lake, with delta.register-table-procedure.enabled=true
+CALL delta.system.register_table(
+  schema_name => '{schema}', table_name => '{table}', table_location => '{uri}');""",
+}
+
+#: The engines that `ddl` knows.
+ENGINES = tuple(_STATEMENTS)
+
+_NAME = re.compile(r"([A-Za-z_]\w*\.){0,2}[A-Za-z_]\w*", re.ASCII)
 
 
 class PublishReport(Plain, Struct, frozen=True, kw_only=True):
@@ -47,10 +78,6 @@ def publish_table(
 
     The first version has all files of the table. It is that of a commit without files, so the table gets a
     new generation. Repeatable, also beside jobs at work.
-
-    Args:
-        destination: URI of the table, or a `Destination`.
-        new_id: Source of nonces.
 
     Raises:
         NoSuchKey: There is no log: no job was set up there.
@@ -82,4 +109,32 @@ def publish_table(
         written += 1
     return PublishReport(
         destination=home.uri, generation=newest.number, version=newest.delta_version, written=written
+    )
+
+
+def ddl(engine: str, destination: Destination, name: str = "") -> str:
+    """Return the statements by which an engine gets to know a table that is published as a Delta table.
+
+    Args:
+        engine: One of `ENGINES`.
+        name: Its name in the engine, with or without a database: ``lake.flights``. By default that of the
+            destination's last directory.
+
+    Raises:
+        InvalidOption: The name, or a quote in the destination, cannot be in a statement.
+    """
+    name = name or re.sub(r"\W", "_", destination.uri.rstrip("/").rpartition("/")[2])
+    if not _NAME.fullmatch(name) or "'" in destination.uri:
+        raise InvalidOption(
+            f"{name!r} at {destination.uri} cannot be in a statement: give the table a name of letters,"
+            " digits and _, with a dot after its database"
+        )
+    schema, _, table = name.rpartition(".")
+    return _STATEMENTS[engine].format(
+        name=name,
+        schema=schema.rpartition(".")[2] or "default",
+        table=table,
+        uri=destination.uri,
+        bucket=destination.bucket,
+        prefix=destination.prefix,
     )

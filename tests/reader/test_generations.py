@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit.exceptions import HistoryRewound, InvalidRecord, NoSuchKey
-from airflow_s3commit.protocol.steps.rollback import roll_back
+from airflow_s3commit.protocol.table_rollback import roll_back
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.table import GENERATION
 from tests.cases import each

@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
 from airflow_s3commit.protocol.steps import checkpoint, fold
-from airflow_s3commit.protocol.steps.rollback import roll_back
+from airflow_s3commit.protocol.table_rollback import roll_back
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 

@@ -26,10 +26,10 @@ from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_o
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.steps.abort import abort
 from airflow_s3commit.protocol.steps.commit import commit, complete_part
-from airflow_s3commit.protocol.steps.rollback import roll_back
 from airflow_s3commit.protocol.steps.seal import commit_attempt, seal, seal_stage
 from airflow_s3commit.protocol.steps.setup import load_job, set_up
 from airflow_s3commit.protocol.steps.sweep import carry_out, find_left, judge, release
+from airflow_s3commit.protocol.table_rollback import roll_back
 from airflow_s3commit.store.base import Call, Outcome
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.forwarding import ForwardingStore

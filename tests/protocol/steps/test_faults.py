@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol import table_rollback
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.layout import open_jobs_prefix, seal_key
 from airflow_s3commit.protocol.model.table import Table
@@ -19,7 +20,6 @@ from airflow_s3commit.protocol.steps import (
     commit,
     finish,
     fold,
-    rollback,
     seal,
     setup,
     sweep,
@@ -120,7 +120,7 @@ def _no_receipt_of_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rollback_believes_an_older_table(patch: pytest.MonkeyPatch) -> None:
-    real, seen = rollback.read_table, {}
+    real, seen = table_rollback.read_table, {}
 
     def read(store: Any, home: Any, number: int | None = None) -> Any:
         # A job's own record comes after the first look; until then the table is read as it is.
@@ -128,7 +128,7 @@ def _rollback_believes_an_older_table(patch: pytest.MonkeyPatch) -> None:
             seen["newest"] = real(store, home)
         return real(store, home, number) if number in (None, 1) else seen["newest"]
 
-    patch.setattr(rollback, "read_table", read)
+    patch.setattr(table_rollback, "read_table", read)
 
 
 def _sweep_undoes_without_an_entry(patch: pytest.MonkeyPatch) -> None:
@@ -196,14 +196,14 @@ def _rollback_looks_at_objects(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rollback_ignores_a_commit_in_between(patch: pytest.MonkeyPatch) -> None:
-    plan = rollback.plan_rollback
+    plan = table_rollback.plan_rollback
 
     class AnyNumber(int):
         def __ne__(self, _: object) -> bool:
             return False
 
     patch.setattr(
-        "airflow_s3commit.protocol.steps.rollback.plan_rollback",
+        "airflow_s3commit.protocol.table_rollback.plan_rollback",
         lambda *given: replace(plan(*given), now=AnyNumber()),
     )
 

@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.steps.fold import (
     write_checkpoint,
 )
 from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.protocol.steps.rollback import change_between
+from airflow_s3commit.protocol.table_rollback import change_between
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, ROOT, Lake, an_id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit import Destination, InvalidOption
-from airflow_s3commit.protocol.model.ddl import ENGINES, ddl
+from airflow_s3commit.protocol.publication import ENGINES, ddl
 from tests.cases import each
 
 FLIGHTS = Destination.parse("s3://lake/nyc/flights-2013/")
