@@ -198,9 +198,8 @@ class Job:
             nonce=self._context.new_id(),
             object_options=options.object_options,
         )
-        context = self._context
         files = AttemptFiles(
-            context,
+            self._context,
             options,
             extra,
             part_bytes=part_bytes,
@@ -210,7 +209,7 @@ class Job:
             local_dir=local_dir,
             streamed=streamed,
         )
-        return TaskAttempt(context, options, extra, files)
+        return TaskAttempt(files)
 
     def seal_stage(
         self, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask] | None = None

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.metadata.pending_uploads import Progress
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import ConflictMode
-    from airflow_s3commit.protocol.writer.files import LocalFile, OutputFile
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
     from airflow_s3commit.store.base import ObjectStore
-    from airflow_s3commit.tables.write import WrittenTable
 
 _STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT = "write", "1", "00000", "1"
 
@@ -33,34 +31,16 @@ class JobWriter:
     """Takes the output of a job of one task; `write_job` makes it, and commits the job afterwards.
 
     Attributes:
+        open: Starts a file, as `TaskAttempt.open`; close it before the block ends.
+        write_table: Writes a table to files, as `TaskAttempt.write_table`; another call goes to more files.
+        describe: Records the schema of files that were written with ``open``, as `TaskAttempt.describe`.
         manifest: The manifest of the job, once it is committed; None before.
     """
 
     def __init__(self, job: Job, attempt: TaskAttempt) -> None:
         self.job = job
+        self.open, self.write_table, self.describe = attempt.open, attempt.write_table, attempt.describe
         self.manifest: Manifest | None = None
-        self._attempt = attempt
-
-    def open(
-        self, relative_path: str, *, content_type: str = "application/octet-stream"
-    ) -> OutputFile | LocalFile:
-        """Start a file, as `TaskAttempt.open`; close it before the block ends."""
-        return self._attempt.open(relative_path, content_type=content_type)
-
-    def write_table(
-        self,
-        data: Any,
-        *,
-        partition_by: Sequence[str] = (),
-        format: str | None = None,  # noqa: A002 - as Spark calls it
-        options: Mapping[str, str] | None = None,
-    ) -> WrittenTable:
-        """Write a table to files, as `TaskAttempt.write_table`; another call goes to more files."""
-        return self._attempt.write_table(data, partition_by=partition_by, format=format, options=options)
-
-    def describe(self, files: int, schema: str | None) -> None:
-        """Record the schema of files that were written with `open`; see `TaskAttempt.describe`."""
-        self._attempt.describe(files, schema)
 
 
 @contextmanager

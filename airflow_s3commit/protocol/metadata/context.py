@@ -163,6 +163,7 @@ _AHEAD = 64
 _AHEAD_BYTES = 64 * MIB
 
 R = TypeVar("R", bound=Struct)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,24 +226,27 @@ def fetch_listed(
     Args:
         limit: Returns the maximum bytes to read of a key.
     """
-    for group in _small_groups(listed):
+    for group in in_small_batches(listed, _AHEAD, lambda info: info.size, _AHEAD_BYTES):
         calls = [(info, Get(bucket, info.key, limit(info.key))) for info in group]
         for info, outcome in outcomes(store, calls, NoSuchKey, InvalidRecord):
             if isinstance(outcome, Fetched | InvalidRecord):
                 yield info, outcome
 
 
-def _small_groups(listed: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
-    group: list[ObjectInfo] = []
+def in_small_batches(
+    items: Iterable[T], most: int, size_of: Callable[[T], int], room: int
+) -> Iterator[list[T]]:
+    """Yield lists of at most ``most`` items, whose sizes are at most ``room``, unless one alone has more."""
+    batch: list[T] = []
     size = 0
-    for info in listed:
-        if group and (len(group) == _AHEAD or size + info.size > _AHEAD_BYTES):
-            yield group
-            group, size = [], 0
-        group.append(info)
-        size += info.size
-    if group:
-        yield group
+    for item in items:
+        if batch and (len(batch) == most or size + size_of(item) > room):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += size_of(item)
+    if batch:
+        yield batch
 
 
 def create_record(

@@ -26,34 +26,13 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import PendingId, is_ours
-from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import BASE, PENDING_SUFFIX, PENDINGSET_SUFFIX, owner_of
-from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra, decode_uploads, pending_bytes
+from airflow_s3commit.protocol.model.pendingset import PendingUpload, decode_uploads, pending_bytes
 from airflow_s3commit.store.base import Complete, Head, ObjectInfo, ObjectStore, Part
 from airflow_s3commit.store.execute import in_threads, outcomes
 
 logger = logging.getLogger(__name__)
-
-
-class Tracker:
-    """Writes the records of a task attempt's uploads, if the job's options require them; keeps their keys."""
-
-    def __init__(self, context: JobContext, options: JobOptions, extra: TaskExtra) -> None:
-        self._context = context
-        self._extra = extra
-        self._format = options.pendingset_format
-        self._tracks = options.track_pending == "s3"
-        self.written: set[str] = set()
-
-    def track(self, number: int, pending: PendingUpload) -> None:
-        """Write the record of an upload that has started, or is whole."""
-        if self._tracks:
-            context, extra = self._context, self._extra
-            key = context.layout.pending(extra.stage, extra.stage_attempt, extra.task, extra.attempt, number)
-            self.written.add(key)
-            context.store.put(context.staging_bucket, key, encode(pending.in_format(self._format)))
 
 
 def tracked_uploads(

@@ -74,10 +74,8 @@ def register_destination(
         destination=here.uri, aws_conn_id=aws_conn_id, staging=root.uri if root != here else None
     )
     key, body = place.key(record.name), encode(record)
-    try:
+    with suppress(PreconditionFailed):
         store.put(place.bucket, key, body, if_none_match=True)
-    except PreconditionFailed:
-        return
 
 
 @contextmanager

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NoSuchKey, S3CommitError
-from airflow_s3commit.protocol.metadata.context import JobContext, Stored, find_record, load_record
+from airflow_s3commit.protocol.metadata.context import (
+    JobContext,
+    Stored,
+    find_record,
+    in_small_batches,
+    load_record,
+)
 from airflow_s3commit.protocol.metadata.removal import check_place
 from airflow_s3commit.protocol.model.codec import decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import join_uri
@@ -83,7 +89,8 @@ def each_pendingset(
         InvalidRecord: A pendingset is missing, was changed, or names a key outside the destination.
     """
     numbered = enumerate((stage, task) for stage in stages for task in stage.tasks)
-    for tasks in _in_groups(pair for number, pair in numbered if selected(number)):
+    chosen = (pair for number, pair in numbered if selected(number))
+    for tasks in in_small_batches(chosen, _AHEAD, lambda pair: pair[1].counts.files, _AHEAD_FILES):
         calls = [
             (number, Get(context.staging_bucket, pendingset_key(context, stage, task), largest(PendingSet)))
             for number, (stage, task) in enumerate(tasks)
@@ -98,22 +105,6 @@ def each_pendingset(
                 damaged.append(str(error))
             else:
                 yield stage, task, pendingset
-
-
-def _in_groups(
-    tasks: Iterable[tuple[StageSealRecord, SealedTask]],
-) -> Iterator[list[tuple[StageSealRecord, SealedTask]]]:
-    """Yield tasks in groups whose pendingsets fit in memory together."""
-    group: list[tuple[StageSealRecord, SealedTask]] = []
-    files = 0
-    for stage, task in tasks:
-        if group and (len(group) == _AHEAD or files + task.counts.files > _AHEAD_FILES):
-            yield group
-            group, files = [], 0
-        group.append((stage, task))
-        files += task.counts.files
-    if group:
-        yield group
 
 
 def load_stage_seal(

@@ -233,11 +233,7 @@ def plan_sweep(
     If no record is there to read the store's time from, a small hidden object is written and deleted. If
     there are orphans, an upload is also started and aborted, to check that listings show when uploads began.
 
-    Args:
-        older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
-            any job waits for its commit.
-        staging_roots: Directories with stagings of its jobs that are not below the destination: what outlived
-            its job's record is found by these alone.
+    The arguments are those of `sweep`, with any number of staging roots.
 
     Raises:
         ValueError: ``older_than`` is negative.

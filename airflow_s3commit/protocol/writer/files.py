@@ -38,15 +38,17 @@ class WritableFile(ABC):
 
     Attributes:
         key: The final key.
+        uri: URI of the final object.
         pending: The finished upload, once there is one.
     """
 
     mode = "wb"
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, bucket: str, key: str) -> None:
         self._state = "open"
         self._length = 0
         self.key = key
+        self.uri = join_uri(bucket, key)
         self.pending: PendingUpload | None = None
 
     @property
@@ -85,6 +87,10 @@ class WritableFile(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Discard the file, whether it is open or closed. Repeatable."""
+
+    def _require(self, state: str) -> None:
+        if self._state != state:
+            raise JobClosed(f"{self.uri} is {self._state}")
 
     @property
     @abstractmethod
@@ -132,7 +138,7 @@ class OutputFile(WritableFile):
         in_background: bool = True,
         on_change: Callable[[PendingUpload], None] = lambda _: None,
     ) -> None:
-        super().__init__(key)
+        super().__init__(context.bucket, key)
         self._context = context
         self._sender = sender
         self._part_bytes = max(part_bytes, min_part_bytes)
@@ -158,11 +164,6 @@ class OutputFile(WritableFile):
             DidNotHappen: The upload could not be started.
         """
         return self._started.result()
-
-    @property
-    def uri(self) -> str:
-        """URI of the final object."""
-        return join_uri(self._context.bucket, self.key)
 
     @property
     def buffered(self) -> int:
@@ -269,10 +270,6 @@ class OutputFile(WritableFile):
 
     def _aborted_on_failure(self) -> AbstractContextManager[None]:
         return undoing(self.abort, *self._of_abort)
-
-    def _require(self, state: str) -> None:
-        if self._state != state:
-            raise JobClosed(f"{self.uri} is {self._state}")
 
     def _next_part_bytes(self) -> int:
         return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)
@@ -383,14 +380,13 @@ class PartSender:
 class LocalFile(WritableFile):
     """A file on local disk; `send` uploads it once it is closed."""
 
-    def __init__(self, path: Path, uri: str, key: str) -> None:
-        super().__init__(key)
+    def __init__(self, path: Path, bucket: str, key: str) -> None:
+        super().__init__(bucket, key)
         self._path = path
         self._file: IO[bytes] = path.open("wb")
         self._rows: int | None = None
         self._statistics: Columns | None = None
         self._upload: OutputFile | None = None
-        self.uri = uri
 
     @property
     def buffered(self) -> int:
@@ -407,8 +403,7 @@ class LocalFile(WritableFile):
             JobClosed: The file is closed.
             OSError: The disk is full, or fails.
         """
-        if self._state != "open":
-            raise JobClosed(f"{self.uri} is {self._state}")
+        self._require("open")
         written = self._file.write(data)
         self._length += written
         return written

@@ -10,6 +10,8 @@ import logging
 import tempfile
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +20,8 @@ from msgspec import structs
 from airflow_s3commit._causes import noting, run_all
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata.context import JobContext, find_record, naming
-from airflow_s3commit.protocol.metadata.pending_uploads import Tracker
 from airflow_s3commit.protocol.metadata.removal import delete_records
-from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS
+from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, encode
 from airflow_s3commit.protocol.model.destination import check_relative_path, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
@@ -46,6 +47,7 @@ UPLOAD_THREADS = 8
 _LOCAL_FILES_AT_ONCE = 4
 
 
+@dataclass(eq=False)
 class AttemptFiles:
     """The files of one task attempt, in the order in which they were opened; see `Job.task_attempt`.
 
@@ -54,30 +56,23 @@ class AttemptFiles:
     fails before its commit has sent nothing, but all of its output needs space on disk.
     """
 
-    def __init__(
-        self,
-        context: JobContext,
-        options: JobOptions,
-        extra: TaskExtra,
-        *,
-        part_bytes: int,
-        buffered_bytes: int,
-        threads: int,
-        min_part_bytes: int,
-        local_dir: str | None,
-        streamed: bool = False,
-    ) -> None:
-        self._context = context
-        self._extra = extra
+    context: JobContext
+    options: JobOptions
+    extra: TaskExtra
+    _: KW_ONLY
+    part_bytes: int
+    buffered_bytes: int
+    threads: int
+    min_part_bytes: int
+    local_dir: str | None
+    streamed: bool = False
+
+    def __post_init__(self) -> None:
+        """Begin without files."""
         #: Whether files are uploaded while they are written.
-        self.are_streamed = streamed or options.committer == "magic"
-        self._headers = options.object_options.of_data or None
-        self._tracker = Tracker(context, options, extra)
-        self._part_bytes = part_bytes
-        self._min_part_bytes = min_part_bytes
-        self._threads = threads
-        self._sender = PartSender(threads, buffered_bytes)
-        self._local_dir = local_dir
+        self.are_streamed = self.streamed or self.options.committer == "magic"
+        self._records: set[str] = set()
+        self._sender = PartSender(self.threads, self.buffered_bytes)
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._files: dict[str, OutputFile | LocalFile] = {}
         self._content_types: dict[str, str] = {}
@@ -96,9 +91,9 @@ class AttemptFiles:
         """
         with self._lock:
             if key in self._files:
-                task, uri = self._extra.task, join_uri(self._context.bucket, key)
+                task, uri = self.extra.task, join_uri(self.context.bucket, key)
                 raise DuplicateOutput(
-                    f"attempt {self._extra.attempt} of task {task} opens {uri} twice; give each file a path"
+                    f"attempt {self.extra.attempt} of task {task} opens {uri} twice; give each file a path"
                     " of its own"
                 )
             number = len(self._files)
@@ -120,7 +115,7 @@ class AttemptFiles:
     def send_local(self) -> None:
         """Upload the local files as `LocalFile.send`, several at once. Repeatable."""
         local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]
-        threads = min(self._threads, _LOCAL_FILES_AT_ONCE)
+        threads = min(self.threads, _LOCAL_FILES_AT_ONCE)
         for _ in in_threads(lambda numbered: self._send_local(*numbered), local, threads):
             pass
 
@@ -136,7 +131,7 @@ class AttemptFiles:
 
     def records_of_aborted(self) -> Collection[str]:
         """Return the keys of the uploads' records, or none: while one may be pending, they are needed."""
-        return self._tracker.written if self._are_aborted else ()
+        return self._records if self._are_aborted else ()
 
     def release(self) -> None:
         """Stop the threads, and remove the local directory. Repeatable."""
@@ -146,37 +141,42 @@ class AttemptFiles:
 
     def _start_local(self, number: int, key: str) -> LocalFile:
         if self._directory is None:
-            prefix = f"s3commit-{self._context.job_id}-"
-            self._directory = tempfile.TemporaryDirectory(prefix=prefix, dir=self._local_dir)
+            prefix = f"s3commit-{self.context.job_id}-"
+            self._directory = tempfile.TemporaryDirectory(prefix=prefix, dir=self.local_dir)
         path = Path(self._directory.name, f"{number:06d}")
-        return LocalFile(path, join_uri(self._context.bucket, key), key)
+        return LocalFile(path, self.context.bucket, key)
 
     def _send_local(self, number: int, file: LocalFile) -> None:
         file.send(lambda: self._start_upload(number, file.key, in_background=False))
 
     def _start_upload(self, number: int, key: str, *, in_background: bool = True) -> OutputFile:
         return OutputFile(
-            self._context,
+            self.context,
             key,
             self._sender,
-            part_bytes=self._part_bytes,
+            part_bytes=self.part_bytes,
             content_type=self._content_types[key],
-            headers=self._headers,
-            min_part_bytes=self._min_part_bytes,
+            headers=self.options.object_options.of_data or None,
+            min_part_bytes=self.min_part_bytes,
             in_background=in_background,
-            on_change=lambda pending: self._tracker.track(number, pending),
+            on_change=partial(self._track, number),
         )
+
+    def _track(self, number: int, pending: PendingUpload) -> None:
+        """Write the record of an upload that has started, or is whole, if the job's options want one."""
+        if self.options.track_pending == "s3":
+            context, extra = self.context, self.extra
+            key = context.layout.pending(extra.stage, extra.stage_attempt, extra.task, extra.attempt, number)
+            self._records.add(key)
+            body = encode(pending.in_format(self.options.pendingset_format))
+            context.store.put(context.staging_bucket, key, body)
 
 
 class TaskAttempt:
     """One attempt of one task. Use it in a ``with`` block, which aborts it unless it was committed."""
 
-    def __init__(
-        self, context: JobContext, options: JobOptions, extra: TaskExtra, files: AttemptFiles
-    ) -> None:
-        self._context = context
-        self._options = options
-        self._extra = extra
+    def __init__(self, files: AttemptFiles) -> None:
+        self._context, self._options, self._extra = files.context, files.options, files.extra
         self._files = files
         self._file_numbers: dict[str, int] = {}
         self._schemas: dict[str, None] = {}

@@ -44,7 +44,7 @@ class Lake:
             for path in paths:
                 with writer.open(path) as file:
                     file.write(b"rows")
-            writer._attempt.describe(len(paths), schema)
+            writer.describe(len(paths), schema)
         return writer.manifest
 
     def put(self, key: str, body: bytes = b"older") -> None:
@@ -208,7 +208,7 @@ def test_publication_that_begins_beside_a_job_refuses_it() -> None:
         with write_job(URI, store=lake.store, conflict_mode="append") as writer:
             with writer.open("dt=2/b.parquet") as file:
                 file.write(b"rows")
-            writer._attempt.describe(1, other)
+            writer.describe(1, other)
             publish_table(lake.store, URI)
 
     with pytest.raises(InvalidOption, match="type uint8"):

@@ -133,7 +133,7 @@ _MIB = 1024 * 1024
 
 def local(directory: Path) -> LocalFile:
     """Open a file on disk."""
-    return LocalFile(directory / "000000", f"s3://{BUCKET}/{KEY}", KEY)
+    return LocalFile(directory / "000000", BUCKET, KEY)
 
 
 def send(file: LocalFile, lake: Lake, *, part_bytes: int, threads: int = 0) -> None:
