@@ -43,11 +43,11 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
     """Waits until a destination has a manifest that meets the conditions, and returns its summary.
 
     The ``_SUCCESS`` of the day before always exists, so at least one condition is required. One manifest must
-    meet all conditions; if several do, the sensor returns the newest. A ``_SUCCESS`` of 0 bytes (the classic
-    committer's) or of another program is logged and ignored. A missing bucket, or missing permission, fails
-    the task at once. After the timeout, the error has the outcome of the last search: nothing, a stale
-    manifest, 0 bytes, half a file. A condition without a value in this run (a missing XCom, a template that
-    renders to nothing) fails the task at once: without it any manifest would do. It may be retried.
+    meet all conditions; if several do, the sensor returns the newest. The log of commits is searched: a
+    ``_SUCCESS`` of another program is no commit. A missing bucket, or missing permission, fails the task at
+    once. After the timeout, the error has the outcome of the last search: no commit, a stale one, a damaged
+    log. A condition without a value in this run (a missing XCom, a template that renders to nothing) fails
+    the task at once: without it any manifest would do. It may be retried.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 from docstrings import attributes, prose
-from tables import cell, code, table
+from tables import cell, code
+from tables import table as as_table
 
 from airflow_s3commit.protocol.model import (
     destination,
-    entry,
     job,
     manifest,
-    object_options,
     pendingset,
     sealed_job,
+    table,
 )
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
 
@@ -61,7 +61,7 @@ HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtr
 
 def _own() -> Iterator[type[msgspec.Struct]]:
     """Return the package's own structs, and the columns' statistics that several of them hold."""
-    modules = (job, object_options, sealed_job, entry, manifest, destination)
+    modules = (job, sealed_job, table, manifest, destination)
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]
@@ -85,7 +85,7 @@ def fields_table(struct: type[msgspec.Struct]) -> str:
         (code(field.name), code(_type(struct, field.name)), _default(field), cell(said.get(field.name, "")))
         for field in msgspec.structs.fields(struct)
     )
-    return table(("field", "type", "default", "meaning"), rows)
+    return as_table(("field", "type", "default", "meaning"), rows)
 
 
 def _sections(structs: Iterable[type[msgspec.Struct]]) -> str:

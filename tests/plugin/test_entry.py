@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_s3commit.plugin import app, places
+from airflow_s3commit.plugin import app, service
 from airflow_s3commit.plugin.entry import S3CommitPlugin
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_the_first_request_waits_for_clients_and_holds_up_no_other(monkeypatch: 
         steps.append("app")
         return page
 
-    monkeypatch.setattr(places, "load_clients", load)
+    monkeypatch.setattr(service, "load_clients", load)
     monkeypatch.setattr(app, "create_app", create)
     lazy = type(S3CommitPlugin.fastapi_apps[0]["app"])()
 
@@ -51,4 +51,4 @@ def test_the_first_request_waits_for_clients_and_holds_up_no_other(monkeypatch: 
 
 def test_clients_are_loaded_without_a_request() -> None:
     """Nothing listens there, and nothing fails."""
-    places.load_clients()
+    service.load_clients()

@@ -117,6 +117,8 @@ _METADATA_BYTES, _OWN_METADATA_BYTES = 2048, 256
 #: All of a user's headers: S3 takes 8 KiB of a request, with its signature, token and our own.
 _HEADERS_BYTES = 4096
 
+_STORAGE_CLASS = re.compile(r"[A-Za-z0-9_.-]+")
+
 # Nothing that could end a header and begin another.
 _HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
@@ -153,9 +155,12 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
     def check(self) -> None:
         """Check combinations and headers; convert header names to lower case."""
         self._check_encryption()
-        for name, value in (("storage_class", self.storage_class), ("sse_kms_key_id", self.sse_kms_key_id)):
-            if value is not None and not _HEADER_VALUE.fullmatch(value):
-                raise InvalidOption(f"{name}={value[:80]!r} is empty, or not of printable ASCII characters")
+        if self.storage_class is not None and not _STORAGE_CLASS.fullmatch(self.storage_class):
+            raise InvalidOption(
+                f"storage_class={self.storage_class[:80]!r} is no storage class; write it as STANDARD_IA"
+            )
+        if self.sse_kms_key_id is not None and not _HEADER_VALUE.fullmatch(self.sse_kms_key_id):
+            raise InvalidOption("sse_kms_key_id is empty, or not of printable ASCII characters")
         if bad := next((tag for tag in self.tags.items() if not "".join(tag).isprintable()), None):
             raise InvalidOption(
                 f"tag {bad[0][:80]!r}: its name or value has characters that are not printable"

@@ -91,8 +91,8 @@ def test_job_options_are_checked_when_they_are_made(fields: dict[str, Any], says
 @each(
     ("fields", "says"),
     [
-        ({"storage_class": ""}, "storage_class='' is empty"),
-        ({"storage_class": "GLACIER\r\nx-amz-acl: public-read"}, "printable ASCII"),
+        ({"storage_class": ""}, "storage_class='' is no storage class"),
+        ({"storage_class": "GLACIER\r\nx-amz-acl: public-read"}, "write it as STANDARD_IA"),
         ({"storage_class": 1}, "storage_class=1 is not text or None"),
         ({"sse": "SSE-KMS"}, "'AES256' or 'aws:kms' or 'aws:kms:dsse' or None"),
         ({"sse": "SSE-C"}, "sse='SSE-C' is not"),
