@@ -154,10 +154,9 @@ class ObjectStore(Protocol):
         ...
 
     def follow(self, bucket: str, profile: StoreProfile) -> None:
-        """Adapt further requests to a bucket's profile; sends no request itself.
+        """Adapt further requests to a profile as it was found; ``StoreProfile()`` forgets it.
 
-        Args:
-            profile: Its profile, as it was found; ``StoreProfile()`` forgets what was learned.
+        Sends no request itself.
         """
         ...
 
@@ -170,13 +169,9 @@ class ObjectStore(Protocol):
         ...
 
     def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
-        """Return the days after which a lifecycle rule aborts pending uploads.
+        """Return the fewest days after which a lifecycle rule aborts pending uploads below a prefix.
 
-        Args:
-            prefix: The prefix of the uploads' keys.
-
-        Returns:
-            The shortest time; None if no rule does, or these credentials may not read the rules.
+        None if no rule does, or these credentials may not read the rules.
         """
         ...
 
@@ -228,10 +223,8 @@ class ObjectStore(Protocol):
         """Write a small object in one request; repeatable without a condition.
 
         Args:
-            body: Its whole content.
             if_none_match: Write only if the object does not exist.
             if_match: Write only if the object has this ETag.
-            content_type: Its media type.
             headers: Further headers that describe the object, as for `create_upload`.
 
         Raises:
@@ -253,14 +246,10 @@ class ObjectStore(Protocol):
         ...
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
-        """Delete up to 1,000 objects in one request; repeatable.
+        """Delete up to 1,000 objects in one request, and return those that were not deleted; repeatable.
 
-        Args:
-            objects: The objects; a missing one counts as deleted.
-
-        Returns:
-            The objects that were not deleted; on stores that compare ETags, those with another ETag have the
-            code ``PreconditionFailed``.
+        A missing object counts as deleted. On stores that compare ETags, one with another ETag is returned
+        with the code ``PreconditionFailed``.
         """
         ...
 
@@ -296,9 +285,6 @@ class ObjectStore(Protocol):
         """Start a multipart upload and return its id. Each call starts another one.
 
         Args:
-            key: The key of its object.
-            metadata: User metadata of the object.
-            content_type: Media type of the object.
             headers: Further S3 headers that describe the object, names in lower case: storage class,
                 encryption, ACL, tags, ``cache-control`` and the like, ``x-amz-meta-…``. None sends the
                 defaults of `with_headers`, if any.
@@ -313,10 +299,7 @@ class ObjectStore(Protocol):
         Repeatable: a part that is uploaded again replaces the earlier one.
 
         Args:
-            key: The key of the upload.
-            upload_id: Its id.
             number: Number of the part, from 1 to 10,000.
-            body: Its whole content.
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
@@ -330,8 +313,6 @@ class ObjectStore(Protocol):
         check the object.
 
         Args:
-            key: The key of the upload.
-            upload_id: Its id.
             etags: The ETags of parts 1, 2 and so on.
 
         Raises:
@@ -364,9 +345,6 @@ class ObjectStore(Protocol):
 
         Errors are yielded as outcomes, not raised. Calls are drawn as capacity allows, so a long iterable
         costs no memory. Closing the iterator draws no further call and waits for those in flight.
-
-        Args:
-            calls: The calls, each with any tag.
         """
         ...
 

@@ -108,9 +108,6 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
     control characters; its UTF-8 encoding signs.
 
     Args:
-        access_key: The access key.
-        secret_key: The secret key.
-        token: The session token.
         where: Their source, for the message.
 
     Raises:

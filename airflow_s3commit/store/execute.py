@@ -93,7 +93,6 @@ def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> 
     An exception of the function is raised in its turn; calls that have not begun by then are not made.
 
     Args:
-        function: Called once for each item.
         items: The arguments; at most twice as many as threads are drawn ahead.
         threads: Number of calls at once; 0 makes each in the caller's thread.
     """

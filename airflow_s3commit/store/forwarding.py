@@ -17,7 +17,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from threading import Lock
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from airflow_s3commit.exceptions import PreconditionFailed
@@ -227,56 +227,30 @@ class RememberingStore(ForwardingStore):
             self._read(bucket, key, found)
         return found
 
-    def put(
-        self,
-        bucket: str,
-        key: str,
-        body: bytes,
-        *,
-        if_none_match: bool = False,
-        if_match: str | None = None,
-        content_type: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-    ) -> Written:
+    def put(self, bucket: str, key: str, body: bytes, **options: Any) -> Written:
         """Forward the call, unless it is to create what is there; remember what it writes."""
-        if if_none_match and (bucket, key) in self._known:
+        is_new = options.get("if_none_match", False)
+        if is_new and (bucket, key) in self._known:
             raise PreconditionFailed(f"s3://{bucket}/{key} is there: this process has written or read it")
         self._forget(bucket, [key])
-        written = super().put(
-            bucket,
-            key,
-            body,
-            if_none_match=if_none_match,
-            if_match=if_match,
-            content_type=content_type,
-            headers=headers,
-        )
-        if if_none_match or if_match is not None:
+        written = super().put(bucket, key, body, **options)
+        if is_new or options.get("if_match") is not None:
             info = ObjectInfo(key=key, size=len(body), etag=written.etag, modified=written.date)
             self._remember(bucket, key, Fetched(info, body, written.date))
         return written
 
-    def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        recursive: bool = True,
-        start_after: str | None = None,
-        page: int | None = None,
-    ) -> Iterator[ObjectInfo]:
+    def list_objects(self, bucket: str, prefix: str, **options: Any) -> Iterator[ObjectInfo]:
         """Forward the call; forget what the listing shows to be gone, or to be another object."""
         shown: set[str] = set()
-        for info in super().list_objects(
-            bucket, prefix, recursive=recursive, start_after=start_after, page=page
-        ):
+        after, is_deep = options.get("start_after") or "", options.get("recursive", True)
+        for info in super().list_objects(bucket, prefix, **options):
             found = self._known.get((bucket, info.key))
             if found is not None and found.info.etag == info.etag:
                 shown.add(info.key)
             yield info
         for where, key in list(self._known):
-            is_listed = where == bucket and key.startswith(prefix) and key > (start_after or "")
-            if is_listed and key not in shown and (recursive or "/" not in key[len(prefix) :]):
+            is_listed = where == bucket and key.startswith(prefix) and key > after
+            if is_listed and key not in shown and (is_deep or "/" not in key[len(prefix) :]):
                 self._forget(bucket, [key])
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:

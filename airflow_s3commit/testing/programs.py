@@ -93,10 +93,7 @@ class Program:
         return None if self._leash is None else self._leash.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the program ends by itself, and return its exit code.
-
-        Args:
-            timeout: Seconds to wait; None for no limit.
+        """Wait until the program ends by itself, at most so many seconds, and return its exit code.
 
         Raises:
             ProgramFailed: The program was not started, or still runs after the timeout.
@@ -129,11 +126,7 @@ class Program:
             self._leash.wait()
 
     def last_words(self, lines: int = 15) -> str:
-        """Return the end of the log, as text to append to a message.
-
-        Args:
-            lines: Number of lines.
-        """
+        """Return the end of the log, as text to append to a message."""
         try:
             text = self.log.read_text(errors="replace")
         except OSError:

@@ -162,11 +162,7 @@ def new_client(config: S3Config) -> S3Client:
 
 
 def made_by_boto3(make: Callable[[], T], what: str) -> T:
-    """Create something with boto3, translating its errors about the configuration.
-
-    Args:
-        make: Creates it.
-        what: The configuration, for messages.
+    """Return what ``make`` creates with boto3, translating its errors about a configuration, called ``what``.
 
     Raises:
         AccessDenied: The profile does not exist, or the credentials are incomplete.

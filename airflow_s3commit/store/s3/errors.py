@@ -148,7 +148,6 @@ def translate(error: Exception, request: Request) -> S3CommitError:
 
     Args:
         error: The error, as caught, because the place where it was raised matters too.
-        request: The request that failed.
 
     Returns:
         The error to raise. Its message shows no credentials and nothing of the request's body.

@@ -129,19 +129,11 @@ class GlueTable:
         return self._locations.keys()
 
     def location_of(self, partition: tuple[str, ...]) -> str:
-        """Return the URI of the directory of a partition that `partitions` has returned.
-
-        Args:
-            partition: Its values.
-        """
+        """Return the URI of the directory of a partition that `partitions` has returned."""
         return self._locations[partition]
 
     def add(self, partitions: Sequence[tuple[str, ...]], directories: Sequence[str]) -> None:
-        """Add partitions. Existing ones are not changed.
-
-        Args:
-            partitions: Their values.
-            directories: Their directories, relative to the table's.
+        """Add partitions, with directories relative to the table's. Existing ones are not changed.
 
         Raises:
             OutcomeUnknown: Glue has not added some of them.
@@ -164,9 +156,6 @@ class GlueTable:
 
     def remove(self, partitions: Sequence[tuple[str, ...]]) -> None:
         """Remove partitions; their files stay.
-
-        Args:
-            partitions: Their values.
 
         Raises:
             OutcomeUnknown: Glue has not removed some of them.

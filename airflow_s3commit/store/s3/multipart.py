@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.base import PartEtag
     from airflow_s3commit.store.execute import RetryPolicy
-    from airflow_s3commit.store.s3.curl.uploads import SmallUploads
+    from airflow_s3commit.store.s3.curl.event_loop import FastPath
 
 
 class BufferBody:
@@ -71,18 +71,10 @@ log = logging.getLogger(__name__)
 
 
 class MultipartUploads(RetryingClient):
-    """The multipart upload methods of an `ObjectStore`.
-
-    Args:
-        retry: How often and how long a request is retried.
-    """
+    """The multipart upload methods of an `ObjectStore`."""
 
     def __init__(
-        self,
-        client: S3Client,
-        retry: RetryPolicy,
-        origin: str = "",
-        make: Callable[[], S3Client] | None = None,
+        self, client: S3Client, retry: RetryPolicy, origin: str, make: Callable[[], S3Client] | None
     ) -> None:
         super().__init__(client, retry, origin, make)
         # Without TLS the body's hash is signed, which is stronger.
@@ -92,8 +84,7 @@ class MultipartUploads(RetryingClient):
         self._without_checksum: set[str] = set()
         # Buckets that refuse a part without a checksum, as those with a default retention do.
         self._digest_buckets: set[str] = set()
-        #: Sends the two requests of a small file, where libcurl can.
-        self._small: SmallUploads | None = None
+        self._curl: FastPath | None = None
 
     def create_upload(
         self,
@@ -152,7 +143,7 @@ class MultipartUploads(RetryingClient):
 
         def attempt() -> str:
             content: Any = BufferBody(body)
-            response: Any = self._small and self._small.send_part(request, number, body, options)
+            response: Any = self._curl and self._curl.send_part(request, number, body, options)
             response = response or self._client.upload_part(
                 Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content, **options
             )
@@ -279,7 +270,7 @@ class MultipartUploads(RetryingClient):
         request = Request("CreateMultipartUpload", bucket, key)
 
         def attempt() -> tuple[str, str | None]:
-            response: Any = self._small and self._small.start(request, options)
+            response: Any = self._curl and self._curl.start_upload(request, options)
             response = response or self._client.create_multipart_upload(Bucket=bucket, Key=key, **options)
             if not response.get("UploadId"):
                 raise request.unconfirmed("the response names no upload")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import closing, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from airflow_s3commit.exceptions import AccessDenied, NoSuchKey, PreconditionFailed, StoreRejected
@@ -18,23 +20,16 @@ from airflow_s3commit.store.base import (
     Written,
 )
 from airflow_s3commit.store.credentials import plain_endpoint
-from airflow_s3commit.store.execute import RetryPolicy, with_threads
+from airflow_s3commit.store.execute import RetryPolicy, in_threads, with_threads
 from airflow_s3commit.store.headers import boto3_parameters
-from airflow_s3commit.store.s3.client import (
-    ENDLESS,
-    OBJECTS,
-    check_bulk,
-    delete_in_bulk,
-    delete_singly,
-    fits_in_bulk,
-    refuses_etags,
-)
+from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS
 from airflow_s3commit.store.s3.config import S3Config, guard_client, new_client
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.multipart import MultipartUploads
 from airflow_s3commit.store.s3.request import (
     Request,
     content_md5,
+    delete_failures,
     entries,
     etag_of,
     object_info,
@@ -56,6 +51,12 @@ CONNECTIONS = 512
 
 #: Below S3's guaranteed rate for one partitioned prefix: 3,500 writes per second.
 REQUESTS_PER_SECOND = 3000.0
+
+#: Objects per bulk delete at most (S3's limit).
+MAX_DELETES = 1000
+
+# XML 1.0 cannot represent these, not even as references (https://www.w3.org/TR/xml/#charsets).
+_is_not_xml = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]").search
 
 #: How the names of directory buckets end: they have no Object Lock, and take no Content-MD5.
 DIRECTORY_BUCKET = "--x-s3"
@@ -116,11 +117,8 @@ class S3Store(MultipartUploads):
         super().__init__(guard_client(client), retry, origin, make)
         config: Any = client.meta.config  # its types don't name what a caller may have set
         self._threads = min(threads, config.max_pool_connections)
-        self._curl = (
-            None if transport == "boto3" else self._fast_path(transport, connections, requests_per_second)
-        )
-        if self._curl is not None:
-            self._small = self._curl.uploads
+        if transport != "boto3":
+            self._curl = self._fast_path(transport, connections, requests_per_second)
 
     @classmethod
     def connect(
@@ -297,27 +295,50 @@ class S3Store(MultipartUploads):
         Raises:
             ValueError: More than `MAX_DELETES` objects.
         """
-        check_bulk(bucket, objects)
-        if not objects:
-            return []
-        single = [target for target in objects if not fits_in_bulk(target)]
-        if single:
-            left = delete_singly(self, bucket, single, self._threads)
-            return left + self.delete_many(bucket, [target for target in objects if fits_in_bulk(target)])
-        with_etags = any(target.etag is not None for target in objects)
-        if with_etags and not self.profile(bucket).bulk_etags:
-            return delete_singly(self, bucket, objects, self._threads)
-        try:
-            return delete_in_bulk(self._client, self._send, bucket, objects)
-        except StoreRejected as error:
-            if not refuses_etags(error, objects):
-                raise
-            left = delete_singly(self, bucket, objects, self._threads)
-            # Only now it is certain that the ETags were the cause.
-            self._learn(
-                bucket, "refuses ETags in bulk deletes: objects are deleted one by one", bulk_etags=False
-            )
+        if len(objects) > MAX_DELETES:
+            raise ValueError(f"one bulk delete takes {MAX_DELETES} objects, not {len(objects)}")
+        bulk_etags = self.profile(bucket).bulk_etags
+        single, bulk = list[ObjectToDelete](), list[ObjectToDelete]()
+        for target in objects:
+            Request("DeleteObject", bucket, target.key)  # refuses an empty key
+            fits_in_bulk = (target.etag is None or bulk_etags) and not _is_not_xml(target.key)
+            (bulk if fits_in_bulk else single).append(target)
+        left = self._delete_singly(bucket, single)
+        if not bulk:
             return left
+        try:
+            return left + self._delete_in_bulk(bucket, bulk)
+        except StoreRejected as error:
+            if error.code not in NOT_KNOWN or all(target.etag is None for target in bulk):
+                raise
+        left += self._delete_singly(bucket, bulk)
+        # Only now it is certain that the ETags were the cause.
+        self._learn(bucket, "refuses ETags in bulk deletes: objects are deleted one by one", bulk_etags=False)
+        return left
+
+    def _delete_in_bulk(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        request = Request("DeleteObjects", bucket)
+        targets: list[Any] = [
+            {"Key": target.key} if target.etag is None else {"Key": target.key, "ETag": quoted(target.etag)}
+            for target in objects
+        ]
+
+        def attempt() -> list[DeleteFailure]:
+            # Not quiet: an empty response to a quiet request looks like one that was cut off.
+            response = self._client.delete_objects(Bucket=bucket, Delete={"Objects": targets})
+            return delete_failures(request, response.get("Deleted", ()), response.get("Errors", ()))
+
+        return self._send(request, attempt)
+
+    def _delete_singly(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        def delete(target: ObjectToDelete) -> list[DeleteFailure]:
+            try:
+                self.delete(bucket, target.key, if_match=target.etag)
+            except PreconditionFailed as error:
+                return [DeleteFailure(target.key, "PreconditionFailed", str(error))]
+            return []
+
+        return [*chain.from_iterable(in_threads(delete, objects, self._threads))]
 
     def list_objects(
         self,

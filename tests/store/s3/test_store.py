@@ -22,9 +22,8 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.store.base import DeleteFailure, Get, Head, ObjectToDelete
 from airflow_s3commit.store.execute import RetryPolicy
-from airflow_s3commit.store.s3.client import MAX_DELETES
 from airflow_s3commit.store.s3.config import S3Config
-from airflow_s3commit.store.s3.store import S3Store, abort_days
+from airflow_s3commit.store.s3.store import MAX_DELETES, S3Store, abort_days
 from tests.cases import each
 from tests.fakes import ManualClock
 from tests.store.s3.wire import DATE, Answer, Wire, error_body

@@ -104,7 +104,6 @@ class Connection:
     Args:
         operation: S3's name of the operation.
         options: The libcurl options of all connections.
-        free: The list it returns to when its request ends.
 
     Attributes:
         handle: The libcurl handle.
@@ -218,13 +217,7 @@ class Connections:
         return len(self._busy)
 
     def start(self, tag: object, route: Route, call: FastCall) -> None:
-        """Make a call; `wait` returns its tag with the response.
-
-        Args:
-            tag: The tag.
-            route: Where the call is sent, and how it is signed.
-            call: The call.
-        """
+        """Make a call; `wait` returns its tag with the response."""
         operation = OPERATIONS[type(call)]
         free = self._free[operation]
         connection = free.pop() if free else Connection(operation, self._options, free)

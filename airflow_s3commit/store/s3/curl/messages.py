@@ -175,8 +175,6 @@ def plain_outcome(call: FastCall, response: Response, now: float) -> Outcome:
     """Return the outcome that a response settles by itself; a completion's success is `completed_etag`.
 
     Args:
-        call: The call.
-        response: Its response.
         now: The time of a response without a Date, in seconds since the epoch.
 
     Raises:

@@ -18,7 +18,7 @@ from tests.store.s3.wire import error_body
 
 pytest.importorskip("pycurl")
 
-from airflow_s3commit.store.s3.curl.uploads import SMALL
+from airflow_s3commit.store.s3.curl.event_loop import SMALL
 
 pytestmark = pytest.mark.loopback
 
