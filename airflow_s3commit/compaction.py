@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from airflow_s3commit._columns import Column
 from airflow_s3commit._format import number, size
@@ -125,7 +125,6 @@ def compact(
     as the job's option ``retain`` says. Repeatable: a table that is compact is left alone.
 
     Args:
-        store: The store of the table.
         destination: URI of the table's directory, or a `Destination`.
         partitions: Directories below it, such as ``dt=2013-01-01``; by default every partition.
         target_bytes: Size after which a file is ended.
@@ -163,9 +162,7 @@ def compact(
         asked = {**(options or {}), "targetFileBytes": str(target_bytes)}
         files, rows = _rewrite(writer, store, columns, files_in(store, home, table.sources, pieces), asked)
     assert writer.manifest is not None
-    return Compaction(
-        **{**asdict(plan), "generation": writer.manifest.generation, "files": files, "rows": rows}
-    )
+    return replace(plan, generation=writer.manifest.generation, files=files, rows=rows)
 
 
 def _plan(table: Table, home: Destination, partitions: Collection[str], target: int) -> Compaction:

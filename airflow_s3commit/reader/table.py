@@ -20,9 +20,8 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.steps.files import FileSummary
 from airflow_s3commit.reader.formats import FileReading, UnreadableFiles
-from airflow_s3commit.reader.listing import Choice, Table, find_table
+from airflow_s3commit.reader.listing import Choice, FilesByPath, Table, find_table
 from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
-from airflow_s3commit.reader.table_files import FilesByPath
 from airflow_s3commit.store.credentials import is_aws_host
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.s3.config import S3Config, new_client
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyarrow.fs import FileSystem
 
-    from airflow_s3commit.reader.table_files import TableFile
+    from airflow_s3commit.reader.listing import TableFile
     from airflow_s3commit.store.base import ObjectStore
 
 
@@ -250,10 +249,6 @@ def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> li
     file is opened of the oldest one and of each of the 32 newest. Text has no stored schema: it is inferred
     from the first file with rows.
 
-    Args:
-        filesystem: The file system with the files.
-        reading: How to read them.
-
     Raises:
         NoSuchKey: The file is gone.
         DestinationChanged: The file's size differs from the committed one.
@@ -280,9 +275,6 @@ def _recorded(table: Table, job_id: str, text: str, reading: FileReading) -> tup
 
 def table_schema(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> pa.Schema:
     """Return the columns of a table's files: all columns, each in a type for the values of all files.
-
-    Args:
-        schemas: Their schemas.
 
     Raises:
         UnreadableFiles: There is no such type for a column.
@@ -326,10 +318,7 @@ def dataset_of(
     """Return a table's files as a dataset with the columns of ``schema``, then the partition columns.
 
     Args:
-        filesystem: The file system with the files.
-        columns: The partition columns.
         schema: The files' columns; partition columns among them are ignored.
-        reading: How to read the files.
         prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it.
 
     Raises:

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
 
-    from airflow_s3commit.reader.listing import Table
-    from airflow_s3commit.reader.table_files import TableFile
+    from airflow_s3commit.reader.listing import Table, TableFile
     from airflow_s3commit.store.credentials import StoreAddress
     from airflow_s3commit.tables.columns import WrittenSchema
 

@@ -1,27 +1,51 @@
-"""Sends requests through a boto3 client: retries, translated errors, listings by page.
+"""The base of `S3Store`: sends requests through a boto3 client, lists by page, and uploads in parts.
 
-A listing continues with the unchanged markers of its last page, because stores differ in which markers they
-name and in what order they list.
+Requests are retried, and errors translated. A listing continues with the unchanged markers of its last page,
+because stores differ in which markers they name and in what order they list. Uploads have checksums where the
+store supports them.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import logging
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, StoreRejected, Unavailable
-from airflow_s3commit.store.base import StoreProfile
-from airflow_s3commit.store.s3.errors import translate
-from airflow_s3commit.store.s3.request import Request, response_time
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    NoSuchUpload,
+    OutcomeUnknown,
+    S3CommitError,
+    StoreRejected,
+    Unavailable,
+)
+from airflow_s3commit.store.base import Part, StoreProfile, Upload
+from airflow_s3commit.store.headers import boto3_parameters
+from airflow_s3commit.store.s3.errors import NOT_KNOWN, translate
+from airflow_s3commit.store.s3.request import (
+    Request,
+    content_md5,
+    entries,
+    etag_of,
+    quoted,
+    response_time,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mypy_boto3_s3.client import S3Client
 
+    from airflow_s3commit.store.base import PartEtag
     from airflow_s3commit.store.execute import RetryPolicy
+    from airflow_s3commit.store.s3.curl.event_loop import FastPath
 
 T = TypeVar("T")
 
@@ -32,7 +56,6 @@ ENDLESS = "EndlessListing"
 
 #: One page of a listing, as botocore parsed it.
 Page: TypeAlias = Mapping[str, Any]
-
 
 #: How to continue a kind of listing: the response field of each request parameter.
 Listing: TypeAlias = Mapping[str, str]
@@ -68,8 +91,49 @@ def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], 
         seen.add(position)
 
 
-class RetryingClient:
-    """Base of a store on a boto3 client: sends requests, retries them, and counts the retries.
+class BufferBody:
+    """A buffer as the body of a request: a seekable file of known length.
+
+    `read` returns views of the buffer, not copies, so the buffer must not change during the request.
+
+    Args:
+        content: The buffer, of items of any size; lengths are in bytes.
+    """
+
+    def __init__(self, content: bytes | bytearray | memoryview) -> None:
+        view = memoryview(content)
+        # An empty view cannot be cast.
+        self._view = view.cast("B") if view.nbytes else memoryview(b"")
+        self._position = 0
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def read(self, size: int | None = -1) -> memoryview:
+        """Return the next ``size`` bytes, or all that remain."""
+        end = None if size is None or size < 0 else self._position + size
+        block = self._view[self._position : end]
+        self._position += len(block)
+        return block
+
+    def tell(self) -> int:
+        """Return the position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to another position and return it."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._view)}[whence]
+        self._position = start + offset
+        return self._position
+
+
+def crc32_text(body: bytes | bytearray | memoryview) -> str:
+    """Return the CRC-32 of a part in Base64, as S3 expects it."""
+    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+
+
+class RetryingStore:
+    """The half of `S3Store` that sends requests, retries them and counts the retries, and its uploads.
 
     Args:
         origin: Where the client's address and credentials come from, for errors.
@@ -86,6 +150,14 @@ class RetryingClient:
         self._origin = origin
         self._retries = 0
         self._profiles: dict[str, StoreProfile] = {}
+        # Without TLS the body's hash is signed, which is stronger.
+        self._has_checksums = client.meta.endpoint_url.startswith("https:")
+        # Whether each bucket supports it, and uploads of supporting buckets that were started without it.
+        self._checksum_buckets: dict[str, bool] = {}
+        self._without_checksum: set[str] = set()
+        # Buckets that refuse a part without a checksum, as those with a default retention do.
+        self._digest_buckets: set[str] = set()
+        self._curl: FastPath | None = None
 
     @property
     def _client(self) -> S3Client:
@@ -152,3 +224,219 @@ class RetryingClient:
         # A response without a Date was made when it arrived (RFC 9110, section 6.6.1).
         date = response_time(response)
         return self._retry.clock.time() if date is None else date
+
+    def create_upload(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        metadata: Mapping[str, str],
+        content_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Implement `ObjectStore.create_upload`.
+
+        A lost response leaves an upload whose id is unknown; a listing finds it.
+        """
+        options = {**boto3_parameters(headers, metadata), "ContentType": content_type}
+        if not self._has_checksums or self._checksum_buckets.get(bucket) is False:
+            return self._create(bucket, key, options)[0]
+        asked = {"ChecksumAlgorithm": "CRC32", "ChecksumType": "FULL_OBJECT"}
+        try:
+            upload_id, kind = self._create(bucket, key, options | asked)
+        except StoreRejected as error:
+            if error.code not in NOT_KNOWN:
+                raise
+            upload_id, kind = self._create(bucket, key, options)[0], None
+        if kind == "FULL_OBJECT":
+            self._checksum_buckets[bucket] = True
+            return upload_id
+        if kind is not None:
+            # Completing this upload would need the checksums of its parts, which are not recorded.
+            self._discard(bucket, key, upload_id)
+            upload_id = self._create(bucket, key, options)[0]
+        self._skip_checksum(bucket, upload_id)
+        return upload_id
+
+    def _skip_checksum(self, bucket: str, upload_id: str) -> None:
+        """Remember that an upload has no checksum; other uploads of its bucket may have one."""
+        if self._checksum_buckets.setdefault(bucket, False):
+            self._without_checksum.add(upload_id)
+            return
+        log.info(
+            "Parts are sent to %s of %s without a checksum: it does not support CRC-32 of whole objects",
+            bucket,
+            self._client.meta.endpoint_url,
+        )
+
+    def upload_part(
+        self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
+    ) -> str:
+        """Implement `ObjectStore.upload_part`."""
+        request = Request("UploadPart", bucket, key, upload_id)
+        options: Any = {}
+        if self._checksum_buckets.get(bucket) and upload_id not in self._without_checksum:
+            options = {"ChecksumCRC32": crc32_text(body)}
+        elif bucket in self._digest_buckets:
+            options = {"ContentMD5": content_md5(body)}
+
+        def attempt() -> str:
+            content: Any = BufferBody(body)
+            response: Any = self._curl and self._curl.send_part(request, number, body, options)
+            response = response or self._client.upload_part(
+                Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content, **options
+            )
+            return etag_of(request, response)
+
+        try:
+            return self._send(request, attempt)
+        except StoreRejected as error:
+            if options or error.code not in NOT_KNOWN:
+                raise
+        # Not sent by default: computing it takes as long as all the rest of an upload.
+        options = {"ContentMD5": content_md5(body)}
+        etag = self._send(request, attempt)
+        self._digest_buckets.add(bucket)
+        return etag
+
+    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
+        """Implement `ObjectStore.complete_upload`."""
+        request = Request("CompleteMultipartUpload", bucket, key, upload_id)
+        parts: list[Any] = [_completed(number, etag) for number, etag in enumerate(etags, start=1)]
+
+        def attempt() -> str:
+            response = self._client.complete_multipart_upload(
+                Bucket=bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
+            )
+            return etag_of(request, response)
+
+        return self._send(request, attempt)
+
+    def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
+        """Implement `ObjectStore.abort_upload`."""
+        request = Request("AbortMultipartUpload", bucket, key, upload_id)
+        try:
+            self._send(
+                request,
+                lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id),
+            )
+        except NoSuchUpload:
+            return
+        except StoreRejected as error:
+            # Some stores reject an unknown id as invalid.
+            if error.code not in NOT_KNOWN or any(
+                upload.upload_id == upload_id for upload in self.list_uploads(bucket, key)
+            ):
+                raise
+
+    def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
+        """Implement `ObjectStore.list_uploads`.
+
+        Some stores ignore ``prefix``, refuse the markers that they named, or repeat pages: other keys are
+        skipped, the listing continues at the last key instead, and one that does not advance ends with a
+        warning.
+        """
+        request = Request("ListMultipartUploads", bucket)
+
+        options: dict[str, Any] = {} if page is None else {"MaxUploads": page}
+
+        def fetch(at: Mapping[str, Any], below: str = prefix) -> Any:
+            return self._client.list_multipart_uploads(Bucket=bucket, Prefix=below, **options, **at)
+
+        listing = UPLOADS if self.profile(bucket).upload_markers else FIRST_PAGE
+        last: Page = {}
+        try:
+            try:
+                for last in self._pages(request, listing, fetch):
+                    yield from _uploads(request, last, prefix)
+            except StoreRejected as error:
+                if not last or error.code not in {ENDLESS} | NOT_KNOWN:
+                    raise
+                yield from self._uploads_after(request, prefix, last, fetch)
+                if listing is UPLOADS:
+                    self._learn(
+                        bucket, "refuses the markers of its listings of uploads", upload_markers=False
+                    )
+        except StoreRejected as error:
+            if error.code != ENDLESS:
+                raise
+            log.warning("The list of pending uploads below %s may be incomplete: %s", prefix, error)
+
+    def _uploads_after(
+        self, request: Request, prefix: str, page: Page, fetch: Callable[..., Any]
+    ) -> Iterator[Upload]:
+        """Yield the pending uploads after a page, by the key marker alone.
+
+        Raises:
+            StoreRejected: The listing is in another order than that of the keys, or does not advance.
+        """
+        while page["IsTruncated"]:
+            listed = list(_uploads(request, page, ""))
+            keys = [upload.key for upload in listed]
+            if not keys or keys != sorted(keys):
+                raise StoreRejected(
+                    f"{request}: the listing does not continue after {keys[-1:]}", code=ENDLESS
+                )
+            # The page may end between the uploads of one key, and the marker skips the others.
+            here = partial(fetch, {}, keys[-1])
+            known = {upload.upload_id for upload in listed}
+            for upload in _uploads(request, self._send(request, here), keys[-1]):
+                if upload.key == keys[-1] and upload.upload_id not in known:
+                    yield upload
+            page = self._send(request, partial(fetch, {"KeyMarker": keys[-1]}))
+            if any(upload.key <= keys[-1] for upload in _uploads(request, page, "")):
+                raise StoreRejected(f"{request}: the listing repeats {keys[-1]}", code=ENDLESS)
+            yield from _uploads(request, page, prefix)
+
+    def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
+        """Implement `ObjectStore.list_parts`.
+
+        Raises:
+            StoreRejected: The listing does not advance.
+            Unavailable: The response lacks something.
+        """
+        request = Request("ListParts", bucket, key, upload_id)
+        for page in self._pages(
+            request,
+            PARTS,
+            lambda at: self._client.list_parts(Bucket=bucket, Key=key, UploadId=upload_id, **at),
+        ):
+            for entry in entries(request, page, "Parts", ("PartNumber", "ETag", "Size")):
+                yield Part(entry["PartNumber"], entry["ETag"].strip('"'), entry["Size"])
+
+    def _create(self, bucket: str, key: str, options: Mapping[str, Any]) -> tuple[str, str | None]:
+        """Start an upload; return its id and its checksum type, if the store returns one."""
+        request = Request("CreateMultipartUpload", bucket, key)
+
+        def attempt() -> tuple[str, str | None]:
+            response: Any = self._curl and self._curl.start_upload(request, options)
+            response = response or self._client.create_multipart_upload(Bucket=bucket, Key=key, **options)
+            if not response.get("UploadId"):
+                raise request.unconfirmed("the response names no upload")
+            return response["UploadId"], response.get("ChecksumType")
+
+        return self._send(request, attempt)
+
+    def _discard(self, bucket: str, key: str, upload_id: str) -> None:
+        try:
+            self.abort_upload(bucket, key, upload_id)
+        except S3CommitError as error:
+            log.warning("An empty upload of %s stays pending: %s", key, error)
+
+
+def _uploads(request: Request, page: Page, prefix: str) -> Iterator[Upload]:
+    """Yield the pending uploads of a page whose key begins with ``prefix``."""
+    for entry in entries(request, page, "Uploads", ("Key", "UploadId", "Initiated")):
+        if entry["Key"].startswith(prefix):
+            yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"].timestamp())
+
+
+def _completed(number: int, etag: PartEtag) -> dict[str, Any]:
+    """Return one part of a completion, as boto3 expects it."""
+    if isinstance(etag, str):
+        return {"PartNumber": number, "ETag": quoted(etag)}
+    return {
+        "PartNumber": number,
+        "ETag": quoted(etag.etag),
+        f"Checksum{etag.algorithm}": etag.checksum,
+    }

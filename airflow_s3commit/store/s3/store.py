@@ -22,10 +22,9 @@ from airflow_s3commit.store.base import (
 from airflow_s3commit.store.credentials import plain_endpoint
 from airflow_s3commit.store.execute import RetryPolicy, in_threads, with_threads
 from airflow_s3commit.store.headers import boto3_parameters
-from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS
+from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS, RetryingStore
 from airflow_s3commit.store.s3.config import S3Config, guard_client, new_client
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
-from airflow_s3commit.store.s3.multipart import MultipartUploads
 from airflow_s3commit.store.s3.request import (
     Request,
     content_md5,
@@ -76,7 +75,7 @@ class StoreOptions(TypedDict, total=False):
     requests_per_second: float | None
 
 
-class S3Store(MultipartUploads):
+class S3Store(RetryingStore):
     """An `ObjectStore` behind a boto3 client; safe to use from several threads.
 
     ``retry`` retries every request. The client's own retries, if any, happen within one attempt. Errors and

@@ -11,8 +11,8 @@ import pytest
 from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown
 from airflow_s3commit.store.base import CheckedEtag, Complete
 from airflow_s3commit.store.execute import RetryPolicy
+from airflow_s3commit.store.s3.client import BufferBody, crc32_text
 from airflow_s3commit.store.s3.config import S3Config
-from airflow_s3commit.store.s3.multipart import BufferBody, crc32_text
 from airflow_s3commit.store.s3.store import S3Store
 from tests.fakes import ManualClock
 from tests.store.s3.fault_server import COMPLETED, FaultServer

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
-from airflow_s3commit.reader.table_files import FilesByPath, JobFiles, PackedFiles, TableFile
+from airflow_s3commit.reader.listing import FilesByPath, JobFiles, PackedFiles, TableFile
 
 ONE = [
     TableFile("lake/t/dt=1/a-j1.parquet", 10, "dt=1", "j1", 3),
