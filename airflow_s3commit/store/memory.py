@@ -65,7 +65,6 @@ class _Pending:
 class _Bucket:
     objects: dict[str, _Stored] = field(default_factory=dict)
     uploads: dict[str, _Pending] = field(default_factory=dict)
-    completed: dict[str, str] = field(default_factory=dict)
 
 
 class MemoryStore:

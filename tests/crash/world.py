@@ -355,7 +355,6 @@ class World:
                 bucket,
                 objects=dict(bucket.objects),
                 uploads={key: replace(one, parts=dict(one.parts)) for key, one in bucket.uploads.items()},
-                completed=dict(bucket.completed),
             )
             for name, bucket in progress["_buckets"].items()
         }

@@ -8,13 +8,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit.exceptions import (
-    OutcomeUnknown,
-    StoreRejected,
-    TooLarge,
-    Unavailable,
-)
-from airflow_s3commit.store.base import DeleteFailure, ObjectInfo
+from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
+from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.headers import object_headers
 
 if TYPE_CHECKING:
@@ -49,15 +44,6 @@ class Request:
         where = f"s3://{self.bucket}/{self.key or ''}"
         upload = f" (upload {self.upload_id})" if self.upload_id else ""
         return f"{self.operation} of {where}{upload}"
-
-    def check_size(self, size: int, limit: int | None) -> None:
-        """Raise if the object has more bytes than ``limit``.
-
-        Raises:
-            TooLarge: It has.
-        """
-        if limit is not None and size > limit:
-            raise TooLarge.of(f"s3://{self.bucket}/{self.key}", size, limit)
 
     @property
     def permission(self) -> str:
@@ -181,23 +167,6 @@ def entries(
             if field not in entry:
                 raise request.unconfirmed(f"an entry of the response has no {field}")
         yield entry
-
-
-def delete_failures(
-    request: Request, deleted: Sequence[Mapping[str, Any]], errors: Sequence[Mapping[str, Any]]
-) -> list[DeleteFailure]:
-    """Return the objects that a bulk delete did not delete.
-
-    Raises:
-        OutcomeUnknown: The response names no object at all.
-    """
-    if not errors and not deleted:
-        raise request.unconfirmed("the response names no object")
-    return [
-        DeleteFailure(error.get("Key", ""), error.get("Code", ""), error.get("Message", ""))
-        for error in errors
-        if error.get("Code") != "NoSuchKey"
-    ]
 
 
 def _header(response: Mapping[str, Any], name: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
-from airflow_s3commit.exceptions import AccessDenied, NoSuchKey, PreconditionFailed, StoreRejected
+from airflow_s3commit.exceptions import AccessDenied, NoSuchKey, PreconditionFailed, StoreRejected, TooLarge
 from airflow_s3commit.store.base import (
     Call,
     DeleteFailure,
@@ -28,7 +28,6 @@ from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.request import (
     Request,
     content_md5,
-    delete_failures,
     entries,
     etag_of,
     object_info,
@@ -186,7 +185,8 @@ class S3Store(RetryingStore):
             # Its own context manager returns the raw stream, which does not notice a truncated body.
             with closing(response["Body"]) as body:
                 info = object_info(request, response)
-                request.check_size(info.size, limit)
+                if limit is not None and info.size > limit:
+                    raise TooLarge.of(f"s3://{bucket}/{key}", info.size, limit)
                 content = body.read(info.size + 1)
                 if len(content) != info.size:
                     raise request.unconfirmed("the response is not as long as it says")
@@ -325,7 +325,14 @@ class S3Store(RetryingStore):
         def attempt() -> list[DeleteFailure]:
             # Not quiet: an empty response to a quiet request looks like one that was cut off.
             response = self._client.delete_objects(Bucket=bucket, Delete={"Objects": targets})
-            return delete_failures(request, response.get("Deleted", ()), response.get("Errors", ()))
+            errors: Any = response.get("Errors", ())
+            if not errors and not response.get("Deleted"):
+                raise request.unconfirmed("the response names no object")
+            return [
+                DeleteFailure(error.get("Key", ""), error.get("Code", ""), error.get("Message", ""))
+                for error in errors
+                if error.get("Code") != "NoSuchKey"
+            ]
 
         return self._send(request, attempt)
 
