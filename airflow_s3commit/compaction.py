@@ -125,6 +125,7 @@ def compact(
     as the job's option ``retain`` says. Repeatable: a table that is compact is left alone.
 
     Args:
+        store: The store of the table.
         destination: URI of the table's directory, or a `Destination`.
         partitions: Directories below it, such as ``dt=2013-01-01``; by default every partition.
         target_bytes: Size after which a file is ended.
