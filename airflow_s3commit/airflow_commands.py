@@ -76,7 +76,7 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
 
     from airflow_s3commit.airflow_version import AirflowNotFoundException  # noqa: PLC0415
     from airflow_s3commit.exceptions import StoreRejected  # noqa: PLC0415
-    from airflow_s3commit.hooks.s3_commit import S3CommitHook  # noqa: PLC0415
+    from airflow_s3commit.hooks import S3CommitHook  # noqa: PLC0415
 
     config = asked.config
     if config.endpoint_url or config.profile or config.path_style is not None:

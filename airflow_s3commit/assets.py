@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_s3commit.airflow_version import PartitionMapper, has_partition_events, lacks
 from airflow_s3commit.protocol.model.destination import Destination, hive_values
+from airflow_s3commit.xcom import JsonObject, manifest_summary
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Asset
 
     from airflow_s3commit.protocol.model.manifest import Manifest
-    from airflow_s3commit.xcom import JsonObject
 
 __all__ = ["HivePathMapper", "announce", "event_extra", "hive_values"]
 
@@ -136,8 +136,6 @@ def event_extra(manifest: Manifest) -> JsonObject:
 
     :param manifest: The commit's manifest.
     """
-    from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415 - keeps DAG parsing light
-
     counts = {
         name: {"files": count.files, "bytes": count.bytes, "rows": count.rows}
         for name, count in sorted(manifest.partitions.items())[:_MOST_PARTITIONS]

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from airflow_s3commit.airflow_version import stats
 from airflow_s3commit.protocol.model.destination import Destination
@@ -34,6 +34,9 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 Kind: TypeAlias = Literal["counter", "timer", "gauge"]
+
+#: The methods of Airflow's that send each kind.
+_SENDERS: Final[Mapping[Kind, str]] = {"counter": "incr", "timer": "timing", "gauge": "gauge"}
 
 
 class Metric(NamedTuple):
@@ -91,9 +94,9 @@ def count_retry(error: OutcomeUnknown | Unavailable) -> None:
     """
     from airflow_s3commit.exceptions import Unavailable  # noqa: PLC0415 - its name alone is needed above
 
-    _count("s3commit.store.retries", 1, {})
+    _emit("s3commit.store.retries", 1, {})
     if isinstance(error, Unavailable):
-        _count("s3commit.store.throttles", 1, {})
+        _emit("s3commit.store.throttles", 1, {})
 
 
 @contextmanager
@@ -109,7 +112,7 @@ def commit_counted(destination: str) -> Iterator[Callable[[Manifest], None]]:
     try:
         yield committed.append
     except BaseException:
-        _count("s3commit.commit.failures", 1, _tags(destination))
+        _emit("s3commit.commit.failures", 1, _tags(destination))
         raise
     for manifest in committed:
         _count_commit(manifest, time.monotonic() - began)
@@ -122,8 +125,8 @@ def count_abort(destination: str, uploads: int) -> None:
     :param uploads: Number of aborted uploads.
     """
     tags = _tags(destination)
-    _count("s3commit.aborts", 1, tags)
-    _count("s3commit.abort.uploads", uploads, tags)
+    _emit("s3commit.aborts", 1, tags)
+    _emit("s3commit.abort.uploads", uploads, tags)
 
 
 def count_sweep(report: SweepReport) -> None:
@@ -134,10 +137,10 @@ def count_sweep(report: SweepReport) -> None:
     if report.dry_run:
         return
     tags = _tags(report.plan.destination)
-    _count("s3commit.sweeps", 1, tags)
-    _count("s3commit.sweep.jobs", len(report.jobs), tags)
-    _count("s3commit.sweep.uploads", report.uploads + sum(job.uploads for job in report.jobs), tags)
-    _count("s3commit.sweep.failures", len(report.failures), tags)
+    _emit("s3commit.sweeps", 1, tags)
+    _emit("s3commit.sweep.jobs", len(report.jobs), tags)
+    _emit("s3commit.sweep.uploads", report.uploads + sum(job.uploads for job in report.jobs), tags)
+    _emit("s3commit.sweep.failures", len(report.failures), tags)
 
 
 def gauge_pending(destination: str, jobs: Iterable[JobSummary]) -> None:
@@ -148,19 +151,19 @@ def gauge_pending(destination: str, jobs: Iterable[JobSummary]) -> None:
     """
     found, tags = list(jobs), _tags(destination)
     idle = max((job.silent for job in found if job.silent is not None), default=0.0)
-    _gauge("s3commit.pending.jobs", len(found), tags)
-    _gauge("s3commit.pending.bytes", sum(job.output.bytes for job in found), tags)
-    _gauge("s3commit.pending.idle", idle, tags)
+    _emit("s3commit.pending.jobs", len(found), tags)
+    _emit("s3commit.pending.bytes", sum(job.output.bytes for job in found), tags)
+    _emit("s3commit.pending.idle", idle, tags)
 
 
 def _count_commit(manifest: Manifest, seconds: float) -> None:
     from airflow_s3commit.store.forwarding import total_requests  # noqa: PLC0415 - keeps DAG parsing light
 
     tags = _tags(manifest.destination)
-    _time("s3commit.commit.duration", seconds * 1000, tags)
+    _emit("s3commit.commit.duration", seconds * 1000, tags)
     duration = manifest.metrics.get("complete_ms")
     if duration is not None:
-        _time("s3commit.commit.complete_duration", duration, tags)
+        _emit("s3commit.commit.complete_duration", duration, tags)
     for name, count in (
         ("s3commit.commits", 1),
         ("s3commit.commit.files", manifest.counts.files),
@@ -170,7 +173,7 @@ def _count_commit(manifest: Manifest, seconds: float) -> None:
         ("s3commit.commit.replaced_files", manifest.replaced.files),
         ("s3commit.commit.requests", total_requests(manifest.metrics) or 0),
     ):
-        _count(name, count, tags)
+        _emit(name, count, tags)
 
 
 def _tags(destination: str) -> dict[str, str]:
@@ -179,24 +182,11 @@ def _tags(destination: str) -> dict[str, str]:
     return {"bucket": place.bucket, "destination": place.prefix.rstrip("/") or "/"}
 
 
-def _count(name: str, count: int, tags: Mapping[str, str]) -> None:
-    assert METRICS[name].kind == "counter"
-    if count:
-        _emit(lambda sent: sent.incr(name, count, tags=dict(tags)))
-
-
-def _time(name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
-    assert METRICS[name].kind == "timer"
-    _emit(lambda sent: sent.timing(name, milliseconds, tags=dict(tags)))
-
-
-def _gauge(name: str, value: float, tags: Mapping[str, str]) -> None:
-    assert METRICS[name].kind == "gauge"
-    _emit(lambda sent: sent.gauge(name, value, tags=dict(tags)))
-
-
-def _emit(call: Callable[[Any], None]) -> None:
+def _emit(name: str, value: float, tags: Mapping[str, str]) -> None:
+    kind = METRICS[name].kind
+    if kind == "counter" and not value:
+        return
     try:
-        call(stats())
+        getattr(stats(), _SENDERS[kind])(name, value, tags=dict(tags))
     except Exception:
         logger.warning("A metric could not be sent to Airflow", exc_info=True)

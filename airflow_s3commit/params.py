@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONFLICT_MODE",
-    "CONFLICT_MODES",
     "SPARKS_CONFLICT_MODE",
-    "check_conflict_mode",
     "conflict_mode_param",
     "moment_of",
 ]
 
 #: The modes, from the safest to the most destructive, and that of the save modes of Spark's own writers.
-CONFLICT_MODES: Final = ("fail", "append", "replace", "as-written")
+_MODES: Final = ("fail", "append", "replace", "as-written")
 
 #: A template of the param's mode (``fail`` in a DAG without the param), except in backfills, whose mode is
 #: ``replace`` unless the backfill's conf sets another.
@@ -49,12 +47,14 @@ def conflict_mode_param(default: str = "fail") -> Param:
         ``as-written``.
     :raises ValueError: The default is not one of these.
     """
+    if default not in _MODES:
+        raise ValueError(f"conflict_mode is {default!r}; it must be one of {', '.join(_MODES)}")
     from airflow.sdk import Param  # noqa: PLC0415 - operators import this module and need no param
 
     return Param(
-        check_conflict_mode(default),
+        default,
         type="string",
-        enum=list(CONFLICT_MODES),
+        enum=list(_MODES),
         title="If partitions already have data",
         description=(
             "fail: refuse the commit. append: keep the old files beside the new ones. "
@@ -63,20 +63,6 @@ def conflict_mode_param(default: str = "fail") -> Param:
             "Backfills replace unless their conf sets a mode."
         ),
     )
-
-
-def check_conflict_mode(mode: str) -> str:
-    """Return the mode if it is valid. Call it on rendered text, not on a template.
-
-    :param mode: The mode.
-    :raises ValueError: The mode is not ``fail``, ``append``, ``replace`` or ``as-written``.
-    """
-    if mode not in CONFLICT_MODES:
-        raise ValueError(
-            f"conflict_mode is {mode!r}; it must be one of {', '.join(CONFLICT_MODES)}. "
-            "If it comes from a template, look at the rendered template of this task."
-        )
-    return mode
 
 
 #: Durations such as ``1d12h``, which ISO 8601 writes as ``P1DT12H``.

@@ -82,29 +82,16 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_s3commit.operators.audit",
                     "airflow_s3commit.operators.commit",
                     "airflow_s3commit.operators.compact",
-                    "airflow_s3commit.operators.publish",
-                    "airflow_s3commit.operators.register",
+                    "airflow_s3commit.operators.catalogs",
                     "airflow_s3commit.operators.abort",
                     "airflow_s3commit.operators.sweep",
                 ],
             }
         ],
-        "sensors": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_s3commit.sensors.success_manifest"],
-            }
-        ],
-        "hooks": [
-            {"integration-name": _INTEGRATION, "python-modules": ["airflow_s3commit.hooks.s3_commit"]},
-        ],
-        "triggers": [
-            {
-                "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_s3commit.triggers.success_manifest"],
-            }
-        ],
-        "notifications": ["airflow_s3commit.notifications.abort_uploads.AbortUploadsNotifier"],
+        "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_s3commit.sensors"]}],
+        "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_s3commit.hooks"]}],
+        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_s3commit.triggers"]}],
+        "notifications": ["airflow_s3commit.notifications.AbortUploadsNotifier"],
         "extra-links": [
             "airflow_s3commit.links.ManifestLink",
             "airflow_s3commit.links.PendingsetsLink",

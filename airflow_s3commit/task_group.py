@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from airflow.sdk import TaskGroup
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
-from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
+from airflow_s3commit.hooks import S3CommitHook
+from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.audit import S3CommitAuditOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator, commit_in_parts
@@ -193,13 +193,10 @@ class S3CommitGroup:
         audit: dict[str, Any] | None = None,
         parts: int | None = None,
     ) -> None:
-        """Add the tasks downstream of the stages.
+        """Add the tasks downstream of the stages, each with its arguments.
 
         :param step: Arguments of all these tasks.
-        :param resolve: Arguments of the resolve task.
-        :param commit: Arguments of the commit task.
-        :param abort: Arguments of the teardown.
-        :param audit: Arguments of the audit task; None leaves it out.
+        :param audit: Those of the audit task; None leaves it out.
         :param parts: Number of mapped tasks that complete the uploads; None leaves that to the commit task.
         :raises ValueError: The group has no stage, or needs a conflict mode and names none.
         """

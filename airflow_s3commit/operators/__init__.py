@@ -8,17 +8,17 @@ TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from airflow_s3commit.operators.abort import S3CommitAbortOperator
     from airflow_s3commit.operators.audit import S3CommitAuditOperator
+    from airflow_s3commit.operators.catalogs import (
+        S3CommitPublishIcebergOperator,
+        S3CommitRegisterPartitionsOperator,
+        S3CommitRegisterTableOperator,
+    )
     from airflow_s3commit.operators.commit import (
         S3CommitJobOperator,
         S3CommitPartOperator,
         commit_in_parts,
     )
     from airflow_s3commit.operators.compact import S3CommitCompactOperator
-    from airflow_s3commit.operators.publish import S3CommitPublishIcebergOperator
-    from airflow_s3commit.operators.register import (
-        S3CommitRegisterPartitionsOperator,
-        S3CommitRegisterTableOperator,
-    )
     from airflow_s3commit.operators.seal import (
         S3CommitResolveConflictsOperator,
         S3CommitStagesOperator,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,9 @@ class S3CommitAbortOperator(CommitStepOperator):
                 states = self._states(context)
                 self._keep(context, job, state, states)
                 first = self._first_failure(context, states)
-                uploads = self._abort(job, first or "a task was skipped, or did not run")
+                why = first or "a task was skipped, or did not run"
+                with suppress(AlreadyCommitted):
+                    uploads = abort_until_quiet(job, kill_window=self.kill_window, reason=why, log=self.log)
             if uploads is None:
                 is_finished = state is not None and state.state == "committed" and state.finished
                 if not is_finished or job.has_leftovers():
@@ -182,13 +185,6 @@ class S3CommitAbortOperator(CommitStepOperator):
         if not succeeded or (not uploads and context["ti"].try_number == 1):
             return True
         return bool(pulled(context, skipped, NO_OUTPUT))
-
-    def _abort(self, job: Job, why: str) -> int | None:
-        """Abort the job; return the number of aborted uploads, None if the job is committed."""
-        try:
-            return abort_until_quiet(job, kill_window=self.kill_window, reason=why, log=self.log)
-        except AlreadyCommitted:
-            return None
 
 
 def abort_until_quiet(job: Job, *, kill_window: float, reason: str, log: Logger) -> int:

@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_s3commit._format import plain
-from airflow_s3commit.airflow_version import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-    redact,
-)
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowSkipException
 from airflow_s3commit.exceptions import JobFailed, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.templates import ValuesRequired, mapping, text
 
@@ -50,6 +45,8 @@ def failures_are_noted(context: Context) -> Iterator[None]:
     except AirflowSkipException:
         raise
     except Exception as error:
+        from airflow.sdk.log import redact  # type: ignore[attr-defined]  # noqa: PLC0415 - keeps parsing light
+
         text = str(error) if isinstance(error, AirflowException) else f"{type(error).__name__}: {error}"
         # As in the log: the text is repeated in XComs and in the job's end on S3.
         line = plain(str(redact(text)).strip().partition("\n")[0])

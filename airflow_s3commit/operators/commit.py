@@ -13,6 +13,7 @@ from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
 from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
 from airflow_s3commit.templates import at_least, check_value, mapping
+from airflow_s3commit.xcom import JsonObject, manifest_summary
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.metadata.pending_uploads import Progress, ProgressLog
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.store.credentials import StoreAddress
-    from airflow_s3commit.xcom import JsonObject
 
 
 class CompletingOperator(CommitStepOperator):
@@ -147,7 +147,6 @@ class S3CommitJobOperator(CompletingOperator):
     def _committed(self, context: Context, manifest: Manifest) -> JsonObject:
         """Log a commit, describe it in the assets' events, and return its manifest's summary."""
         from airflow_s3commit.assets import announce  # noqa: PLC0415 - keeps DAG parsing light
-        from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
         summary = manifest_summary(manifest)
         self._manifest = manifest

@@ -18,6 +18,7 @@ from airflow_s3commit.operators.base import (
     totals,
 )
 from airflow_s3commit.templates import ValuesRequired, one_of
+from airflow_s3commit.xcom import JsonObject, counting_attempts, fetched, stages_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.sealed_job import SealReference
-    from airflow_s3commit.xcom import JsonObject
 
 
 #: The effect of a skipped stage, and what happens without output.
@@ -92,8 +92,6 @@ class S3CommitStagesOperator(ValuesRequired, BaseOperator):
         :param context: The task's context.
         :raises AirflowSkipException: All stages were skipped, or some, and this task has to be too.
         """
-        from airflow_s3commit.xcom import fetched  # noqa: PLC0415 - keeps DAG parsing light
-
         ended = {*states_of(context, task_ids=sorted(self.upstream_task_ids)).values()}
         if ended == {"skipped"}:
             if self.on_empty == "skip":
@@ -132,12 +130,6 @@ class SealingOperator(CommitStepOperator):
         :raises AirflowFailException: ``stages`` has no XComs of stage tasks of this job.
         :raises Refused: The job cannot be sealed with these stages.
         """
-        from airflow_s3commit.xcom import (  # noqa: PLC0415 - keeps DAG parsing light
-            counting_attempts,
-            fetched,
-            stages_of,
-        )
-
         try:
             stages, digests = stages_of(fetched(self.stages), job.reference.job_id)
             if stages is None:

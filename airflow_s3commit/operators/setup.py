@@ -10,7 +10,7 @@ from uuid import uuid4
 from airflow_s3commit._causes import noting
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, Refused, S3CommitError
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final, states_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_s3commit._columns import text_table
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry, count_sweep, gauge_pending
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
 from airflow_s3commit.params import moment_of

@@ -36,7 +36,7 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     Unavailable,
 )
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.plugin.views import DestinationView, Offer, read_destination
 from airflow_s3commit.present import amount
 from airflow_s3commit.protocol.inspect.jobs import JobSummary

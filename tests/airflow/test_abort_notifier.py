@@ -10,9 +10,9 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.execution_time.xcom import XCom
 
-from airflow_s3commit import Job
+from airflow_s3commit import Job, notifications
 from airflow_s3commit.exceptions import Unavailable
-from airflow_s3commit.notifications import AbortUploadsNotifier, abort_uploads
+from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitSetupOperator
 from tests.airflow.runs import FLIGHTS, commit, new_context, pending, set_up, visible, write_stage
 
@@ -110,7 +110,7 @@ def test_it_aborts_until_a_killed_task_is_quiet(store, dag, xcoms, monkeypatch, 
         if len(slept) <= beats:
             store.create_upload("lake", late, metadata={}, content_type="application/octet-stream")
 
-    module = "airflow_s3commit.notifications.abort_uploads"
+    module = "airflow_s3commit.notifications"
     monkeypatch.setattr(f"{module}.sleep", writing)
     said: list[str] = []
     calling = notifier(kill_window=10, time_limit=3600)
@@ -137,7 +137,7 @@ def test_one_job_s_error_is_logged_and_the_others_are_aborted(store, dag, xcoms,
         return abort(job, **how)
 
     monkeypatch.setattr(Job, "abort", watched)
-    monkeypatch.setattr("airflow_s3commit.notifications.abort_uploads.sleep", lambda _: None)
+    monkeypatch.setattr("airflow_s3commit.notifications.sleep", lambda _: None)
     said: list[str] = []
     calling = notifier(kill_window=1)
     for level in ("error", "exception"):
@@ -161,7 +161,7 @@ def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
 def test_notifiers_in_a_row_share_the_time(store, dag, xcoms, monkeypatch) -> None:
     """Airflow kills a process whose callbacks together take too long, and the log names what is left out."""
     now = [1000.0]
-    module = "airflow_s3commit.notifications.abort_uploads"
+    module = "airflow_s3commit.notifications"
     monkeypatch.setattr(f"{module}.monotonic", lambda: now[0])
     monkeypatch.setattr(f"{module}.sleep", lambda seconds: now.append(now.pop() + seconds))
     ends, said = [], []
@@ -197,8 +197,8 @@ def test_a_job_that_the_teardown_kept_is_left_alone(store, dag, xcoms, reason, l
 def test_slow_xcoms_take_half_of_the_time(store, xcoms, monkeypatch, seconds, left) -> None:
     """The jobs known by then are aborted, but none before it is known which jobs teardowns kept."""
     now = [1000.0]
-    monkeypatch.setattr(abort_uploads, "monotonic", lambda: now[0])
-    monkeypatch.setattr(abort_uploads, "_budget", abort_uploads._Budget())
+    monkeypatch.setattr(notifications, "monotonic", lambda: now[0])
+    monkeypatch.setattr(notifications, "_budget", notifications._Budget())
     read = XCom.get_all
 
     def slow(**what: Any) -> Any:

@@ -114,7 +114,7 @@ def test_a_program_in_a_mapped_group_finds_its_own_job() -> None:
 _ASKS = {"xcom_pull": "map_indexes", "axcom_pull": "map_indexes", "get_task_states": "map_index"}
 
 #: Reads the XComs of all items: it aborts every job of a run.
-_ALL_ITEMS = "notifications/abort_uploads.py"
+_ALL_ITEMS = "notifications.py"
 
 
 def unlimited(tree: ast.Module) -> Iterator[str]:

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.operators import S3CommitSetupOperator, S3CommitSweepOperator
-from airflow_s3commit.params import SPARKS_CONFLICT_MODE, check_conflict_mode, conflict_mode_param, moment_of
+from airflow_s3commit.params import SPARKS_CONFLICT_MODE, conflict_mode_param, moment_of
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from tests.airflow.runs import FLIGHTS, new_context
 
@@ -76,7 +76,7 @@ def test_the_param_takes_the_three_modes_only() -> None:
 def test_an_unknown_mode_is_named() -> None:
     """The error says what the mode was and what it may be."""
     with pytest.raises(ValueError, match="'overwrite'; it must be one of fail, append, replace"):
-        check_conflict_mode("overwrite")
+        conflict_mode_param("overwrite")
 
 
 BERLIN = pendulum.timezone("Europe/Berlin")

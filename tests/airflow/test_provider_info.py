@@ -41,7 +41,7 @@ def test_it_lists_the_modules_of_every_public_class(kind: str) -> None:
     """It names each module that defines a class of the face, once, and no other."""
     face = import_module(f"airflow_s3commit.{kind}")
     public = [getattr(face, name) for name in face.__all__]
-    homes = {one.__module__ for one in public if one.__module__.startswith(f"airflow_s3commit.{kind}.")}
+    homes = {one.__module__ for one in public if one.__module__.startswith(f"airflow_s3commit.{kind}")}
     listed = [module for entry in INFO[kind] for module in entry["python-modules"]]
     assert sorted(listed) == sorted(homes)
 

@@ -28,10 +28,10 @@ from tests.airflow.runs import FLIGHTS, set_up
 def test_every_option_is_read() -> None:
     """Operators, sensors and the sweep use what the configuration sets."""
     code = (
-        "from airflow_s3commit.hooks.s3_commit import S3CommitHook\n"
+        "from airflow_s3commit.hooks import S3CommitHook\n"
         "from airflow_s3commit.operators.commit import S3CommitJobOperator\n"
         "from airflow_s3commit.operators.sweep import S3CommitSweepOperator\n"
-        "from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor\n"
+        "from airflow_s3commit.sensors import S3SuccessManifestSensor\n"
         "from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION\n"
         "print(S3CommitJobOperator(task_id='c', job={}).aws_conn_id, S3CommitHook().aws_conn_id,\n"
         "      S3SuccessManifestSensor(task_id='s', destination='s3://lake/x/', run_id='r').poke_interval,\n"

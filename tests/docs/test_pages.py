@@ -147,16 +147,16 @@ def test_the_guarantees_name_tests_that_exist() -> None:
 #: Modules whose public names users write into their DAGs and jobs, and the names that are meant for them.
 PUBLIC = {
     "assets.py": r".*",
-    "hooks/*.py": r".*",
-    "links/*.py": r"\w+Link",
-    "notifications/*.py": r".*",
+    "hooks.py": r".*",
+    "links.py": r"\w+Link",
+    "notifications.py": r".*",
     "operators/*.py": r"S3Commit(?!Base)\w+|[Ss]harded\w+",
     "params.py": r"conflict_mode_param",
     "reader/__init__.py": r"dataset",
-    "sensors/*.py": r"S3\w+",
+    "sensors.py": r"S3\w+",
     "spark/__init__.py": r".*",
     "task_group.py": r".*",
-    "triggers/*.py": r"S3\w+",
+    "triggers.py": r"S3\w+",
 }
 
 

@@ -23,6 +23,7 @@ from airflow_s3commit.params import moment_of
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
 from airflow_s3commit.templates import at_least, mapping, place
+from airflow_s3commit.xcom import JsonObject, manifest_summary
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.watch.new_manifests import Snapshot
     from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch
     from airflow_s3commit.store.credentials import StoreAddress
-    from airflow_s3commit.xcom import JsonObject
+
+__all__ = ["S3SuccessManifestSensor"]
 
 #: Seconds from the sensor's timeout until Airflow's own timeout of the deferral. A live trigger ends before
 #: that, and reports the outcome of its last search.
@@ -153,7 +155,6 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
         :raises AirflowFailException: The store refuses the search, so waiting is pointless.
         """
         from airflow_s3commit.protocol.watch.search import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
-        from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
         try:
             self._view.refresh()
@@ -212,9 +213,7 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
             return False
 
     def _defer(self) -> NoReturn:
-        from airflow_s3commit.triggers.success_manifest import (  # noqa: PLC0415 - keeps DAG parsing light
-            S3SuccessManifestTrigger,
-        )
+        from airflow_s3commit.triggers import S3SuccessManifestTrigger  # noqa: PLC0415 - keeps parsing light
 
         self.defer(
             trigger=S3SuccessManifestTrigger(

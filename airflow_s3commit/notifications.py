@@ -11,7 +11,7 @@ from airflow.sdk import BaseNotifier
 
 from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.operators.abort import KEPT, KILL_WINDOW, MORE_ABORTS
 from airflow_s3commit.templates import at_least, check_value, mapping, text
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.job import Job
 
+
+__all__ = ["AbortUploadsNotifier"]
 
 #: Seconds without a notifier after which a process has its full time again.
 _PAUSE = 5.0

@@ -18,16 +18,17 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_s3commit._causes import described
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
+from airflow_s3commit.xcom import JsonObject, manifest_summary
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
     from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch, Outcome, SharedPoller
-    from airflow_s3commit.xcom import JsonObject
+
+__all__ = ["S3SuccessManifestEventTrigger", "S3SuccessManifestTrigger"]
 
 #: Seconds for which a search retries its requests; the next search is due soon after.
 _RETRY_DEADLINE = 20.0
@@ -77,13 +78,6 @@ class ManifestTrigger(BaseTrigger):
             retry_deadline=_RETRY_DEADLINE,
             on_retry=count_retry,
         )
-
-
-def summary_of(manifest: Manifest) -> JsonObject:
-    """Return a manifest's summary as plain JSON values, for an event."""
-    from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415 - keeps DAG parsing light
-
-    return manifest_summary(manifest)
 
 
 def failure(error: Exception) -> tuple[bool, str, Outcome]:
@@ -138,10 +132,11 @@ class S3SuccessManifestTrigger(ManifestTrigger):
         """Search until a manifest meets the conditions, the time is up, or an error is final."""
         poller, wait = self._join()
         while True:
-            left = self._left()
+            left = None if self.give_up_at is None else self.give_up_at - time.time()
             last = left is not None and left <= 0
+            age = min(self.poke_interval, _LAST_SEARCH_AGE) if last else self.poke_interval
             try:
-                look = await poller.look(wait, self._max_age(last))
+                look = await poller.look(wait, age)
             except Exception as error:  # the task must fail with any error
                 failed, seen, outcome = failure(error)
                 if failed:
@@ -151,7 +146,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
             else:
                 seen, outcome = look.seen, look.outcome
                 if look.manifest is not None:
-                    yield trigger_event({"status": "success", "manifest": summary_of(look.manifest)})
+                    yield trigger_event({"status": "success", "manifest": manifest_summary(look.manifest)})
                     return
             self.log.info("Not yet: %s: %s", outcome, seen)
             if last:
@@ -170,12 +165,6 @@ class S3SuccessManifestTrigger(ManifestTrigger):
 
         key = (self.destination, self.search_depth, self.aws_conn_id, self.region_name, self.verify)
         return shared_poller(key, self._open), ManifestSearch(Criteria(**self.wanted))
-
-    def _max_age(self, last: bool) -> float:
-        return min(self.poke_interval, _LAST_SEARCH_AGE) if last else self.poke_interval
-
-    def _left(self) -> float | None:
-        return None if self.give_up_at is None else self.give_up_at - time.time()
 
     def _open(self) -> Snapshot:
         from airflow_s3commit.protocol.watch.new_manifests import Snapshot  # noqa: PLC0415
@@ -235,7 +224,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
                 looking = feed.look()
                 while (manifest := await asyncio.to_thread(next, looking, None)) is not None:
                     self.log.info("Job %s committed to %s", manifest.job_id, self.destination)
-                    yield trigger_event(summary_of(manifest))
+                    yield trigger_event(manifest_summary(manifest))
                 if feed.memory != remembered:
                     await self._remember(feed.memory)
                     remembered = feed.memory

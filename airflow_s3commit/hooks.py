@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.base import ObjectStore
 
 
+__all__ = ["S3CommitHook", "StoreAddress"]
+
 logger = logging.getLogger(__name__)
 
 #: The connection that Airflow's operators name without being told to: where it does not exist, boto3's
