@@ -37,6 +37,7 @@ try:
     from pyspark.sql.datasource import (
         DataSource,
         DataSourceArrowWriter,
+        DataSourceStreamReader,
         WriterCommitMessage,
     )
 except ModuleNotFoundError as error:
@@ -99,6 +100,25 @@ class S3CommitDataSource(DataSource):
         raise InvalidOption(_NO_READER)
 
     @refusals_first()
+    def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002 - as Spark calls it
+        """Refuse a read with a schema; see `schema`."""
+        raise InvalidOption(_NO_READER)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's names
+        """Return a reader that refuses ``readStream.format("s3commit")``."""
+        return _NoStreamReader()
+
+    @refusals_first()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's names
+        """Refuse ``writeStream.format("s3commit")``."""
+        path = self.options.get("path") or "s3://bucket/table/"
+        raise InvalidOption(
+            'writeStream has no format("s3commit"): call writeStream.foreachBatch(foreach_batch('
+            f"destination={path!r})) instead, with airflow_s3commit.spark.foreach_batch, which commits each"
+            " micro-batch exactly once"
+        )
+
+    @refusals_first()
     def writer(self, schema: StructType, overwrite: bool) -> S3CommitWriter:
         """Check the options against the schema, and return the writer, which is pickled to the tasks.
 
@@ -111,6 +131,16 @@ class S3CommitDataSource(DataSource):
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
         hadoop = site_conf(os.environ) if self.hadoop_defaults is None else self.hadoop_defaults
         return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), hadoop)
+
+
+class _NoStreamReader(DataSourceStreamReader):
+    # Where `streamReader` raises, Spark (4.3) reports an error of its own in the place of ours.
+    @refusals_first()
+    def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
+        raise InvalidOption(_NO_READER)
+
+    def read(self, partition: object) -> NoReturn:  # noqa: ARG002 - as Spark calls it
+        self.initialOffset()
 
 
 @dataclass

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from tests.spark.conftest import write
 
@@ -163,6 +164,30 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> 
         assert re.search(says, str(error.value).splitlines()[0])
     with pytest.raises(Exception, match=r"'m' has .* the type interval year to month.*Spark's own writer"):
         write(frame.selectExpr("id", "make_ym_interval(1, 2) as m"), lake)
+    assert lake.everything() == []
+
+
+def test_reads_and_streams_are_refused_in_a_line_with_the_remedy(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """A read, with a schema or without, and a query to or from the format name the call to use."""
+    reader = "read_table(spark, uri), and the files of new commits"
+    for read in (spark.read, spark.read.schema("id long"), spark.readStream):
+        with pytest.raises(Exception, match=re.escape(reader)) as refused:
+            read.format("s3commit").load(lake.uri).isEmpty()
+        assert reader in str(refused.value).splitlines()[0]
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    there = spark.readStream.schema("id long").format("s3commit").load(lake.uri)
+    for stream, says in (
+        (rows.writeStream.format("s3commit"), f"foreach_batch(destination='{lake.uri}'))"),
+        (there.writeStream.format("noop"), reader),
+    ):
+        folder = tmp_path / str(len(says))
+        query = stream.options(**lake.options, checkpointLocation=str(folder)).start(lake.uri)
+        with pytest.raises(StreamingQueryException) as error:
+            query.awaitTermination()
+        said = str(error.value).splitlines()[0]
+        assert re.search(rf"InvalidOption: .*format.*{re.escape(says)}", said)
     assert lake.everything() == []
 
 
