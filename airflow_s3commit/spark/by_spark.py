@@ -31,7 +31,7 @@ from airflow_s3commit.spark.driver import (
     abort_twins,
     renewing_store,
 )
-from airflow_s3commit.spark.options import ARGUMENTS, CONFLICT_MODES, DEFAULT_MODE, SaveMode, refuse_arguments
+from airflow_s3commit.spark.options import DEFAULT_MODE, SaveMode
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     DEFAULT_STAGE_ATTEMPT,
@@ -42,7 +42,7 @@ from airflow_s3commit.spark.session import (
     tasks_have_twins,
 )
 from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, MissingJar
-from airflow_s3commit.spark.writer_settings import conf_of, is_classic, s3a_address, s3a_settings
+from airflow_s3commit.spark.writer_settings import conf_of, is_classic, s3a_address, s3a_settings, with_s3a
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,7 +96,7 @@ def commit_job(
             " committed twice: use airflow_s3commit.spark.foreach_batch"
         )
     options = options or JobOptions(conflict_mode="as-written")
-    objects = s3a_settings(conf.get, home.bucket).fill(ObjectOptions())
+    objects = with_s3a(ObjectOptions(), s3a_settings(conf.get, home.bucket))
     if options.object_options not in (ObjectOptions(), objects):
         raise InvalidOption(
             f"object_options of the job for {home.uri} differ from fs.s3a.* of the session, which writes the"
@@ -104,7 +104,7 @@ def commit_job(
         )
     layout = Layout.of(home, str(uuid4()))
     target = Target(
-        JobReference(job_id=layout.job_id, destination=home.uri, staging=layout.staging.uri),
+        JobReference(**layout.place),
         DEFAULT_STAGE,
         DEFAULT_STAGE_ATTEMPT,
         own=True,
@@ -132,16 +132,8 @@ def commit_job(
             abort_twins(job)
 
 
-def write_stage(spark: SparkSession, target: Target, write: Callable[[], None]) -> SealReference:
-    """Write a stage of another owner's job with Spark's own writers, and return its seal.
-
-    If the write fails, the stage attempt's uploads are aborted.
-
-    Raises:
-        InvalidOption: The session cannot have such jobs.
-        JobClosed: The stage attempt is sealed already, or the job has ended.
-        S3CommitError: The stage could not be sealed.
-    """
+def _write_stage(spark: SparkSession, target: Target, write: Callable[[], None]) -> SealReference:
+    """Write a stage of another owner's job and return its seal; abort the stage attempt if that fails."""
     jobs = _jobs_of(spark)
     with renewing_store(target.store):
         job = target.job()
@@ -243,15 +235,13 @@ def write_by_spark(
         InvalidOption: An option is one of this package's own writer, or the session cannot have such jobs.
         InvalidDestination: There is no destination, or it differs from the job's.
         JobMismatch: The mode contradicts the job.
+        JobClosed: The stage attempt is sealed already, or the job has ended.
         DestinationNotEmpty: The mode is ``errorifexists`` and the destination has data.
         S3CommitError: The stage could not be sealed, or the job not committed.
     """
     spark = frame.sparkSession
     found = given or job_from_conf(getter_of(spark))
     mode = place.mode or (DEFAULT_MODE if found is None else "append")
-    if mode not in CONFLICT_MODES:
-        raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
-    refuse_arguments(place.options, **ARGUMENTS)
     for name in place.options:
         if name.lower() in _ONLY_OURS:
             raise InvalidOption(
@@ -276,7 +266,7 @@ def write_by_spark(
             " let the job decide: leave the mode out"
         )
     overwrite = mode == "overwrite" and decides == "as-written"
-    seal = write_stage(spark, target, lambda: place.save(frame, home.uri, overwrite=overwrite))
+    seal = _write_stage(spark, target, lambda: place.save(frame, home.uri, overwrite=overwrite))
     return PendingWrite(home.uri, reference, target.stage, target.stage_attempt, seal=seal)
 
 

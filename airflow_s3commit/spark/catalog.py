@@ -50,28 +50,16 @@ class SparkTable:
         return {tuple(hive_values(row[0]).values()) for row in rows}
 
     def location_of(self, partition: tuple[str, ...]) -> str:
-        """Return the URI of the directory of a partition.
-
-        Args:
-            partition: Its values.
-        """
+        """Return the URI of the directory of the partition with these values."""
         return self._describe(f"PARTITION ({self._spec(partition)})")["Location"]
 
     def add(self, partitions: Sequence[tuple[str, ...]], directories: Sequence[str]) -> None:
-        """Add partitions in their default directories. Existing ones are not changed.
-
-        Args:
-            partitions: Their values.
-            directories: Their directories, relative to the table's.
-        """
+        """Add partitions, by their values, in their default directories. Existing ones are not changed."""
         del directories
         self._alter("ADD IF NOT EXISTS", " ", partitions)
 
     def remove(self, partitions: Sequence[tuple[str, ...]]) -> None:
-        """Remove partitions; their files stay.
-
-        Args:
-            partitions: Their values.
+        """Remove partitions, by their values; their files stay.
 
         Raises:
             InvalidOption: The table is managed: Spark would delete the partitions' files.

@@ -156,22 +156,19 @@ class TaskMessage(WriterCommitMessage):
     target: Target
 
 
+@dataclass
 class S3CommitWriter(DataSourceArrowWriter):
     """Writes in the tasks, and seals or commits on the driver; pickled to both.
 
-    Args:
-        plan: The plan of the write.
+    Attributes:
         write_id: A UUID for this write. Without a job in the conf the write sets up a job with this id.
         hadoop: The settings of files and stored objects in Hadoop's configuration.
     """
 
-    def __init__(
-        self, plan: TablePlan, options: WriteOptions, write_id: str, hadoop: Mapping[str, str]
-    ) -> None:
-        self._plan = plan
-        self._options = options
-        self._write_id = write_id
-        self._hadoop = dict(hadoop)
+    plan: TablePlan
+    options: WriteOptions
+    write_id: str
+    hadoop: Mapping[str, str]
 
     @refusals_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -179,18 +176,18 @@ class S3CommitWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
-        conf = self._hadoop | {key: value for key, value in local_properties(context).items() if value}
-        options = with_file_settings(self._options, conf)
-        target = target_of(options, self._write_id, conf.get)
+        conf = dict(self.hadoop) | {key: value for key, value in local_properties(context).items() if value}
+        options = with_file_settings(self.options, conf)
+        target = target_of(options, self.write_id, conf.get)
         job = ready_job(target, options)
         ids = TaskIds.of_spark(
             target.stage,
             target.stage_attempt,
-            self._write_id,
+            self.write_id,
             context.partitionId(),
             context.taskAttemptId(),
         )
-        return TaskMessage(write_task(job, iterator, plan_again(self._plan, options), ids, options), target)
+        return TaskMessage(write_task(job, iterator, plan_again(self.plan, options), ids, options), target)
 
     @refusals_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -207,16 +204,16 @@ class S3CommitWriter(DataSourceArrowWriter):
                 f"{len(reports)} of {len(messages)} tasks reported: an incomplete write is not sealed; write"
                 " again"
             )
-        commit_write(reports[0].target, self._options, [message.task for message in reports])
+        commit_write(reports[0].target, self.options, [message.task for message in reports])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort this write's uploads; a failure to abort is logged with the job's id, not raised."""
         reports = _task_messages(messages)
         if reports:
             target = reports[0].target
-        elif self._options.destination is not None:
+        elif self.options.destination is not None:
             # No task reported its job. If the conf named one, there is no job with this id to abort.
-            target = own_target(self._options, self._write_id)
+            target = own_target(self.options, self.write_id)
         else:
             return
         abort_failed_write(target, tasks_ended=len(reports) == len(messages))

@@ -23,7 +23,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination, split_uri
-from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
+from airflow_s3commit.protocol.model.job import JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
@@ -45,7 +45,7 @@ from airflow_s3commit.spark.session import (
     store_of_process,
     tasks_have_twins,
 )
-from airflow_s3commit.spark.writer_settings import S3ASettings, s3a_settings, with_file_settings
+from airflow_s3commit.spark.writer_settings import s3a_settings, with_file_settings, with_s3a
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.headers import with_headers
 
@@ -82,7 +82,7 @@ class Target:
     store: StoreAddress
     twins: bool = False
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
-    session: S3ASettings = field(default_factory=S3ASettings)
+    session: dict[str, str] = field(default_factory=dict)
     session_static: bool = False
 
     def job(self) -> Job:
@@ -153,10 +153,8 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
             " partitionBy = 'dt'), and give saveAsTable and writeTo these options; CREATE TABLE AS SELECT"
             " cannot have them"
         )
-    layout = Layout.of(Destination.parse(options.destination), job_id)
-    reference = JobReference(job_id=job_id, destination=layout.destination.uri, staging=layout.staging.uri)
     return Target(
-        reference,
+        JobReference(**Layout.of(Destination.parse(options.destination), job_id).place),
         DEFAULT_STAGE,
         DEFAULT_STAGE_ATTEMPT,
         True,
@@ -183,12 +181,11 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
     if found is None:
         target = own_target(options, job_id)
         session = s3a_settings(conf, split_uri(target.reference.destination)[0])
-        object_options = session.fill(options.object_options)
         return replace(
             target,
             store=store,
             twins=tasks_have_twins(conf),
-            object_options=object_options,
+            object_options=with_s3a(options.object_options, session),
             session_static=static,
         )
     destination = Destination.parse(found.reference.destination).uri
@@ -237,12 +234,7 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
         return Job.setup(
             target.job_store(),
             target.reference.destination,
-            options=JobOptions(
-                committer=options.own_committer,
-                conflict_mode=options.own_conflict_mode,
-                object_options=target.object_options,
-                publish=options.publish,
-            ),
+            options=options.own_job(target.object_options),
             job_id=target.reference.job_id,
             context={"engine": "spark"},
         )
@@ -364,12 +356,12 @@ def _check_publish(job: Job, options: WriteOptions) -> None:
         )
 
 
-def _check_object_options(job: Job, options: WriteOptions, session: S3ASettings) -> None:
+def _check_object_options(job: Job, options: WriteOptions, session: Mapping[str, str]) -> None:
     """Refuse a write whose options, or whose session's S3A settings, differ from its job's object options."""
     of_job = job.record().options.object_options
     for source, wanted in (
         ("the write's options", options.object_options.or_else(of_job)),
-        ("fs.s3a.* of the Spark session", session.fill(of_job)),
+        ("fs.s3a.* of the Spark session", with_s3a(of_job, session)),
     ):
         others = [
             f"{name}={getattr(wanted, name)!r}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode, ObjectOptions
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions, ObjectOptions
 from airflow_s3commit.store.base import MIN_PART_BYTES
-from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
+from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables.formats import FORMATS
 from airflow_s3commit.tables.options import (
     TABLE_OPTIONS,
@@ -116,8 +116,8 @@ _FILE_OPTIONS: tuple[Option, ...] = (
     ),
 )  # fmt: skip
 
-#: The store's address; reads have these options too.
-STORE_OPTIONS: tuple[Option, ...] = (
+#: The store's address.
+_STORE_OPTIONS: tuple[Option, ...] = (
     Option(
         "endpointUrl", str, "The store's address, if it is not AWS.",
         default="boto3's choice", field="endpoint_url",
@@ -239,6 +239,15 @@ class WriteOptions:
         static = self.conflict_mode == "replace" and self.partition_overwrite == "static"
         return "directory" if whole or static else self.committer
 
+    def own_job(self, object_options: ObjectOptions) -> JobOptions:
+        """Return the options of a write's own job."""
+        return JobOptions(
+            committer=self.own_committer,
+            conflict_mode=self.own_conflict_mode,
+            object_options=object_options,
+            publish=self.publish,
+        )
+
     @property
     def in_flight_bytes(self) -> int:
         """The limit on bytes of parts in flight; the writer waits above it."""
@@ -253,7 +262,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     *_FILE_OPTIONS,
     *_WRITE,
     *_OBJECT_OPTIONS,
-    *STORE_OPTIONS,
+    *_STORE_OPTIONS,
 )
 
 _OBJECT_FIELDS = {option.field for option in _OBJECT_OPTIONS}
@@ -261,17 +270,11 @@ _STORE_FIELDS = {known.name for known in fields(StoreAddress)}
 _WRITE_FIELDS = {known.name for known in fields(WriteOptions)}
 
 
-def store_address(found: dict[str, Any]) -> StoreAddress:
-    """Return the store's address, and remove its fields from those of the options.
-
-    Raises:
-        InvalidOption: The endpoint is not the URL of a store, or contains a password.
-    """
+def _store_address(found: dict[str, Any]) -> StoreAddress:
     try:
-        plain_endpoint(found.get("endpoint_url"), "of the option endpointUrl")
+        return StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
     except StoreUnsuitable as error:
-        raise InvalidOption(str(error)) from error
-    return StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
+        raise InvalidOption(f"option endpointUrl of s3commit: {error}") from error
 
 
 def _object_options(found: dict[str, Any]) -> ObjectOptions:
@@ -281,10 +284,6 @@ def _object_options(found: dict[str, Any]) -> ObjectOptions:
     except InvalidOption as error:
         names = ", ".join(option.name for option in _OBJECT_OPTIONS if option.field in given)
         raise InvalidOption(f"option {names} of s3commit: {error}") from error
-
-
-def _is_not_format(option: tuple[str, str]) -> bool:
-    return option[0].lower() != "format"
 
 
 def parse_options(
@@ -302,9 +301,10 @@ def parse_options(
             option or the save mode.
     """
     # The format first: another one has options that are unknown here.
-    found, _ = read_fields(dict(sorted(options.items(), key=_is_not_format)), WRITE_OPTIONS)
+    in_order = sorted(options.items(), key=lambda option: option[0].lower() != "format")
+    found, _ = read_fields(dict(in_order), WRITE_OPTIONS)
     given = frozenset(found)
-    store = store_address(found)
+    store = _store_address(found)
     object_options = _object_options(found)
     own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
     parsed = WriteOptions(

@@ -27,14 +27,14 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, split_uri
-from airflow_s3commit.protocol.model.job import JobOptions, JobReference
+from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.spark.driver import Target, abort_failed_write, renewing_store, target_of
 from airflow_s3commit.spark.options import WriteOptions, parse_options, refuse_arguments
 from airflow_s3commit.spark.plan import check_layout, check_own_overwrite, sets_static
 from airflow_s3commit.spark.session import JobInConf, job_from_conf, store_from_conf, store_of_process
-from airflow_s3commit.spark.write import FrameSettings, write_frame
-from airflow_s3commit.spark.writer_settings import conf_of, s3a_settings, with_file_settings
+from airflow_s3commit.spark.write import write_frame
+from airflow_s3commit.spark.writer_settings import conf_of, s3a_settings, with_file_settings, with_s3a
 from airflow_s3commit.store.headers import with_headers
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_s3commit.protocol.model.job import JobOptions
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.spark.session import ConfGet
     from airflow_s3commit.store.base import ObjectStore
@@ -138,17 +139,11 @@ class BatchWriter:
         _refuse_second(batch, run)
         token = uuid4().hex
         s3a = s3a_settings(conf.get, split_uri(batch.destination)[0])
-        object_options = s3a.fill(parsed.object_options)
-        options = JobOptions(
-            committer=parsed.own_committer,
-            conflict_mode=parsed.own_conflict_mode,
-            object_options=object_options,
-            publish=parsed.publish,
-        )
+        object_options = with_s3a(parsed.object_options, s3a)
         with renewing_store(settings):
             store = with_headers(store_of_process(settings), object_options.of_records)
             self._check_table(store, batch.destination, conf.get)
-            job = begin_batch(store, batch, options, token)
+            job = begin_batch(store, batch, parsed.own_job(object_options), token)
             if job is None:
                 refuse_passed(store, batch)
         if job is None:
@@ -158,8 +153,7 @@ class BatchWriter:
         try:
             with renewing_store(settings):
                 target = target_of(parsed, token, conf.get, JobInConf(job.reference, STAGE, token))
-                frame_settings = FrameSettings(parsed, target, str(uuid4()), self.cluster, layout_known=True)
-                written = write_frame(frame, frame_settings, job)
+                written = write_frame(frame, parsed, target, job, cluster=self.cluster, layout_known=True)
                 manifest = commit_batch(job, token, written.seal.counts.rows if written.seal else None)
         except BaseException as error:
             failed = Target(job.reference, STAGE, token, True, settings, object_options=object_options)
@@ -275,9 +269,7 @@ class Batch:
     def reference(self, attempt: int) -> JobReference:
         """Return the job of an attempt at the batch; attempts are numbered from 0."""
         layout = Layout.of(Destination.parse(self.destination), self.job_id(attempt))
-        return JobReference(
-            job_id=layout.job_id, destination=layout.destination.uri, staging=layout.staging.uri
-        )
+        return JobReference(**layout.place)
 
 
 def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: str) -> Job | None:

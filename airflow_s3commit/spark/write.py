@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -43,7 +43,6 @@ from airflow_s3commit.spark.options import (
     DEFAULT_MODE,
     Engine,
     SaveMode,
-    WriteOptions,
     parse_options,
     refuse_arguments,
 )
@@ -73,7 +72,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_s3commit.protocol.model.job import JobReference
+    from airflow_s3commit.protocol.model.job import ConflictMode, JobReference
+    from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.tables.write import TablePlan
 
 logger = logging.getLogger(__name__)
@@ -145,6 +145,9 @@ def write_pending(
     if job is not None:
         reference = job.reference if isinstance(job, Job) else job
         given_job = JobInConf(reference, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
+    if mode is not None and mode not in CONFLICT_MODES:
+        raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
+    refuse_arguments(options or (), **ARGUMENTS)
     if engine == "spark":
         where = Place(destination, tuple(partition_by), mode, format or "parquet", dict(options or {}))
         arranged = _arranged(frame, partition_by, cluster=cluster)
@@ -153,63 +156,58 @@ def write_pending(
     arguments = {"path": destination, "partitionBy": columns, "format": format}
     given = {name: text for name, text in arguments.items() if text is not None}
     conf = conf_of(frame.sparkSession)
-    parsed = with_file_settings(_write_options(given, mode, options or {}), conf)
-    write_id = str(uuid4())
-    target = target_of(parsed, write_id, conf.get, given_job)
+    parsed = with_file_settings(parse_options({**(options or {}), **given}, overwrite=False), conf)
+    target = target_of(parsed, str(uuid4()), conf.get, given_job)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
-    settings = FrameSettings(_in_mode(parsed, target, mode), target, write_id, cluster)
+    parsed = replace(parsed, conflict_mode=_conflict_mode(target, mode))
     if target.own and mode == "ignore" and _has_data(target):
         return PendingWrite(target.reference.destination, ignored=True)
     try:
-        return write_frame(frame, settings, job if isinstance(job, Job) else None)
+        return write_frame(frame, parsed, target, job if isinstance(job, Job) else None, cluster=cluster)
     except DestinationNotEmpty:
         if mode != "ignore":
             raise
         return PendingWrite(target.reference.destination, ignored=True)
 
 
-def _in_mode(options: WriteOptions, target: Target, mode: SaveMode | None) -> WriteOptions:
-    """Return a write's options with what its save mode means for its job."""
+def _conflict_mode(target: Target, mode: SaveMode | None) -> ConflictMode | None:
+    """Return what a save mode means for the write's job."""
     if target.own:
-        return replace(options, conflict_mode=CONFLICT_MODES[mode or DEFAULT_MODE])
+        return CONFLICT_MODES[mode or DEFAULT_MODE]
     if mode == "ignore":
         raise InvalidOption(
             "mode ignore is only for writes without a job: leave mode out, or set the job's conflict mode"
         )
     # Append is Spark's own default for a job's writes: it never contradicts the job.
-    return replace(options, conflict_mode=None) if mode == "append" else options
+    return None if mode in (None, "append") else CONFLICT_MODES[mode]
 
 
-@dataclass(frozen=True, slots=True)
-class FrameSettings:
-    """The settings of writing one frame.
-
-    Attributes:
-        options: The options of the write, with the session's settings.
-        write_id: A UUID for this write.
-        layout_known: Whether the table is known to have the write's layout.
-    """
-
-    options: WriteOptions
-    target: Target
-    write_id: str
-    cluster: bool
-    layout_known: bool = False
-
-
-def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = None) -> PendingWrite:
+def write_frame(
+    frame: DataFrame,
+    options: WriteOptions,
+    target: Target,
+    job: Job | None = None,
+    *,
+    cluster: bool,
+    layout_known: bool = False,
+) -> PendingWrite:
     """Write a frame and seal its stage, or commit it as a job of its own; abort it if anything fails.
 
-    The job is given if this process has it already. Errors are those of `write_pending`.
+    Errors are those of `write_pending`.
+
+    Args:
+        options: The options of the write, with the session's settings.
+        job: The job, if this process has it already.
+        layout_known: Whether the table is known to have the write's layout.
     """
-    options, target, write_id = settings.options, settings.target, settings.write_id
+    write_id = str(uuid4())
     # Directories are named as asked, as in Spark, whatever the case of the frame's columns.
     for name in options.table.partition_by:
         found = resolve_name(frame.columns, name)
         frame = frame if found == name else frame.withColumnRenamed(found, name)
     given = frame.schema
-    frame = _arranged(frame, options.table.partition_by, cluster=settings.cluster)
+    frame = _arranged(frame, options.table.partition_by, cluster=cluster)
     # In this schema partition columns are text.
     plan = plan_table(frame.schema, options)
     plan = replace(plan, partition_types=partition_types(given, plan.partition_by))
@@ -229,8 +227,7 @@ def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = Non
             ids = TaskIds.of_spark(target.stage, target.stage_attempt, write_id, 0, 0)
             tasks = [write_task(job, [], plan, ids, options)]
         tasks_ended = True
-        known = settings.layout_known
-        seal, manifest = commit_write(target, options, tasks, job, layout_known=known)
+        seal, manifest = commit_write(target, options, tasks, job, layout_known=layout_known)
     except BaseException as error:
         abort_failed_write(target, tasks_ended=tasks_ended, cause=error)
         raise
@@ -292,16 +289,6 @@ def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[
     for batch in batches:
         fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
         yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
-
-
-def _write_options(
-    given: Mapping[str, str], mode: SaveMode | None, options: Mapping[str, str]
-) -> WriteOptions:
-    if mode is not None and mode not in CONFLICT_MODES:
-        raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
-    refuse_arguments(options, **ARGUMENTS)
-    parsed = parse_options({**options, **given}, overwrite=False)
-    return replace(parsed, conflict_mode=CONFLICT_MODES[mode] if mode is not None else None)
 
 
 def _has_data(target: Target) -> bool:

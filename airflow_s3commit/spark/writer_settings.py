@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -89,12 +90,17 @@ def with_file_settings(options: WriteOptions, conf: Mapping[str, str]) -> WriteO
     return options if table is options.table else replace(options, table=table)
 
 
-_ALGORITHM = ("encryption.algorithm", "server-side-encryption-algorithm")
-_KEY = ("encryption.key", "server-side-encryption.key")
-_CONTEXT = ("encryption.context",)
-_STORAGE_CLASS = ("create.storage.class",)
-_ACL = ("acl.default",)
-_PROVIDERS = ("security.credential.provider.path",)
+#: S3A's settings of stored objects; an older name of a setting after its own.
+_SETTINGS = (
+    ("encryption.algorithm", "server-side-encryption-algorithm"),
+    ("encryption.key", "server-side-encryption.key"),
+    ("encryption.context",),
+    ("create.storage.class",),
+    ("acl.default",),
+    ("security.credential.provider.path",),
+)
+
+_NAMES = tuple(chain.from_iterable(_SETTINGS))
 
 #: Hadoop's own key of the same, for all file systems.
 _ALL_PROVIDERS = "hadoop.security.credential.provider.path"
@@ -104,77 +110,66 @@ _SSE = {"AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
 
 _PREFIX = "fs.s3a."
 
-_NAMES = (*_ALGORITHM, *_KEY, *_CONTEXT, *_STORAGE_CLASS, *_ACL, *_PROVIDERS)
-
 #: Hadoop's configuration files that Spark loads.
 _SITE_FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml", "mapred-site.xml", "hive-site.xml")
 
 
-@dataclass(frozen=True, slots=True)
-class S3ASettings:
-    """S3A's settings for one bucket, as Hadoop spells them; None for settings that the session does not have.
+def s3a_settings(get: ConfGet, bucket: str) -> dict[str, str]:
+    """Return a conf's S3A settings for a bucket, as Hadoop spells them, by S3A's names; for `with_s3a`.
 
-    S3A looks for the KMS key in the credential providers first.
+    The bucket's own settings override those of all buckets.
     """
-
-    algorithm: str | None = None
-    key: str | None = None
-    context: str | None = None
-    storage_class: str | None = None
-    acl: str | None = None
-    providers: str | None = None
-
-    def fill(self, options: ObjectOptions) -> ObjectOptions:
-        """Return object options, with the session's settings for those that are not set.
-
-        Raises:
-            InvalidOption: This package does not support a setting of the session, or S3 does not know it.
-        """
-        fields: dict[str, Any] = {}
-        if options.sse is None and self.algorithm is not None:
-            fields |= self._encryption()
-        if options.storage_class is None and self.storage_class is not None:
-            fields["storage_class"] = self.storage_class.upper().replace("-", "_")
-        if options.acl is None and self.acl is not None:
-            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", self.acl)
-            fields["acl"] = words.lower().replace("_", "-")
-        try:
-            return msgspec.structs.replace(options, **fields)
-        except InvalidOption as error:
-            raise InvalidOption(f"{_PREFIX}* of the session: {error}") from error
-
-    def _encryption(self) -> dict[str, Any]:
-        sse = _SSE.get(str(self.algorithm).upper())
-        if sse is None or self.context is not None:
-            name = _ALGORITHM[0] if sse is None else _CONTEXT[0]
-            value = self.algorithm if sse is None else self.context
-            raise InvalidOption(
-                f"the session sets {_PREFIX}{name}={value}, which s3commit does not support; it supports"
-                f" {', '.join(_SSE)}, without a context. Set the encryption of this write with the"
-                " option sse or in its job's object_options"
-            )
-        if self.key is None and self.providers and sse.startswith("aws:kms"):
-            raise InvalidOption(
-                f"the session sets {_PREFIX}{_ALGORITHM[0]}={self.algorithm} without a key, and credential"
-                " providers that may have it, which s3commit does not read: name the key with the options"
-                " sse and sseKmsKeyId, in its job's object_options, or in the session's"
-                f" {_PREFIX}{_KEY[0]}"
-            )
-        return {"sse": sse, "sse_kms_key_id": self.key if sse.startswith("aws:kms") else None}
-
-
-def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
-    """Return a conf's S3A settings for a bucket; the bucket's own settings override those of all buckets."""
 
     def first(names: tuple[str, ...]) -> str | None:
         spellings = [f"{scope}{name}" for scope in (f"bucket.{bucket}.", "") for name in names]
         keys = (f"{start}{_PREFIX}{rest}" for rest in spellings for start in ("", "spark.hadoop."))
         return next((value for key in keys if (value := (get(key) or "").strip())), None)
 
-    providers = first(_PROVIDERS) or get(_ALL_PROVIDERS) or get(f"spark.hadoop.{_ALL_PROVIDERS}")
-    return S3ASettings(
-        first(_ALGORITHM), first(_KEY), first(_CONTEXT), first(_STORAGE_CLASS), first(_ACL), providers
-    )
+    found = {names[0]: value for names in _SETTINGS if (value := first(names))}
+    if everywhere := get(_ALL_PROVIDERS) or get(f"spark.hadoop.{_ALL_PROVIDERS}"):
+        found.setdefault("security.credential.provider.path", everywhere)
+    return found
+
+
+def with_s3a(options: ObjectOptions, settings: Mapping[str, str]) -> ObjectOptions:
+    """Return object options, with a session's S3A settings for those that are not set.
+
+    Raises:
+        InvalidOption: This package does not support a setting of the session, or S3 does not know it.
+    """
+    fields: dict[str, Any] = {}
+    if options.sse is None and "encryption.algorithm" in settings:
+        fields |= _encryption(settings)
+    if options.storage_class is None and (storage_class := settings.get("create.storage.class")):
+        fields["storage_class"] = storage_class.upper().replace("-", "_")
+    if options.acl is None and (acl := settings.get("acl.default")):
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", acl)
+        fields["acl"] = words.lower().replace("_", "-")
+    try:
+        return msgspec.structs.replace(options, **fields)
+    except InvalidOption as error:
+        raise InvalidOption(f"{_PREFIX}* of the session: {error}") from error
+
+
+def _encryption(settings: Mapping[str, str]) -> dict[str, Any]:
+    algorithm, key = settings["encryption.algorithm"], settings.get("encryption.key")
+    sse = _SSE.get(algorithm.upper())
+    if sse is None or "encryption.context" in settings:
+        name = "encryption.algorithm" if sse is None else "encryption.context"
+        raise InvalidOption(
+            f"the session sets {_PREFIX}{name}={settings[name]}, which s3commit does not support; it supports"
+            f" {', '.join(_SSE)}, without a context. Set the encryption of this write with the"
+            " option sse or in its job's object_options"
+        )
+    # S3A looks for the KMS key in the credential providers first.
+    if key is None and "security.credential.provider.path" in settings and sse.startswith("aws:kms"):
+        raise InvalidOption(
+            f"the session sets {_PREFIX}encryption.algorithm={algorithm} without a key, and credential"
+            " providers that may have it, which s3commit does not read: name the key with the options"
+            " sse and sseKmsKeyId, in its job's object_options, or in the session's"
+            f" {_PREFIX}encryption.key"
+        )
+    return {"sse": sse, "sse_kms_key_id": key if sse.startswith("aws:kms") else None}
 
 
 def s3a_address(session: Any, bucket: str) -> StoreAddress:

@@ -16,7 +16,7 @@ import binascii
 import datetime as dt
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -294,7 +294,7 @@ def _ordered_leaves(schema: pa.Schema) -> list[tuple[str, int | None, bool]]:
     for field in schema:
         ordered = any(is_kind(field.type) for is_kind in _ORDERED)
         found.append((field.name, leaf if ordered else None, bool(pt.is_decimal(field.type))))
-        leaf += _leaves(field.type)
+        leaf += sum(1 for _ in leaves(field))
     return found[:MAX_COLUMNS]
 
 
@@ -347,12 +347,16 @@ def _value(bound: Any) -> Value:
     return known
 
 
-def _leaves(kind: pa.DataType) -> int:
-    """Return the number of a type's leaf columns in the file."""
+def leaves(field: pa.Field, within: str = "") -> Iterator[str]:
+    """Yield the paths of a column's leaves in a Parquet file."""
+    kind, path = field.type, f"{within}{field.name}"
     if pt.is_struct(kind):
-        return sum(_leaves(kind.field(number).type) for number in range(kind.num_fields))
-    if pt.is_map(kind):
-        return _leaves(kind.key_type) + _leaves(kind.item_type)
-    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-        return _leaves(kind.value_type)
-    return 1
+        for number in range(kind.num_fields):
+            yield from leaves(kind.field(number), f"{path}.")
+    elif pt.is_map(kind):
+        yield from leaves(kind.key_field.with_name("key"), f"{path}.key_value.")
+        yield from leaves(kind.item_field.with_name("value"), f"{path}.key_value.")
+    elif pt.is_list(kind) or pt.is_large_list(kind):
+        yield from leaves(kind.value_field.with_name("element"), f"{path}.list.")
+    else:
+        yield path

@@ -25,14 +25,15 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pyarrow import csv, orc
 
-from airflow_s3commit.tables.columns import ColumnCounts
-from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA, UnsupportedColumn, first_within
+from airflow_s3commit.tables.columns import ColumnCounts, leaves
+from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA, UnsupportedColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from _typeshed import SupportsWrite
 
     from airflow_s3commit.protocol.model.columns import ColumnStatistics
-    from airflow_s3commit.tables.formats import Sink
 
 #: Arrow writes a file in very small pieces, and each would be a call of Python.
 _BUFFER_BYTES = 64 * 1024
@@ -116,7 +117,7 @@ def dictionary_columns(table: pa.Table) -> list[str] | bool:
     chosen: list[str] = []
     for column in table.schema:
         if pt.is_nested(column.type):
-            chosen.extend(_leaves(column, column.name))
+            chosen.extend(leaves(column))
         elif _repeats(table.column(column.name)):
             chosen.append(column.name)
     return chosen
@@ -127,21 +128,6 @@ def _repeats(column: pa.ChunkedArray) -> bool:
         return False
     sample = column.slice(0, _SAMPLE_ROWS)
     return bool(pc.count_distinct(sample).as_py() * 2 <= len(sample))
-
-
-def _leaves(field: pa.Field, path: str) -> Iterator[str]:
-    kind = field.type
-    if pt.is_struct(kind):
-        for number in range(kind.num_fields):
-            child = kind.field(number)
-            yield from _leaves(child, f"{path}.{child.name}")
-    elif pt.is_map(kind):
-        yield from _leaves(kind.key_field, f"{path}.key_value.key")
-        yield from _leaves(kind.item_field, f"{path}.key_value.value")
-    elif pt.is_list(kind) or pt.is_large_list(kind):
-        yield from _leaves(kind.value_field, f"{path}.list.element")
-    else:
-        yield path
 
 
 @lru_cache(maxsize=4)
@@ -212,8 +198,7 @@ class OtherForm:
             elif self.name == "csv":
                 is_refused = pt.is_nested(kind)
             else:
-                found = first_within(kind, pt.is_map)
-                is_refused = found is not None and not pt.is_string(found.key_type)
+                is_refused = _has_odd_keys(kind)
             if is_refused:
                 raise UnsupportedColumn(
                     f"column {column.name!r} has the type {kind}, which pyarrow cannot write to"
@@ -243,6 +228,13 @@ class OtherForm:
         if self.name == "csv":
             return csv.CSVWriter(stream, schema, write_options=csv.WriteOptions(include_header=self.header))
         return _JsonWriter(stream)
+
+
+def _has_odd_keys(kind: pa.DataType) -> bool:
+    """Return whether a map at any depth has keys that are not strings, as those of JSON's objects are."""
+    if pt.is_map(kind) and not pt.is_string(kind.key_type):
+        return True
+    return any(_has_odd_keys(kind.field(number).type) for number in range(kind.num_fields))
 
 
 class _JsonWriter:
@@ -310,7 +302,7 @@ class Encoder:
         statistics: Column statistics, by column; None until the encoder is closed.
     """
 
-    def __init__(self, sink: Sink, schema: pa.Schema, form: FileForm) -> None:
+    def __init__(self, sink: SupportsWrite[bytes], schema: pa.Schema, form: FileForm) -> None:
         self._sink = _DetachableSink(sink)
         self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _BUFFER_BYTES)
         gzipped = FORMATS[form.name].text and form.compression == "gzip"
@@ -382,18 +374,17 @@ class _DetachableSink:
 
     closed = False
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: SupportsWrite[bytes]) -> None:
         self._sink = sink
         self.bytes = 0
         self.detached = False
 
     def write(self, data: bytes) -> int:
         """Append bytes, or drop them if the sink is detached; return how many."""
-        if self.detached:
-            return len(data)
-        written = self._sink.write(data)
-        self.bytes += written
-        return written
+        if not self.detached:
+            self._sink.write(data)
+            self.bytes += len(data)
+        return len(data)
 
     def flush(self) -> None:
         """Do nothing: the sink sends its bytes when it has enough of them."""

@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pyarrow as pa
-
     from airflow_s3commit.protocol.model.columns import Columns
 
 
@@ -96,24 +92,12 @@ FORMATS: Mapping[str, TableFormat] = {
 }
 
 
-def first_within(kind: pa.DataType, *wanted: Callable[[pa.DataType], bool]) -> pa.DataType | None:
-    """Return the type itself, or the first type nested in it, that any of the predicates accepts."""
-    if any(is_kind(kind) for is_kind in wanted):
-        return kind
-    inner = (first_within(kind.field(number).type, *wanted) for number in range(kind.num_fields))
-    return next((found for found in inner if found is not None), None)
-
-
-class Sink(Protocol):
-    """The destination of an encoder's bytes."""
+class TableFile(Protocol):
+    """A file that is being written."""
 
     def write(self, data: bytes) -> int:
         """Append bytes, and return how many."""
         ...
-
-
-class TableFile(Sink, Protocol):
-    """A file that is being written."""
 
     @property
     def buffered(self) -> int:

@@ -85,16 +85,10 @@ def _whole(value: str) -> int:
     return int(value)
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers that raises ValueError below ``least``."""
-
-    def read(value: str) -> int:
-        number = _whole(value)
-        if number < least:
-            raise ValueError(f"less than {least}: give {least} or more")
-        return number
-
-    return read
+def _positive(value: str) -> int:
+    if (number := _whole(value)) < 1:
+        raise ValueError("less than 1: give 1 or more")
+    return number
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
@@ -198,10 +192,6 @@ DEFAULT_FORMAT = "parquet"
 _GROUPS_PER_FILE = 4
 
 
-def _codec(value: str) -> str:
-    return one_of(*sorted({name for known in FORMATS.values() for name in known.codecs}))(value)
-
-
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """The options of writing a table.
@@ -223,7 +213,7 @@ class TableOptions:
     )  # fmt: skip
     compression: str | None = set_by(
         Option(
-            "compression", _codec,
+            "compression", one_of(*sorted({name for known in FORMATS.values() for name in known.codecs})),
             "parquet: snappy, gzip, zstd, lz4_raw, brotli, none; orc: zstd, snappy, zlib, lz4, none;"
             " csv and json: none, gzip.",
             default="snappy, zstd, none, none",
@@ -261,7 +251,7 @@ class TableOptions:
         default=64 * _MIB,
     )
     open_files: int = set_by(
-        Option("openFiles", at_least(1), "Files that a task has open at a time.", "files"), default=64
+        Option("openFiles", _positive, "Files that a task has open at a time.", "files"), default=64
     )
     header: bool = set_by(
         Option("header", parse_flag, "Begin files with the columns' names.", formats=("csv",)), default=False

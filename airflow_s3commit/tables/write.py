@@ -37,66 +37,50 @@ _DECIMAL_DIGITS = 38
 _ROWS = 65_536
 
 
-class Rows:
-    """Batches of one schema, cast to types that can be written. It can be iterated once.
+def _reader_of(data: Any) -> pa.RecordBatchReader:
+    """Return a reader of a table of pyarrow, pandas, polars, DuckDB, or any library with Arrow's C interface.
 
-    Attributes:
-        schema: Schema of the cast batches.
-
-    Raises:
-        UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
-    """
-
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
-        self._reader = reader
-        names = reader.schema.names
-        if len(set(names)) < len(names):
-            raise UnsupportedColumn(f"two columns have the same name: {', '.join(names)}; rename one")
-        self.schema = pa.schema([_storable(field) for field in reader.schema])
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the cast batches.
-
-        Raises:
-            UnsupportedColumn: A value does not fit its column's type, such as a time with nanoseconds.
-        """
-        for whole in self._reader:
-            for batch in pa.Table.from_batches([whole]).to_batches(max_chunksize=_ROWS):
-                yield from self._stored(batch)
-
-    def _stored(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        columns = [_decodable(column) for column in batch.columns]
-        try:
-            table = pa.Table.from_arrays(columns, names=batch.schema.names).cast(self.schema)
-        except pa.ArrowInvalid as error:
-            raise UnsupportedColumn(
-                f"a column cannot be written without loss ({error}): round or cast it first"
-            ) from error
-        batches: list[pa.RecordBatch] = table.to_batches()
-        return batches
-
-
-def rows_of(data: Any) -> Rows:
-    """Return the rows of a table of pyarrow, pandas, polars, DuckDB, or any library with Arrow's C interface.
-
-    Args:
-        data: A table, or a reader of batches, which is read once while its rows are written. The index of a
-            pandas table is not written.
-
-    Raises:
-        UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
-        TypeError: The data is not a table.
+    The index of a pandas table is not among its columns.
     """
     if type(data).__module__.partition(".")[0] == "pandas":
-        return Rows(pa.Table.from_pandas(data, preserve_index=False).to_reader())
+        return pa.Table.from_pandas(data, preserve_index=False).to_reader()
     if hasattr(data, "__arrow_c_stream__"):
-        return Rows(pa.RecordBatchReader.from_stream(data))
+        return pa.RecordBatchReader.from_stream(data)
     if hasattr(data, "__arrow_c_array__"):
-        return Rows(pa.Table.from_batches([pa.record_batch(data)]).to_reader())
+        return pa.Table.from_batches([pa.record_batch(data)]).to_reader()
     raise TypeError(
         f"{type(data).__name__} is not a table: it has no __arrow_c_stream__; pass a table of pyarrow, pandas"
         " or polars, or a DuckDB relation such as con.sql(...)"
     )
+
+
+def _stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in types that can be written.
+
+    Raises:
+        UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
+    """
+    if len(set(schema.names)) < len(schema.names):
+        raise UnsupportedColumn(f"two columns have the same name: {', '.join(schema.names)}; rename one")
+    return pa.schema([_storable(field) for field in schema])
+
+
+def _stored_rows(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the batches in a schema's types.
+
+    Raises:
+        UnsupportedColumn: A value does not fit its column's type, such as a time with nanoseconds.
+    """
+    for whole in reader:
+        for batch in pa.Table.from_batches([whole]).to_batches(max_chunksize=_ROWS):
+            columns = [_decodable(column) for column in batch.columns]
+            try:
+                table = pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+            except pa.ArrowInvalid as error:
+                raise UnsupportedColumn(
+                    f"a column cannot be written without loss ({error}): round or cast it first"
+                ) from error
+            yield from table.to_batches()
 
 
 def _decodable(column: pa.Array) -> pa.Array:
@@ -188,14 +172,15 @@ def write_table(
         S3CommitError: A file could not be written.
     """
     table_options = parse_table_options(options or {}, format=format, partition_by=partition_by)
-    rows = rows_of(data)
-    columns = resolve_columns(rows.schema, table_options.partition_by)
+    reader = _reader_of(data)
+    schema = _stored_schema(reader.schema)
+    columns = resolve_columns(schema, table_options.partition_by)
     form: FileForm = ParquetForm(table_options.codec)
     if table_options.format != "parquet":
         form = OtherForm(table_options.format, table_options.codec, table_options.header)
-        form.check(pa.schema([field for field in rows.schema if field.name not in columns]))
-    plan = TablePlan(rows.schema, columns, form, table_options)
-    return write_batches(opener, rows, plan, stem, empty_file=True, numbers=numbers)
+        form.check(pa.schema([field for field in schema if field.name not in columns]))
+    plan = TablePlan(schema, columns, form, table_options)
+    return write_batches(opener, _stored_rows(reader, schema), plan, stem, empty_file=True, numbers=numbers)
 
 
 #: Rows are written out when they have this part of the bytes of a task: the others are for a sorted copy.

@@ -40,7 +40,6 @@ from airflow_s3commit.spark.plan import (
     plan_table,
     sets_static,
 )
-from airflow_s3commit.spark.write import FrameSettings
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables import UnsupportedColumn
 from tests.protocol.building import OURS
@@ -272,8 +271,8 @@ def test_a_stream_looks_at_its_table_at_its_first_batch(monkeypatch: pytest.Monk
         found.append(place)
         return first_path(*place)
 
-    def seal(frame: object, settings: FrameSettings, job: Job) -> object:
-        return SimpleNamespace(seal=job.seal_stage(stream.STAGE, settings.target.stage_attempt, []))
+    def seal(frame: object, options: object, target: Target, job: Job, **_: object) -> object:
+        return SimpleNamespace(seal=job.seal_stage(stream.STAGE, target.stage_attempt, []))
 
     monkeypatch.setattr(plan, "first_data_path", look)
     monkeypatch.setattr(stream, "store_of_process", lambda _: store)

@@ -16,10 +16,10 @@ from airflow_s3commit.spark import foreach_batch, register, write_pending
 from airflow_s3commit.spark.datasource import S3CommitDataSource
 from airflow_s3commit.spark.options import OTHER_WRITER, WriteOptions, parse_options
 from airflow_s3commit.spark.writer_settings import (
-    S3ASettings,
     s3a_settings,
     site_conf,
     with_file_settings,
+    with_s3a,
 )
 from tests.secret_shapes import MARK
 from tests.spark.conftest import write
@@ -268,7 +268,7 @@ on_spark = [
 
 def filled(conf: dict[str, str], said: ObjectOptions | None = None) -> ObjectOptions:
     """Return options as a session with this conf fills them for the bucket ``lake``."""
-    return s3a_settings(conf.get, "lake").fill(said or ObjectOptions())
+    return with_s3a(said or ObjectOptions(), s3a_settings(conf.get, "lake"))
 
 
 @pytest.mark.parametrize(
@@ -352,9 +352,10 @@ def test_credential_providers_only_matter_to_a_kms_key() -> None:
 
 def test_a_write_s_options_override_its_session() -> None:
     """Encryption is set as a whole: a session's key is not used with a write's algorithm."""
-    session = S3ASettings(algorithm="SSE-KMS", key=KEY, storage_class="glacier_ir", acl="Private")
+    session = {"encryption.algorithm": "SSE-KMS", "encryption.key": KEY}
+    session |= {"create.storage.class": "glacier_ir", "acl.default": "Private"}
     own = ObjectOptions(sse="aws:kms", storage_class="STANDARD")
-    assert session.fill(own) == ObjectOptions(sse="aws:kms", storage_class="STANDARD", acl="private")
+    assert with_s3a(own, session) == ObjectOptions(sse="aws:kms", storage_class="STANDARD", acl="private")
 
 
 def site(directory: Path, name: str = "core-site.xml", **properties: str) -> None:
@@ -402,7 +403,7 @@ def test_a_write_without_register_reads_the_configuration_files(
         StructType([StructField("id", LongType())]), overwrite=False
     )
     expected = registered or {"parquet.crypto.factory.class": "org.example.Factory"}
-    assert vars(writer)["_hadoop"] == expected
+    assert vars(writer)["hadoop"] == expected
 
 
 @pytest.fixture
