@@ -198,7 +198,6 @@ def _copied(buckets: Mapping[str, Any]) -> dict[str, Any]:
                 upload_id: replace(pending, parts=dict(pending.parts))
                 for upload_id, pending in bucket.uploads.items()
             },
-            completed=dict(bucket.completed),
         )
         for name, bucket in buckets.items()
     }
