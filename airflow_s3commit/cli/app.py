@@ -11,15 +11,12 @@ from typing import Any, NoReturn
 import click
 
 from airflow_s3commit import __version__
-from airflow_s3commit.cli.adopt import adopt
-from airflow_s3commit.cli.checks import doctor, verify
-from airflow_s3commit.cli.commands import COMMANDS
-from airflow_s3commit.cli.jobs import jobs, pending, show
-from airflow_s3commit.cli.log import log, manifest
+from airflow_s3commit.cli import COMMANDS
+from airflow_s3commit.cli.leftovers import adopt, sweep
 from airflow_s3commit.cli.output import EXIT_CODES_HELP, ExitCode, Output
+from airflow_s3commit.cli.reports import jobs, log, manifest, pending, show
 from airflow_s3commit.cli.steps import abort, commit, put, recover, seal, setup
-from airflow_s3commit.cli.sweep import sweep
-from airflow_s3commit.cli.table import compact, publish, repair, rollback
+from airflow_s3commit.cli.table import compact, doctor, publish, repair, rollback, verify
 from airflow_s3commit.present import NextStep
 
 

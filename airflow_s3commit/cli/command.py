@@ -273,38 +273,18 @@ def store_command(
     return decorate
 
 
-def _run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
-    """Run a command's function, report its errors, and return the exit code."""
-    try:
-        with logged_to(session.output):
-            return function(session, **values)
-    except BrokenPipeError:
-        session.output.discard()
-        return ExitCode.BROKEN_PIPE
-    except S3CommitError as error:
-        code = exit_code(error)
-        described = {
-            "type": type(error).__name__,
-            "outcome": code.name.lower(),
-            "message": str(error) or type(error).__name__,
-            "notes": list(getattr(error, "__notes__", ())),
-            "destination": session.destination.uri,
-            "bucket": session.destination.bucket,
-            "job_id": session.job_id,
-        }
-        return session.output.failure(described, code, after_error(error, session.commands), error)
-
-
 def _runner(function: Body, *, registry: bool) -> Callable[..., ExitCode]:
+    """Return what runs a command's function, reports its errors, and returns the exit code."""
+
     def callback(**values: Any) -> ExitCode:
         connection = Connection.taken_from(values)
-        provider = click.get_current_context().find_object(StoreProvider) or store_options.own_provider()
+        own = StoreProvider(("s3commit",), (), store_options.open_store)
+        provider = click.get_current_context().find_object(StoreProvider) or own
         given = values.pop("destination")
         among: Destination | None = values.pop("registry", None) if registry else None
         place = given if isinstance(given, Destination) else among
         if place is None:
             raise click.UsageError("give DEST, or the prefix of a registry with --registry")
-
         session = Session(
             connection,
             provider,
@@ -316,7 +296,24 @@ def _runner(function: Body, *, registry: bool) -> Callable[..., ExitCode]:
             None if place is given else among,
             given if isinstance(given, str) else None,
         )
-        return _run(session, function, values)
+        try:
+            with logged_to(session.output):
+                return function(session, **values)
+        except BrokenPipeError:
+            session.output.discard()
+            return ExitCode.BROKEN_PIPE
+        except S3CommitError as error:
+            code = exit_code(error)
+            described = {
+                "type": type(error).__name__,
+                "outcome": code.name.lower(),
+                "message": str(error) or type(error).__name__,
+                "notes": list(getattr(error, "__notes__", ())),
+                "destination": place.uri,
+                "bucket": place.bucket,
+                "job_id": session.job_id,
+            }
+            return session.output.failure(described, code, after_error(error, session.commands), error)
 
     return callback
 

@@ -106,7 +106,7 @@ class Output:
     def result(self, value: Mapping[str, Any], *views: RenderableType, ok: bool = True) -> ExitCode:
         """Write the result, ``value`` as JSON with ``--json``, else ``views``; return its exit code."""
         if self.as_json:
-            self.raw(json.dumps(value, indent=2))
+            click.echo(json.dumps(value, indent=2))
         else:
             self.show(*views)
         return ExitCode.OK if ok else ExitCode.FINDINGS
@@ -141,7 +141,7 @@ class Output:
         """
         if not self.as_json:
             for item in items:
-                self.raw(plain(as_line(item)))
+                click.echo(plain(as_line(item)))
             return ExitCode.OK
         head = json.dumps(dict(value), indent=2)[:-2]
         with SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, mode="w+", encoding="ascii") as spool:
@@ -153,10 +153,6 @@ class Output:
                 click.echo(piece, nl=False)
         click.echo("\n  ]\n}")
         return ExitCode.OK
-
-    def raw(self, text: str) -> None:
-        """Write a line to stdout unchanged."""
-        click.echo(text)
 
     def discard(self) -> None:
         """Discard further output, because the reader of the pipe has closed it.
@@ -186,7 +182,7 @@ class Output:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
         if self.as_json:
             error_value = {**value, "exit_code": int(code), "next": [step._asdict() for step in steps]}
-            self.raw(json.dumps({"error": error_value}, indent=2))
+            click.echo(json.dumps({"error": error_value}, indent=2))
             return code
         self.err.print(line(value["message"], "bold red", "error"), soft_wrap=True)
         names_job = not self.debug and str(value.get("job_id")) in value["message"]

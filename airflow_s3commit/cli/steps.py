@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, get_args
+from typing import Any, get_args
 from uuid import uuid4
 
 import click
@@ -112,7 +112,7 @@ def setup(
     )
     if session.output.as_json:
         return session.output.result({"result": "open", **job.reference.to_dict()})
-    session.output.raw(job.reference.job_id)
+    click.echo(job.reference.job_id)
     return ExitCode.OK
 
 
@@ -165,7 +165,7 @@ def put(
                     file = writing.open(relative, content_type=content_type)
                     opened.enter_context(file)
                     end, kept = b"", _FOOTER_BYTES if relative.endswith(".parquet") else 0
-                    for chunk in _chunks(reading):
+                    while chunk := reading.read(_CHUNK):
                         file.write(chunk)
                         if kept:
                             end = (end + chunk)[-kept:]
@@ -358,8 +358,3 @@ def _schema(path: str, end: bytes) -> str | None:
 def _task(target: str) -> str:
     """Return the task of a target: another put to it is another attempt of the same task."""
     return f"put-{hashlib.sha256(target.encode()).hexdigest()[:32]}"
-
-
-def _chunks(reading: IO[bytes]) -> Iterator[bytes]:
-    while chunk := reading.read(_CHUNK):
-        yield chunk

@@ -67,11 +67,6 @@ class StoreProvider:
     aws_conn_id: str | None = None
 
 
-def own_provider() -> StoreProvider:
-    """Return the provider of ``s3commit``, which uses the options and the environment."""
-    return StoreProvider(("s3commit",), (), open_store)
-
-
 def open_store(connection: Connection) -> ObjectStore:
     """Return the store; sends no request.
 

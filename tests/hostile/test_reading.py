@@ -42,15 +42,15 @@ def test_reading_hostile_records(name: str) -> None:
 @pytest.mark.parametrize(("name", "turn"), [("destination", 6), ("job", 7)])
 def test_the_page_with_hostile_records(name: str, turn: int) -> None:
     """The page in Airflow's UI reads records as safely as everything else."""
-    from airflow_s3commit.plugin import render, service, views  # noqa: PLC0415 - they need Airflow
+    from airflow_s3commit.plugin import app, service, views  # noqa: PLC0415 - they need Airflow
 
     def look(lake: GuardedLake) -> None:
         (home,) = service.read_places(lake.destination)
         if name == "destination":
             view = views.read_destination(lake.store, home)
-            render.render("destination", view=view, fleet=views.search_fleet([view]))
+            app.render("destination", view=view, fleet=views.search_fleet([view]))
         else:
-            render.job_values(views.read_job(lake.store, home, lake.job_id))
+            app.job_values(views.read_job(lake.store, home, lake.job_id))
 
     go_through(turn, look)
 

@@ -24,8 +24,7 @@ from airflow_s3commit import Counts, Job, JobReference, MemoryStore
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.plugin import app as page_app
 from airflow_s3commit.plugin import auth as page_auth
-from airflow_s3commit.plugin.app import create_app
-from airflow_s3commit.plugin.render import render
+from airflow_s3commit.plugin.app import create_app, render
 from airflow_s3commit.plugin.service import Connection, DestinationService, read_places
 from airflow_s3commit.plugin.views import DestinationView, Listed, search_fleet
 from airflow_s3commit.protocol.inspect.jobs import JobSummary

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.plugin.render import job_values, render
+from airflow_s3commit.plugin.app import job_values, render
 from airflow_s3commit.plugin.service import Connection, DestinationService, read_places
 from airflow_s3commit.plugin.views import read_job, search_fleet
 from airflow_s3commit.protocol.inspect.jobs import pending_uploads
