@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_s3commit._columns import Column
-from airflow_s3commit._format import number, size
+from airflow_s3commit._format import Column, number, size
 from airflow_s3commit.exceptions import DestinationChanged, DestinationNotEmpty, InvalidOption
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain

@@ -8,8 +8,18 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, NamedTuple, TypeAlias
 
-from airflow_s3commit._columns import Column, facts, length
-from airflow_s3commit._format import age, dollars, moment, number, or_unknown, several, size
+from airflow_s3commit._format import (
+    Column,
+    age,
+    dollars,
+    facts,
+    length,
+    moment,
+    number,
+    or_unknown,
+    several,
+    size,
+)
 from airflow_s3commit.exceptions import (
     AccessDenied,
     AlreadyCommitted,

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 #: packages on one floor know each other. `protocol` alone is its facade, the modules beside its packages.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"", "_causes", "_clock", "_format", "_names", "airflow_version", "exceptions"}),
-    frozenset({"_columns", "params", "settings"}),
+    frozenset({"params", "settings"}),
     frozenset({"links", "store"}),
     frozenset({"protocol.model", "store.s3"}),
     frozenset({"protocol.metadata", "tables", "testing", "xcom"}),

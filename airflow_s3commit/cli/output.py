@@ -32,8 +32,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from airflow_s3commit._columns import Column, facts
-from airflow_s3commit._format import plain
+from airflow_s3commit._format import Column, facts, plain
 from airflow_s3commit.exceptions import OutcomeUnknown, Refused, S3CommitError
 from airflow_s3commit.present import NextStep
 from airflow_s3commit.protocol.metadata.context import STEP_NOTE

@@ -15,8 +15,7 @@ from msgspec import Struct
 from rich.console import RenderableType
 
 from airflow_s3commit._clock import SystemClock
-from airflow_s3commit._columns import Column, length
-from airflow_s3commit._format import age, number, plain, several, size
+from airflow_s3commit._format import Column, age, length, number, plain, several, size
 from airflow_s3commit.cli.command import (
     Session,
     as_duration,

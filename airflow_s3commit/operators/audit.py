@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow_s3commit._columns import text_table
+from airflow_s3commit._format import text_table
 from airflow_s3commit.airflow_version import AirflowFailException, wait_for_answer
 from airflow_s3commit.operators.base import failures_are_noted
 from airflow_s3commit.operators.seal import SealingOperator

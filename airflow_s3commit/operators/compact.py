@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit._columns import text_table
+from airflow_s3commit._format import text_table
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
 from airflow_s3commit.operators.setup import job_options
 from airflow_s3commit.operators.tries import job_context

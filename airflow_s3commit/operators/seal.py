@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from airflow.sdk import BaseOperator
 
-from airflow_s3commit._columns import Column, text_table
+from airflow_s3commit._format import Column, text_table
 from airflow_s3commit.airflow_version import AirflowFailException, AirflowSkipException
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import (

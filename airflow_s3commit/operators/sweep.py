@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit._columns import text_table
+from airflow_s3commit._format import text_table
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowNotFoundException
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError
 from airflow_s3commit.hooks import S3CommitHook

@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from airflow_s3commit import _format
 from airflow_s3commit._causes import described
-from airflow_s3commit._columns import Column, length
+from airflow_s3commit._format import Column, length
 from airflow_s3commit.exceptions import (
     InvalidDestination,
     InvalidRecord,

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit._columns import Column
-from airflow_s3commit._format import number, shortened
+from airflow_s3commit._format import Column, number, shortened
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     DidNotHappen,

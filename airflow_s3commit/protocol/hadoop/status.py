@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
-from airflow_s3commit._columns import Column
-from airflow_s3commit._format import age, number, size
+from airflow_s3commit._format import Column, age, number, size
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     AuditFailed,

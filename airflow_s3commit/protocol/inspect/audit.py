@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from airflow_s3commit._columns import Column
-from airflow_s3commit._format import shortened
+from airflow_s3commit._format import Column, shortened
 from airflow_s3commit.exceptions import AuditFailed
 from airflow_s3commit.protocol.model.codec import Count, Plain
 from airflow_s3commit.protocol.model.columns import ColumnStatistics

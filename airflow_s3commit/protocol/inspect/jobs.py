@@ -11,8 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from airflow_s3commit._columns import Column
-from airflow_s3commit._format import age, number, size
+from airflow_s3commit._format import Column, age, number, size
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidRecord, NoSuchJob, Refused
 from airflow_s3commit.protocol.hadoop.files import claims_of_hadoop
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify, find_hadoop_job

@@ -12,8 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
-from airflow_s3commit._columns import Column, Named, some
-from airflow_s3commit._format import number, size
+from airflow_s3commit._format import Column, Named, number, size, some
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects

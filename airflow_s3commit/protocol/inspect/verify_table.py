@@ -11,8 +11,7 @@ from contextlib import closing
 
 from msgspec import Struct, field
 
-from airflow_s3commit._columns import Column, Named, some
-from airflow_s3commit._format import size
+from airflow_s3commit._format import Column, Named, size, some
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.inspect.verify_job import (
     BATCH,

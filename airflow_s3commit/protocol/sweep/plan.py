@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from airflow_s3commit._columns import Column, some
-from airflow_s3commit._format import age, several, size
+from airflow_s3commit._format import Column, age, several, size, some
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.files import claims_of_hadoop, directories_above
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, Verdict, classify, find_hadoop_job
