@@ -154,6 +154,7 @@ class Column(NamedTuple):
         field: The field with its value; ``output.files`` is a field of a field, and nothing the report.
         room: Minimum width of a terminal, in characters, for a table to show it.
         folds: Whether a table may fold its values.
+        to_right: Whether its values are numbers, even if ``show`` is another function than those for numbers.
     """
 
     title: str
@@ -161,6 +162,7 @@ class Column(NamedTuple):
     show: Callable[[Any], str] = shown
     room: int = 0
     folds: bool = False
+    to_right: bool = False
 
     def text(self, report: object) -> str:
         """Return a report's value as text, without control characters: others choose keys and reasons."""
@@ -171,7 +173,7 @@ class Column(NamedTuple):
     @property
     def is_number(self) -> bool:
         """Whether its values are aligned to the right."""
-        return self.show in (age, length, number, size, some)
+        return self.to_right or self.show in (age, length, number, size, some)
 
 
 class Named(NamedTuple):

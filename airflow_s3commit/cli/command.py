@@ -220,7 +220,7 @@ def section_of(param: click.Parameter) -> str:
     """Return the heading in the help under which a parameter of a command is."""
     if isinstance(param, click.Argument):
         return "Arguments"
-    if param.name in store_options.NAMES:
+    if param in store_options.OPTIONS:
         return "Store"
     return "Output" if {"--json", "--debug", "--help"} & {*param.opts} else "Options"
 

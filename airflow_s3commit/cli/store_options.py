@@ -118,9 +118,6 @@ OPTIONS = (
     ),
 )
 
-#: The parameters of these options.
-NAMES = frozenset(option.name for option in OPTIONS)
-
 
 def as_object_options(texts: Iterable[str]) -> ObjectOptions:
     """Parse object options such as ``sse=aws:kms``, ``tags.team=flights`` or ``headers.expires=…``."""

@@ -336,17 +336,9 @@ _STYLE, _SCRIPT = ((_TEMPLATES / name).read_text() for name in ("page.css", "pag
 MOST_ROWS = 100
 
 
-class Amount(Column):
-    """A column of numbers; empty where a job has none."""
-
-    @property
-    def is_number(self) -> bool:
-        """Whether its values are aligned to the right."""
-        return True
-
-
 def _amount(title: str, field: str, show: Callable[[Any], str] = _format.number) -> Column:
-    return Amount(title, field, lambda value: "" if value is None else show(value))
+    """Return a column of numbers; empty where a job has none."""
+    return Column(title, field, lambda value: "" if value is None else show(value), to_right=True)
 
 
 def _partitions(names: Mapping[str, object] | None) -> str:

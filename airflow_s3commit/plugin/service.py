@@ -240,10 +240,8 @@ class DestinationService:
         known = {home.destination: home for home in self._places()}
         at, entries, problem = self._registered
         if self._registry is not None and self._clock.monotonic() - at >= FRESH:
-            registry, before = (
-                Destination.parse(self._registry),
-                {(one.key, one.etag): one for one in entries},
-            )
+            registry = Destination.parse(self._registry)
+            before = {(one.key, one.etag): one for one in entries}
             home = RegisteredDestination(destination=registry.uri, aws_conn_id=REGISTRY_CONNECTION)
             try:
                 entries = await self.read(home, lambda found: read_registry(found.store, registry, before))

@@ -52,8 +52,22 @@ class Listed:
 
     @property
     def day(self) -> str:
-        """What it refreshes; empty if that is unknown."""
-        return refreshed(self.job)
+        """What it refreshes, such as a day: its run's partition key, its partitions, or a logical date.
+
+        The partitions are known once it is committed. Empty if nothing is known.
+        """
+        if key := self.job.context.get("partition_key"):
+            return key
+        manifest = self.job.manifest
+        partitions = [name for name in manifest.partitions if name] if manifest is not None else []
+        if partitions:
+            more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+            return f"{min(partitions)}{more}"
+        try:
+            at = datetime.fromisoformat(self.job.context.get("logical_date", ""))
+        except ValueError:
+            return ""
+        return f"{at:%Y-%m-%d %H:%M}".removesuffix(" 00:00")
 
     @property
     def idle(self) -> float | None:
@@ -222,24 +236,6 @@ def _successor(store: ObjectStore, home: RegisteredDestination, job: JobSummary)
         and (order := place_in_order(ended.context, ended.job_id)) > own
     ]
     return max(later, key=lambda pair: pair[0])[1] if later else None
-
-
-def refreshed(job: JobSummary) -> str:
-    """Return what a job refreshes, such as a day: its run's partition key, its partitions, or a logical date.
-
-    The partitions are known once it is committed. Empty if nothing is known.
-    """
-    if key := job.context.get("partition_key"):
-        return key
-    partitions = [name for name in job.manifest.partitions if name] if job.manifest is not None else []
-    if partitions:
-        more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
-        return f"{min(partitions)}{more}"
-    try:
-        at = datetime.fromisoformat(job.context.get("logical_date", ""))
-    except ValueError:
-        return ""
-    return f"{at:%Y-%m-%d %H:%M}".removesuffix(" 00:00")
 
 
 class Fleet(NamedTuple):

@@ -16,7 +16,6 @@ from airflow_s3commit.plugin.views import (
     DestinationView,
     Listed,
     longest_idle,
-    refreshed,
     search_fleet,
     stored,
 )
@@ -188,8 +187,9 @@ def test_a_job_is_named_by_what_it_refreshes(
         partitions=dict.fromkeys(partitions, Counts()),
     )
     summary = replace(job("a", "committed", **context), manifest=committed)
-    assert refreshed(summary) == shown
-    view = DestinationView(FLIGHTS_HOME, ended=[Listed(FLIGHTS_HOME, summary)])
+    listed = Listed(FLIGHTS_HOME, summary)
+    assert listed.day == shown
+    view = DestinationView(FLIGHTS_HOME, ended=[listed])
     assert len(search_fleet([view], shown or "a").ended) == 1
     assert search_fleet([view], state="open").ended == []
 
