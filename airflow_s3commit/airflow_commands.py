@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from airflow.cli.cli_config import ActionCommand, Arg
 
-from airflow_s3commit.cli import COMMANDS
+from airflow_s3commit.cli.commands import COMMANDS
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import CLICommand

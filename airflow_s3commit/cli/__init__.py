@@ -8,18 +8,7 @@ TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from airflow_s3commit.cli.app import main
 
-__all__ = ["COMMANDS", "main"]
-
-#: The commands by what they are for, in the order of the help. Airflow reads them whenever ``airflow`` runs,
-#: so this module imports nothing.
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "See what is there": ("jobs", "show", "pending", "log", "manifest"),
-    "Write a job": ("setup", "put", "seal"),
-    "End a job": ("commit", "abort", "recover"),
-    "Let other engines read": ("publish",),
-    "Check": ("verify", "doctor"),
-    "Clean up and mend": ("sweep", "compact", "rollback", "repair", "adopt"),
-}
+__all__ = ["main"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(__spec__)

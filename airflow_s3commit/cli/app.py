@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from airflow_s3commit import __version__
-from airflow_s3commit.cli import COMMANDS
+from airflow_s3commit.cli.commands import COMMANDS
 from airflow_s3commit.cli.leftovers import adopt, sweep
 from airflow_s3commit.cli.output import EXIT_CODES_HELP, ExitCode, Output
 from airflow_s3commit.cli.reports import jobs, log, manifest, pending, show

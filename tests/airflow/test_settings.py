@@ -16,8 +16,8 @@ import pytest
 import airflow_s3commit
 from airflow_s3commit import Job, S3Config, airflow_commands
 from airflow_s3commit.airflow_commands import get_cli_commands
-from airflow_s3commit.cli import COMMANDS
 from airflow_s3commit.cli.app import program
+from airflow_s3commit.cli.commands import COMMANDS
 from airflow_s3commit.cli.store_options import Connection
 from airflow_s3commit.exceptions import StoreRejected
 from airflow_s3commit.hooks import S3CommitHook
@@ -85,7 +85,7 @@ def test_airflow_defines_the_commands_without_loading_them() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
-    names = ("", "._names", ".airflow_commands", ".cli")
+    names = ("", "._names", ".airflow_commands", ".cli", ".cli.commands")
     assert set(done.stdout.split()) <= {f"airflow_s3commit{name}" for name in names}
 
 
