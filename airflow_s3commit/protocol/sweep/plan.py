@@ -338,7 +338,8 @@ class Planner:
 
     def _hadoops(self, found: Found) -> HadoopJob | None:
         home = self.context.layout.destination
-        source = found.record.context.get("adopted_from") if found.record is not None else None
+        record = found.record
+        source = record.context.get("adopted_from") if record is not None and record.adopted else None
         return find_hadoop_job(self.context.store, home, found.job_id, pendingsets_uri=source)
 
     def _judge_hadoops(self, found: Found, told: Verdict) -> tuple[Action | None, str]:
