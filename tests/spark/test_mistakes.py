@@ -191,10 +191,7 @@ def test_every_type_is_planned_or_refused_by_name() -> None:
     }  # fmt: skip
 
 
-# Only the store judges a storage class.
-@pytest.mark.parametrize(
-    "option", [each for each in WRITE_OPTIONS if each.name != "storageClass"], ids=lambda it: it.name
-)
+@pytest.mark.parametrize("option", WRITE_OPTIONS, ids=lambda option: option.name)
 def test_every_option_is_refused_by_name(option: Option) -> None:
     """An invalid value gives one line with the option and the valid values."""
     odd = "[odd" if option.name == "partitionBy" else "{ odd"
