@@ -440,7 +440,7 @@ def _run_url(context: Mapping[str, str]) -> str | None:
 
 
 def _harmless(value: object) -> object:
-    """Escape control characters of texts: whoever can write to the store chooses keys, ids and reasons."""
+    """Escape control characters in text. Anyone who can write to the store chooses keys, ids and reasons."""
     return _format.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

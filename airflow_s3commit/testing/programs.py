@@ -93,7 +93,7 @@ class Program:
         return None if self._leash is None else self._leash.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the program ends by itself, at most so many seconds, and return its exit code.
+        """Wait up to ``timeout`` seconds for the program to end by itself, and return its exit code.
 
         Raises:
             ProgramFailed: The program was not started, or still runs after the timeout.

@@ -351,7 +351,7 @@ class PartSender:
         self._in_flight = 0
 
     def send(self, request: Callable[[], str], size: int) -> Future[str]:
-        """Send one request of so many bytes, and return its future. Blocks until there is room for them."""
+        """Send a request with a body of ``size`` bytes; return its future. Blocks while there is no room."""
         if self._pool is None:
             future: Future[str] = Future()
             try:

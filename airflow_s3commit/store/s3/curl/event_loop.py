@@ -235,9 +235,9 @@ class FastPath:
         except pycurl.error:
             response = connection.response(is_whole=False)
         idle.append(connection)
-        if response is None or (response.status >= FAILED and response.status not in BUSY):
+        if _is_unknown(response):
             raise request.unconfirmed("the response is missing, or an error of the store")
-        return response if response.status == OK else None
+        return response if response is not None and response.status == OK else None
 
     def _headers(self, operation: str, options: Mapping[str, Any]) -> Iterator[str]:
         """Yield the header lines that boto3 makes of a request's parameters."""
@@ -381,6 +381,10 @@ def _may_have_happened(call: Call, response: Response | None) -> bool:
     """Return whether a call that changes something may have done so, although it was not confirmed."""
     if isinstance(call, Get | Head):
         return False
-    if response is None or (response.status == OK and SLOW_DOWN not in response.body):
-        return True
-    return response.status >= FAILED and response.status not in BUSY
+    is_odd_success = response is not None and response.status == OK and SLOW_DOWN not in response.body
+    return is_odd_success or _is_unknown(response)
+
+
+def _is_unknown(response: Response | None) -> bool:
+    """Return whether the store may have done what was asked for: no response came, or it failed midway."""
+    return response is None or (response.status >= FAILED and response.status not in BUSY)
