@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_s3commit.protocol.watch.new_manifests import Snapshot
-    from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch
+    from airflow_s3commit.protocol.watch import Criteria, ManifestSearch, Snapshot
     from airflow_s3commit.store.credentials import StoreAddress
 
 __all__ = ["S3SuccessManifestSensor"]
@@ -154,7 +153,7 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
         :param context: The task's context.
         :raises AirflowFailException: The store refuses the search, so waiting is pointless.
         """
-        from airflow_s3commit.protocol.watch.search import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.protocol.watch import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
 
         try:
             self._view.refresh()
@@ -183,7 +182,7 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
         :raises AirflowFailException: The store refuses the search, so waiting is pointless.
         :raises AirflowException: The trigger ended with another error, or there is no event.
         """
-        from airflow_s3commit.protocol.watch.search import FINAL  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.protocol.watch import FINAL  # noqa: PLC0415 - keeps parsing light
 
         if event is None:
             raise AirflowException(f"Task {self.task_id} was resumed without an event; clear it.")
@@ -239,19 +238,19 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
 
     @cached_property
     def _view(self) -> Snapshot:
-        from airflow_s3commit.protocol.watch.new_manifests import Snapshot  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch import Snapshot  # noqa: PLC0415
 
         destination = Destination.parse(self.destination)
         return Snapshot(self.hook.store, destination, depth=self.search_depth)
 
     @cached_property
     def _search(self) -> ManifestSearch:
-        from airflow_s3commit.protocol.watch.search import ManifestSearch  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.protocol.watch import ManifestSearch  # noqa: PLC0415 - keeps parsing light
 
         return ManifestSearch(self._wanted())
 
     def _wanted(self) -> Criteria:
-        from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - keeps DAG parsing light
 
         lost = [name for name in self._conditions if getattr(self, name) is None]
         if lost:
@@ -273,7 +272,7 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
 
     def _condition(self, name: str, value: Any) -> object:
         """Read one condition, as the search does."""
-        from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415 - only if it is no template
+        from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - only if it is no template
 
         readers = {"newer_than": self._moment, "context": mapping}
         return Criteria.of(**{name: readers[name](value) if name in readers else value})

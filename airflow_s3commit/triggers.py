@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
+import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
@@ -25,8 +28,14 @@ from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 from airflow_s3commit.xcom import JsonObject, manifest_summary
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
-    from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch, Outcome, SharedPoller
+    from airflow_s3commit.protocol.watch import (
+        Criteria,
+        ManifestFeed,
+        ManifestSearch,
+        Outcome,
+        SearchResult,
+        Snapshot,
+    )
 
 __all__ = ["S3SuccessManifestEventTrigger", "S3SuccessManifestTrigger"]
 
@@ -82,7 +91,7 @@ class ManifestTrigger(BaseTrigger):
 
 def failure(error: Exception) -> tuple[bool, str, Outcome]:
     """Return whether an error is final, its text, and its outcome."""
-    from airflow_s3commit.protocol.watch.search import outcome_of  # noqa: PLC0415 - keeps DAG parsing light
+    from airflow_s3commit.protocol.watch import outcome_of  # noqa: PLC0415 - keeps DAG parsing light
 
     outcome: Outcome = outcome_of(error) if isinstance(error, S3CommitError) else "error"
     return outcome != "unavailable", described(error), outcome
@@ -91,6 +100,59 @@ def failure(error: Exception) -> tuple[bool, str, Outcome]:
 def trigger_event(payload: JsonObject) -> TriggerEvent:
     """Return an event with a payload of plain JSON values."""
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+class SharedPoller:
+    """Polls one destination for all waiters of this event loop.
+
+    A triggerer runs thousands of triggers in one event loop. The first trigger whose poll is due polls the
+    store in a thread; the others reuse its snapshot while it is younger than their own interval. So a
+    destination costs one poll per interval and at most one thread.
+
+    ``open_view`` returns the snapshot, in a thread.
+    """
+
+    def __init__(
+        self, open_view: Callable[[], Snapshot], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._open_view = open_view
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        # A cancelled waiter releases its turn while its thread is still polling.
+        self._polling = threading.Lock()
+        self._view: Snapshot | None = None
+        self._polled_at = -math.inf
+
+    def next_due(self, interval: float) -> float:
+        """Return the seconds until the next poll at this interval."""
+        return max(0.0, self._polled_at + interval - self._clock())
+
+    async def look(self, search: ManifestSearch, max_age: float) -> SearchResult:
+        """Search the snapshot for one waiter, after a poll if it is older than ``max_age`` seconds.
+
+        Raises as `ManifestSearch.look` does.
+        """
+        async with self._turn:
+            return await asyncio.to_thread(self._look, search, max_age)
+
+    def _look(self, search: ManifestSearch, max_age: float) -> SearchResult:
+        with self._polling:
+            if self._view is None or self._clock() - self._polled_at >= max_age:
+                # Set before the request, so that after a failed poll the next one is due an interval later.
+                self._polled_at = self._clock()
+                self._view = self._view or self._open_view()
+                self._view.refresh()
+            return search.look(self._view)
+
+
+#: The pollers by event loop and key. A poller lives as long as one of its waiters.
+_POLLERS: WeakValueDictionary[Hashable, SharedPoller] = WeakValueDictionary()
+
+
+def shared_poller(key: Hashable, open_view: Callable[[], Snapshot]) -> SharedPoller:
+    """Return the running event loop's poller for a key, which has all settings that matter; or create it."""
+    place = (asyncio.get_running_loop(), key)
+    return _POLLERS.get(place) or _POLLERS.setdefault(place, SharedPoller(open_view))
 
 
 #: Maximum age of the last search at the timeout, in seconds; an older search is repeated.
@@ -157,17 +219,13 @@ class S3SuccessManifestTrigger(ManifestTrigger):
 
     def _join(self) -> tuple[SharedPoller, ManifestSearch]:
         """Join the shared searches at the destination."""
-        from airflow_s3commit.protocol.watch.search import (  # noqa: PLC0415
-            Criteria,
-            ManifestSearch,
-            shared_poller,
-        )
+        from airflow_s3commit.protocol.watch import Criteria, ManifestSearch  # noqa: PLC0415
 
         key = (self.destination, self.search_depth, self.aws_conn_id, self.region_name, self.verify)
         return shared_poller(key, self._open), ManifestSearch(Criteria(**self.wanted))
 
     def _open(self) -> Snapshot:
-        from airflow_s3commit.protocol.watch.new_manifests import Snapshot  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch import Snapshot  # noqa: PLC0415
 
         return Snapshot(self.hook().store, Destination.parse(self.destination), depth=self.search_depth)
 
@@ -265,7 +323,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             await self._state.aset(self._key, memory)
 
     def _wanted(self) -> Criteria:
-        from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415 - importing needs none
+        from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - importing needs none
 
         return Criteria.of(
             context=self.context or None,
@@ -275,7 +333,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         )
 
     def _open(self, memory: Mapping[str, Any] | None) -> ManifestFeed:
-        from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch import ManifestFeed  # noqa: PLC0415
 
         place = Destination.parse(self.destination)
         return ManifestFeed(self.hook().store, place, self._wanted().unmet, memory)

@@ -11,10 +11,9 @@ import pytest
 from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.hooks import S3CommitHook
-from airflow_s3commit.protocol.watch.new_manifests import Snapshot
-from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch, SharedPoller, shared_poller
+from airflow_s3commit.protocol.watch import Criteria, ManifestSearch, Snapshot
 from airflow_s3commit.store.forwarding import CountingStore
-from airflow_s3commit.triggers import S3SuccessManifestTrigger
+from airflow_s3commit.triggers import S3SuccessManifestTrigger, SharedPoller, shared_poller
 from tests.airflow.runs import DAY, FLIGHTS, commit
 from tests.airflow.runs import commit_at as commit_at_place
 

@@ -15,8 +15,7 @@ from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger
 
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
-from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
-from airflow_s3commit.protocol.watch.search import Criteria
+from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, Snapshot
 from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
 from tests.airflow.runs import DAY, FLIGHTS, commit
 

@@ -26,8 +26,7 @@ from airflow_s3commit.protocol.inspect.jobs import describe_job, latest_endings,
 from airflow_s3commit.protocol.inspect.verify_job import verify_pending
 from airflow_s3commit.protocol.sweep.apply import apply_sweep
 from airflow_s3commit.protocol.sweep.plan import plan_sweep
-from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
-from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch
+from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, ManifestSearch, Snapshot
 from airflow_s3commit.reader import UnreadablePartitions
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression

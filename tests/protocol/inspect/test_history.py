@@ -7,7 +7,7 @@ import pytest
 from airflow_s3commit import Destination, history
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Unavailable
 from airflow_s3commit.protocol.model.layout import entry_key
-from airflow_s3commit.protocol.watch.new_manifests import follow
+from airflow_s3commit.protocol.watch import follow
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, an_id, once
 
 HERE = Destination(BUCKET, ROOT)

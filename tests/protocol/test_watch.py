@@ -11,8 +11,7 @@ import pytest
 from airflow_s3commit import Destination, search_manifest
 from airflow_s3commit.exceptions import AccessDenied, InvalidRecord, NoSuchBucket, Unavailable
 from airflow_s3commit.protocol.model.layout import entry_key
-from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
-from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch, SearchResult
+from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, ManifestSearch, SearchResult, Snapshot
 from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, once
 

@@ -1,1 +1,0 @@
-"""Waits for manifests, without Airflow; the sensor and the triggers share it."""
