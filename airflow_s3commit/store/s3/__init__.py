@@ -1,1 +1,1 @@
-"""S3 through boto3, which can make every call; `curl` is the fast path for many small ones."""
+"""S3 through boto3, which can make every call; `fast_path` makes many small ones with libcurl."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.base import PartEtag
     from airflow_s3commit.store.execute import RetryPolicy
-    from airflow_s3commit.store.s3.curl.event_loop import FastPath
+    from airflow_s3commit.store.s3.fast_path import FastPath
 
 T = TypeVar("T")
 

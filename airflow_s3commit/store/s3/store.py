@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_s3.client import S3Client
 
-    from airflow_s3commit.store.s3.curl.event_loop import FastPath
+    from airflow_s3commit.store.s3.fast_path import FastPath
 
 TransportName: TypeAlias = Literal["auto", "curl", "boto3"]
 
@@ -393,8 +393,8 @@ class S3Store(RetryingStore):
         self, transport: TransportName, connections: int, per_second: float | None
     ) -> FastPath | None:
         try:
-            from airflow_s3commit.store.s3.curl.connections import UnsupportedClient  # noqa: PLC0415 - optional
-            from airflow_s3commit.store.s3.curl.event_loop import FastPath  # noqa: PLC0415 - optional
+            from airflow_s3commit.store.s3.connections import UnsupportedClient  # noqa: PLC0415 - optional
+            from airflow_s3commit.store.s3.fast_path import FastPath  # noqa: PLC0415 - optional
         except ModuleNotFoundError as error:
             if transport == "auto" and error.name == "pycurl":
                 return None

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pycurl")
 
-from airflow_s3commit.store.s3.curl.messages import Response, completed_etag
-from airflow_s3commit.store.s3.curl.routes import ROUTE_SECONDS
+from airflow_s3commit.store.s3.connections import NotPlain, Response, plain_outcome
+from airflow_s3commit.store.s3.fast_path import ROUTE_SECONDS
 
 pytestmark = pytest.mark.loopback
 
@@ -527,7 +527,7 @@ class TestResultsAtAGlance:
     )
     def test_a_whole_result(self, body: bytes) -> None:
         """The ETag of a result is seen whichever way its quotes are written."""
-        assert completed_etag(Response(200, b"", body)) == "e-1"
+        assert plain_outcome(COMPLETE, Response(200, b"", body), 0.0) == "e-1"
 
     @each(
         "body",
@@ -551,6 +551,6 @@ class TestResultsAtAGlance:
     )
     def test_anything_else(self, body: bytes) -> None:
         """Anything but a plain, complete result is left to the parser."""
-        assert completed_etag(Response(200, b"", body)) is None
-        assert completed_etag(Response(500, b"", self.BODY)) is None
-        assert completed_etag(None) is None
+        for response in (Response(200, b"", body), Response(500, b"", self.BODY), None):
+            with pytest.raises(NotPlain):
+                plain_outcome(COMPLETE, response, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_s3commit.store.s3.curl.event_loop import FIRST_WINDOW, Throttle
+from airflow_s3commit.store.s3.fast_path import FIRST_WINDOW, Throttle
 from tests.fakes import ManualClock
 
 

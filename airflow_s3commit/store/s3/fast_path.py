@@ -8,6 +8,11 @@ store's retries. Code that runs once per file is kept short, because a commit ma
 Uploads are started, and small parts sent, each in the thread that calls. boto3 spends about two milliseconds
 of processor time on these two requests of a small file, libcurl less than a third of that. Only a plain
 success counts here: after anything else boto3 sends the request.
+
+Where a request goes and how it is signed is learned from the client itself. It applies endpoint rules,
+addressing style, redirects to other regions, and headers that its owner added. None of that is reimplemented:
+the client prepares one request per bucket and operation, which is not sent. Every further request differs
+from it only in key, upload and body.
 """
 
 from __future__ import annotations
@@ -18,61 +23,84 @@ import threading
 from collections import defaultdict, deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import uuid4
 
-import pycurl
+from botocore import xform_name
 
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
 from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, Outcome
 from airflow_s3commit.store.execute import make_call
-from airflow_s3commit.store.s3.curl.connections import (
-    Connection,
-    Connections,
-    connection_options,
-    max_connections,
-)
-from airflow_s3commit.store.s3.curl.messages import (
-    BUSY,
-    FAILED,
+from airflow_s3commit.store.s3.connections import (
     OK,
     OPERATIONS,
+    Connections,
     NotPlain,
     Response,
+    Route,
     SingleCall,
-    completed_etag,
+    connection_options,
     is_sendable,
+    max_connections,
     plain_outcome,
 )
-from airflow_s3commit.store.s3.curl.routes import Routes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from botocore.awsrequest import AWSRequest
+    from botocore.signers import RequestSigner
     from mypy_boto3_s3.client import S3Client
 
     from airflow_s3commit._clock import Clock
     from airflow_s3commit.store.base import ObjectStore
     from airflow_s3commit.store.s3.request import Request
 
-#: Maximum seconds that the loop sleeps; and while boto3 makes calls too, which do not wake it.
-MAX_WAIT, SHORT_WAIT = 1.0, 0.02
+#: The key of the prepared request, and no other's; the URL of other requests is the same before it.
+_KEY = f"s3commit-address-{uuid4().hex}"
 
-SLOW_DOWN = b"<Code>SlowDown</Code>"
+#: Services and versions of signatures that libcurl makes too: version 4, for one region.
+_SIGNATURES = frozenset({("s3", "s3v4"), ("s3", "v4")})
+
+#: Headers of one attempt or body, which are not kept.
+_OF_REQUESTS = (
+    "amz-sdk-",
+    "content-",
+    "expect",
+    "user-agent",
+    "x-amz-checksum-",
+    "x-amz-sdk-checksum-",
+    "x-amzn-trace-id",
+)
+
+#: Seconds after which the client prepares a request anew: it renews its credentials in time, and it may have
+#: been redirected to another region.
+ROUTE_SECONDS = 1.0
+
+#: Maximum seconds that the loop sleeps; and while boto3 makes calls too, which do not wake it.
+_MAX_WAIT, _SHORT_WAIT = 1.0, 0.02
+
+#: Statuses of a store that gets too many requests; with one of these it has not done what was asked for. A
+#: completion may get the code in the body of a 200.
+_BUSY = frozenset({429, 503})
+_SLOW_DOWN = b"<Code>SlowDown</Code>"
+_FAILED = 500
 
 #: Requests in flight before the store has answered any.
 FIRST_WINDOW = 32
 
 #: Seconds in which the window is halved at most once.
-CUT_SECONDS = 1.0
+_CUT_SECONDS = 1.0
 
 #: Seconds' worth of requests that may go out together after a lull.
-BURST_SECONDS = 0.02
+_BURST_SECONDS = 0.02
 
 #: The shortest pause in seconds: a few requests together cost less CPU than each by itself.
-BATCH_SECONDS = 0.005
+_BATCH_SECONDS = 0.005
 
 #: Seconds below which there is no pause: finer than a sleep is accurate.
-SHORTEST_PAUSE = 0.0001
+_SHORTEST_PAUSE = 0.0001
 
 #: Bytes of the largest part that is sent here: libcurl copies it.
 SMALL = 1 << 20
@@ -107,7 +135,7 @@ class Throttle:
         self._width = min(float(FIRST_WINDOW), self._most)
         self.window = int(self._width)
         self._interval = 1 / per_second if per_second else 0.0
-        self._due = clock.monotonic() - BURST_SECONDS
+        self._due = clock.monotonic() - _BURST_SECONDS
         self._cut: float | None = None
         self._lock = threading.Lock()
 
@@ -122,7 +150,7 @@ class Throttle:
         """Halve the window, unless that was done within the last second."""
         with self._lock:
             now = self._clock.monotonic()
-            if self._cut is None or now - self._cut >= CUT_SECONDS:
+            if self._cut is None or now - self._cut >= _CUT_SECONDS:
                 self._cut = now
                 self._width = max(1.0, self._width / 2)
                 self.window = int(self._width)
@@ -133,9 +161,9 @@ class Throttle:
             return 0.0
         with self._lock:
             now = self._clock.monotonic()
-            if self._due - now > SHORTEST_PAUSE:
-                return max(self._due - now, BATCH_SECONDS)
-            self._due = max(self._due, now - BURST_SECONDS) + self._interval
+            if self._due - now > _SHORTEST_PAUSE:
+                return max(self._due - now, _BATCH_SECONDS)
+            self._due = max(self._due, now - _BURST_SECONDS) + self._interval
             return 0.0
 
 
@@ -143,14 +171,15 @@ class FastPath:
     """The state that all runs on one client share; safe to use from several threads.
 
     Args:
-        client: The boto3 client whose routes, credentials and settings are used.
+        client: The boto3 client whose routes, credentials and settings are used. Its event handlers that
+            change requests take effect; where a handler responds in place of the store, as test doubles do,
+            all calls are left to ``fallback``.
         fallback: The store that makes the calls which libcurl cannot make.
         threads: Threads in which ``fallback`` makes calls.
         connections: Maximum requests in flight, each on a connection.
         per_second: Maximum requests per second; None for no bound.
 
     Attributes:
-        routes: The client's routes, by bucket and operation.
         throttle: The rate at which requests are sent.
         retries: Calls that were left to ``fallback`` after a response so far.
 
@@ -169,9 +198,9 @@ class FastPath:
         per_second: float | None,
     ) -> None:
         self._options = connection_options(client)
-        self._model: Any = client.meta.service_model
+        self._client = client
         self._most = max_connections(connections)
-        self.routes = Routes(client, clock)
+        self._routes: dict[tuple[str, str], tuple[float, Route | None]] = {}
         self.fallback = fallback
         self.clock = clock
         self.threads = threads
@@ -180,7 +209,25 @@ class FastPath:
         # By process: a forked one leaves its parent's connections alone. It does not close them either, which
         # would end TLS sessions that the parent still uses.
         self._idle: defaultdict[int, deque[Connections]] = defaultdict(deque)
-        self._idle_single: defaultdict[int, deque[Connection]] = defaultdict(deque)
+        events: Any = client.meta.events
+        events.register_last("before-sign.s3", _before_sign, unique_id="s3commit-before-sign")
+
+    def route(self, bucket: str, operation: str) -> Route | None:
+        """Return the route of an operation on a bucket; None if only the client can send it.
+
+        It is the same object until something changes.
+        """
+        now, (due, known) = self.clock.monotonic(), self._routes.get((bucket, operation), (0.0, None))
+        if now < due:
+            return known
+        try:
+            route = _learn(self._client, bucket, operation)
+        except Exception:
+            # No credentials, unusable ones, or an invalid name: the client itself reports it.
+            return None
+        route = known if route == known else route
+        self._routes[bucket, operation] = (inf if route is None else now + ROUTE_SECONDS, route)
+        return route
 
     def start_upload(self, request: Request, options: Mapping[str, Any]) -> dict[str, str] | None:
         """Start an upload; return the response as boto3 does, or None if boto3 has to send the request.
@@ -218,30 +265,24 @@ class FastPath:
     ) -> Response | None:
         headers = [*self._headers(request.operation, options)]
         call = SingleCall(request.bucket, request.key or "", request.upload_id or "", query, headers, body)
-        route = None
-        if is_sendable(call) and all(map(_is_plain, headers)):
-            route = self.routes.find(request.bucket, request.operation)
+        if not is_sendable(call) or not all(map(_is_plain, headers)):
+            return None
+        route = self.route(request.bucket, request.operation)
         if route is None:
             return None
-        idle = self._idle_single[os.getpid()]
-        try:
-            connection = idle.pop()
-        except IndexError:
-            connection = Connection("UploadPart", self._options, [])
-        connection.prepare(None, route, call)
-        try:
-            connection.handle.perform()
-            response = connection.response(is_whole=True)
-        except pycurl.error:
-            response = connection.response(is_whole=False)
-        idle.append(connection)
+        with self._connections() as connections:
+            connections.start(None, route, call)
+            while not (ended := connections.wait(_MAX_WAIT)):
+                pass
+        response: Response | None = ended[0][1]
         if _is_unknown(response):
             raise request.unconfirmed("the response is missing, or an error of the store")
         return response if response is not None and response.status == OK else None
 
     def _headers(self, operation: str, options: Mapping[str, Any]) -> Iterator[str]:
         """Yield the header lines that boto3 makes of a request's parameters."""
-        members = self._model.operation_model(operation).input_shape.members
+        model: Any = self._client.meta.service_model
+        members = model.operation_model(operation).input_shape.members
         for name, value in options.items():
             header = members[name].serialization["name"]
             if isinstance(value, dict):
@@ -259,7 +300,7 @@ class FastPath:
 
     @contextmanager
     def _connections(self) -> Iterator[Connections]:
-        """Lend connections to one run, and keep them open for the next one."""
+        """Lend connections to one thread, and keep them open for the next one."""
         idle = self._idle[os.getpid()]
         try:
             connections = idle.pop()
@@ -285,7 +326,8 @@ class _Run(Generic[T]):
         self._source = calls
         self._is_drawn = False
         self._held_back = 0.0
-        self._pool: ThreadPoolExecutor | None = None
+        # For calls that are left to boto3. It has no threads before the first one.
+        self._pool = ThreadPoolExecutor(path.threads, thread_name_prefix="s3commit")
         self._left: dict[Future[Outcome], T] = {}
 
     def outcomes(self) -> Iterator[tuple[T, Outcome]]:
@@ -302,9 +344,8 @@ class _Run(Generic[T]):
                     return
         finally:
             while self._connections.in_flight:
-                self._connections.wait(MAX_WAIT)
-            if self._pool is not None:
-                self._pool.shutdown(wait=True, cancel_futures=True)
+                self._connections.wait(_MAX_WAIT)
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _fill(self) -> None:
         """Send while there is room."""
@@ -325,14 +366,14 @@ class _Run(Generic[T]):
 
     def _send(self, tag: T, call: Call) -> None:
         if isinstance(call, Complete | Abort | Head | Get) and is_sendable(call):
-            route = self._path.routes.find(call.bucket, OPERATIONS[type(call)])
+            route = self._path.route(call.bucket, OPERATIONS[type(call)])
             if route is not None:
                 self._connections.start((tag, call), route, call)
                 return
         self._leave(tag, call)
 
     def _wait(self) -> None:
-        longest = SHORT_WAIT if self._left else MAX_WAIT
+        longest = _SHORT_WAIT if self._left else _MAX_WAIT
         seconds = min(longest, self._held_back) if self._held_back else longest
         if self._connections.in_flight:
             self._take(self._connections.wait(seconds))
@@ -345,17 +386,13 @@ class _Run(Generic[T]):
 
     def _take(self, ended: list[tuple[tuple[T, Complete | Abort | Head | Get], Response | None]]) -> None:
         """Take the responses that ended."""
-        done, left = self._done, 0
+        now, left = self._path.clock.time(), 0
         for (tag, call), response in ended:
-            etag = completed_etag(response) if type(call) is Complete else None
             try:
-                if response is None:
-                    raise NotPlain
-                done.append((tag, etag or plain_outcome(call, response, self._path.clock.time())))
+                self._done.append((tag, plain_outcome(call, response, now)))
             except NotPlain:
                 left += 1
-                if response is not None and (response.status in BUSY or SLOW_DOWN in response.body):
-                    # A completion may get it in the body of a 200.
+                if response is not None and (response.status in _BUSY or _SLOW_DOWN in response.body):
                     self._throttle.slow_down()
                 self._leave(tag, call, _may_have_happened(call, response))
         self._path.retries += left
@@ -365,8 +402,6 @@ class _Run(Generic[T]):
 
     def _leave(self, tag: T, call: Call, may_have_happened: bool = False) -> None:
         """Leave a call to the boto3 store."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._path.threads, thread_name_prefix="s3commit")
         self._left[self._pool.submit(self._make, call, may_have_happened)] = tag
 
     def _make(self, call: Call, may_have_happened: bool) -> Outcome:
@@ -381,10 +416,55 @@ def _may_have_happened(call: Call, response: Response | None) -> bool:
     """Return whether a call that changes something may have done so, although it was not confirmed."""
     if isinstance(call, Get | Head):
         return False
-    is_odd_success = response is not None and response.status == OK and SLOW_DOWN not in response.body
+    is_odd_success = response is not None and response.status == OK and _SLOW_DOWN not in response.body
     return is_odd_success or _is_unknown(response)
 
 
 def _is_unknown(response: Response | None) -> bool:
     """Return whether the store may have done what was asked for: no response came, or it failed midway."""
-    return response is None or (response.status >= FAILED and response.status not in BUSY)
+    return response is None or (response.status >= _FAILED and response.status not in _BUSY)
+
+
+class _Prepared(Exception):
+    """A request is prepared, and is not sent."""
+
+    def __init__(self, request: AWSRequest, route: Route, signature: tuple[str, str]) -> None:
+        super().__init__()
+        self.request, self.route, self.signature = request, route, signature
+
+
+def _learn(client: S3Client, bucket: str, operation: str) -> Route | None:
+    meta: Any = client.meta
+    taken = meta.service_model.operation_model(operation).input_shape.members
+    arguments = {name: value for name, value in (("UploadId", "u"), ("PartNumber", 1)) if name in taken}
+    try:
+        getattr(client, xform_name(operation))(Bucket=bucket, Key=_KEY, **arguments)
+    except _Prepared as prepared:
+        found = prepared
+    else:
+        return None
+    answers = meta.events.emit(f"before-send.s3.{operation}", request=found.request.prepare())
+    is_stood_in_for = any(answer is not None for _, answer in answers)
+    is_ours = found.signature in _SIGNATURES and not bucket.startswith("arn:")
+    return found.route if is_ours and not is_stood_in_for else None
+
+
+def _before_sign(
+    request: AWSRequest,
+    signing_name: str,
+    region_name: str,
+    signature_version: str,
+    request_signer: RequestSigner,
+    **_: object,
+) -> None:
+    url, key = str(request.url).partition(_KEY)[:2]
+    if not key:
+        return
+    # What the client learned from a redirect takes precedence over its own region.
+    signing = {"region": region_name, "signing_name": signing_name} | (request.context.get("signing") or {})
+    signer: Any = request_signer.get_auth_instance(signing_name, region_name, signature_version)
+    found: list[tuple[str, Any]] = list(request.headers.items())
+    headers = {name: text.decode("latin-1") if isinstance(text, bytes) else text for name, text in found}
+    own = (f"{name}: {text}" for name, text in headers.items() if not name.lower().startswith(_OF_REQUESTS))
+    route = Route(url, signing["region"], headers.get("User-Agent", ""), tuple(own), signer.credentials)
+    raise _Prepared(request, route, (signing["signing_name"], signature_version))

@@ -1,54 +1,259 @@
-"""Hundreds of kept-alive connections in one thread, through libcurl's multi interface.
+"""Calls as HTTP requests on hundreds of kept-alive connections in one thread, through libcurl.
 
-libcurl also signs, with exactly the same signature version 4 as botocore, in a tenth of the time
-(tests/store/s3/curl/test_connections.py compares them).
+Only plain successes settle a call, and the answer that an upload is gone, which a repeated commit gets by the
+million. Whatever else a store may say is left to the boto3 store, which makes the call again: it knows
+redirects, renewed credentials, throttling and errors. libcurl also signs, with exactly the same signature
+version 4 as botocore, in a tenth of the time (tests/store/s3/test_connections.py compares them).
 """
 
 from __future__ import annotations
 
+import re
 import resource
 import select
 import time
 from collections import defaultdict
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
+from xml.sax.saxutils import escape
 
 import pycurl
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
+from msgspec import Struct
 
-from airflow_s3commit.store.base import Complete, Get
-from airflow_s3commit.store.s3.curl.messages import OPERATIONS, Response, SingleCall, part_list, path_of
+from airflow_s3commit.exceptions import NoSuchUpload, S3CommitError
+from airflow_s3commit.store.base import Abort, Complete, Fetched, Get, Head, ObjectInfo
+from airflow_s3commit.store.s3.request import Request, object_info, quoted, response_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from botocore.credentials import ReadOnlyCredentials
     from mypy_boto3_s3.client import S3Client
 
-    from airflow_s3commit.store.s3.curl.messages import FastCall
-    from airflow_s3commit.store.s3.curl.routes import Route
+    from airflow_s3commit.store.base import Outcome, PartEtag
 
-#: The libcurl options of each operation. The headers of responses to a completion or an abort, which come by
-#: the thousand, are not read: a callback for each costs a thirtieth of the whole request.
-METHODS: dict[str, tuple[int, Any]] = {
-    "CompleteMultipartUpload": (pycurl.POST, True),
-    "AbortMultipartUpload": (pycurl.CUSTOMREQUEST, "DELETE"),
-    "HeadObject": (pycurl.NOBODY, True),
-    "GetObject": (pycurl.HTTPGET, True),
-    "UploadPart": (pycurl.POST, True),
+#: The calls of `ObjectStore.perform` that libcurl makes.
+FastCall: TypeAlias = Complete | Abort | Head | Get
+
+
+class SingleCall(Struct, frozen=True, gc=False):
+    """A request that starts an upload, which has no id yet, or sends a part of one.
+
+    Attributes:
+        upload_id: Its upload; empty to start one.
+        query: What the URL says besides.
+        headers: Its headers, as ``Name: value``.
+    """
+
+    bucket: str
+    key: str
+    upload_id: str
+    query: str
+    headers: list[str]
+    body: bytes
+
+
+#: S3's names of the operations of `FastCall`, and the libcurl options of all.
+OPERATIONS: dict[type, str] = {
+    Complete: "CompleteMultipartUpload",
+    Abort: "AbortMultipartUpload",
+    Head: "HeadObject",
+    Get: "GetObject",
+}
+_METHODS: dict[type, tuple[int, Any]] = {
+    Complete: (pycurl.POST, True),
+    Abort: (pycurl.CUSTOMREQUEST, "DELETE"),
+    Head: (pycurl.NOBODY, True),
+    Get: (pycurl.HTTPGET, True),
+    SingleCall: (pycurl.POST, True),
 }
 
-#: Maximum bytes of a response to a completion or an abort.
-LONGEST_RESULT = 1 << 16
+#: Path segments that HTTP clients and servers resolve instead of taking literally.
+_DOT_SEGMENTS = frozenset({".", ".."})
+
+#: Directories whose quoted form is cached: a job's files are in few.
+_CACHED_FOLDERS = 4096
+
+_METADATA = "x-amz-meta-"
+OK, _NO_CONTENT, _NOT_FOUND = 200, 204, 404
+_NO_UPLOAD = b"<Code>NoSuchUpload</Code>"
+
+# Templates: a completion around its parts, a part, and a completion of one part.
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_COMPLETION = f'<CompleteMultipartUpload xmlns="{_NAMESPACE}">%s</CompleteMultipartUpload>'
+_PART = "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag>%s</Part>"
+_ONE_PART = _COMPLETION % _PART % (1, '"%s"', "")
+
+_is_unreserved = re.compile(r"[A-Za-z0-9._~-]*", re.ASCII).fullmatch
+
+# The usual result of a completion: elements without attributes or children, one of them an ETag of letters,
+# digits and hyphens. Possessive quantifiers prevent backtracking; the usual declaration and namespace are
+# literal, which match several times as fast as character sets.
+_DECLARATION = rb"(?:<\?xml version=\"1\.0\" encoding=\"UTF-8\"\?>|<\?xml [^<>&]*\?>)"
+_XMLNS = rb"(?: xmlns=\"(?:http://s3\.amazonaws\.com/doc/2006-03-01/|[^\"<>&]*+)\")"
+_LEAF = rb"\s*+<(?!ETag>)([A-Za-z0-9]++)>[^<>&]*+</\%d>"
+_whole_result = re.compile(
+    rb"\s*+(?:%b\s*+)?+<CompleteMultipartUploadResult%b?+>(?:%b)*+"
+    rb"\s*+<ETag>(&quot;|&#34;|\"|)([A-Za-z0-9-]++)\2</ETag>(?:%b)*+"
+    rb"\s*+</CompleteMultipartUploadResult>\s*+" % (_DECLARATION, _XMLNS, _LEAF % 1, _LEAF % 4)
+).fullmatch
+
+#: Maximum bytes of a response without an object.
+_LONGEST_RESULT = 1 << 16
 
 #: The first libcurl whose signatures are known to equal botocore's.
-MIN_VERSION = (8, 19, 0)
+_MIN_VERSION = (8, 19, 0)
 
 #: Seconds used where there is no timeout: a day.
-NO_TIMEOUT = 86_400.0
+_NO_TIMEOUT = 86_400.0
 
 #: An attempt may take the connect timeout and this many read timeouts, because a store that trickles bytes
 #: would otherwise hold a connection for ever. By default five minutes: enough for the largest object read, a
 #: pendingset of 50 MiB, at 170 kB per second.
-SILENCES = 5
+_SILENCES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where and how one operation on one bucket is sent.
+
+    Attributes:
+        url: The URL up to the key.
+        region: The region to sign for.
+        agent: The user agent.
+        headers: Further headers that the client's owner adds, as ``Name: value``.
+        keys: The credentials to sign with.
+    """
+
+    url: str
+    region: str
+    agent: str
+    headers: tuple[str, ...]
+    keys: ReadOnlyCredentials = field(repr=False)
+
+
+class Response(Struct, frozen=True, gc=False):
+    """One HTTP response.
+
+    Attributes:
+        status: The HTTP status; 0 if nothing of the request was sent.
+        head: The status line and the headers; empty where nobody needs them.
+    """
+
+    status: int
+    head: bytes
+    body: bytes
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the last response in ``head``, by name in lower case."""
+        block = self.head.rstrip(b"\r\n").rpartition(b"\r\n\r\n")[2].decode("latin-1")
+        pairs = (line.partition(":") for line in block.split("\r\n")[1:])
+        return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+class NotPlain(Exception):
+    """A response does not settle the outcome of its call by itself."""
+
+
+def is_sendable(call: FastCall | SingleCall) -> bool:
+    """Return whether libcurl sends this call to the right place.
+
+    It would resolve dot segments, and a call without a key or an upload is another request on the wire.
+    """
+    if not call.key or (isinstance(call, Complete | Abort) and not call.upload_id):
+        return False
+    return "/." not in f"/{call.key}" or _DOT_SEGMENTS.isdisjoint(call.key.split("/"))
+
+
+def _path_of(call: FastCall | SingleCall) -> str:
+    """Return a call's key, and its query if it has one, quoted for a URL."""
+    folder, slash, name = call.key.rpartition("/")
+    if not _is_unreserved(name):
+        name = quote(name, safe="~")
+    path = f"{_folder(folder)}/{name}" if slash else name
+    if isinstance(call, Head | Get):
+        return path
+    upload = call.upload_id
+    query = f"uploadId={upload if _is_unreserved(upload) else quote(upload, safe='-._~')}" if upload else ""
+    if isinstance(call, SingleCall):
+        query = "&".join(filter(None, [query, call.query]))
+    return f"{path}?{query}"
+
+
+@lru_cache(_CACHED_FOLDERS)
+def _folder(folder: str) -> str:
+    return quote(folder, safe="/~")
+
+
+def _part_list(etags: Sequence[PartEtag]) -> bytes:
+    """Return the body of a completion's request."""
+    if len(etags) == 1 and isinstance(etags[0], str) and etags[0].isalnum():
+        # The usual case: a file of one part, whose ETag is an MD5 in hexadecimal.
+        return (_ONE_PART % etags[0]).encode()
+    parts = [_part(number, etag) for number, etag in enumerate(etags, start=1)]
+    return (_COMPLETION % "".join(parts)).encode()
+
+
+def _part(number: int, etag: PartEtag) -> str:
+    if isinstance(etag, str):
+        return _PART % (number, escape(quoted(etag)), "")
+    name = f"Checksum{etag.algorithm}"
+    return _PART % (number, escape(quoted(etag.etag)), f"<{name}>{escape(etag.checksum)}</{name}>")
+
+
+def plain_outcome(call: FastCall, response: Response | None, now: float) -> Outcome:
+    """Return the outcome that a response settles by itself.
+
+    Args:
+        response: None for one that did not come, or not whole.
+        now: The time of a response without a Date, in seconds since the epoch.
+
+    Raises:
+        NotPlain: It settles none.
+    """
+    if response is None:
+        raise NotPlain
+    if response.status == OK:
+        if isinstance(call, Complete) and (result := _whole_result(response.body)):
+            return result[3].decode()
+        if isinstance(call, Head | Get):
+            try:
+                return _found(call, response, now)
+            except (S3CommitError, ValueError, OverflowError) as error:
+                raise NotPlain from error
+    is_gone = response.status == _NOT_FOUND and _NO_UPLOAD in response.body
+    if is_gone and isinstance(call, Complete):
+        request = Request(OPERATIONS[Complete], call.bucket, call.key, call.upload_id)
+        return NoSuchUpload(f"{request}: NoSuchUpload")
+    if isinstance(call, Abort) and (is_gone or response.status == _NO_CONTENT):
+        return None
+    raise NotPlain
+
+
+def _found(call: Head | Get, response: Response, now: float) -> ObjectInfo | Fetched:
+    headers, body = response.headers, response.body
+    metadata = {name.removeprefix(_METADATA): v for name, v in headers.items() if name.startswith(_METADATA)}
+    parsed: dict[str, Any] = {
+        "ResponseMetadata": {"HTTPHeaders": headers},
+        "ETag": headers.get("etag", ""),
+        "ContentLength": int(headers.get("content-length", "")),
+        "LastModified": parsedate_to_datetime(headers.get("last-modified", "")),
+        "Metadata": metadata,
+    }
+    info = object_info(Request(OPERATIONS[type(call)], call.bucket, call.key), parsed)
+    if isinstance(call, Head):
+        return info
+    if len(body) != info.size or (call.limit is not None and info.size > call.limit):
+        raise NotPlain
+    date = response_time(parsed)
+    return Fetched(info, body, now if date is None else date)
 
 
 class UnsupportedClient(Exception):
@@ -66,7 +271,7 @@ def connection_options(client: S3Client) -> dict[int, Any]:
     config: Any = client.meta.config
     number: int = pycurl.version_info()[2]
     version = (number >> 16, number >> 8 & 0xFF, number & 0xFF)
-    if version < MIN_VERSION or "https" not in pycurl.version_info()[8]:
+    if version < _MIN_VERSION or "https" not in pycurl.version_info()[8]:
         raise UnsupportedClient("this libcurl is too old, or has no TLS")
     if config.proxies or config.client_cert or get_environ_proxies(client.meta.endpoint_url):
         raise UnsupportedClient("it has a proxy or a certificate of its own")
@@ -75,7 +280,7 @@ def connection_options(client: S3Client) -> dict[int, Any]:
     verify = getattr(session, "_verify", None)
     if verify is None:
         raise UnsupportedClient("its authorities are not known")
-    connect, silent = config.connect_timeout or NO_TIMEOUT, config.read_timeout or NO_TIMEOUT
+    connect, silent = config.connect_timeout or _NO_TIMEOUT, config.read_timeout or _NO_TIMEOUT
     return {
         pycurl.NOSIGNAL: True,
         pycurl.PROXY: "",
@@ -86,7 +291,7 @@ def connection_options(client: S3Client) -> dict[int, Any]:
         # A silent store. It may be silent some seconds longer after a request's body: libcurl averages.
         pycurl.LOW_SPEED_LIMIT: 1,
         pycurl.LOW_SPEED_TIME: max(1, round(silent)),
-        pycurl.TIMEOUT_MS: int((connect + SILENCES * silent) * 1000),
+        pycurl.TIMEOUT_MS: int((connect + _SILENCES * silent) * 1000),
         pycurl.SSL_VERIFYPEER: bool(verify),
         pycurl.SSL_VERIFYHOST: 2 if verify else 0,
     } | ({pycurl.CAINFO: get_cert_path(verify)} if verify else {})
@@ -98,26 +303,20 @@ def max_connections(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2))
 
 
-class Connection:
-    """A libcurl handle for one operation. Options that do not change are set once.
-
-    Args:
-        operation: S3's name of the operation.
-        options: The libcurl options of all connections.
+class _Connection:
+    """A libcurl handle for one type of call. Options that do not change are set once.
 
     Attributes:
-        handle: The libcurl handle.
         free: The list it returns to when its request ends.
         tag: The caller's tag of the request in flight.
-        route: Where its last request was sent, and how it was signed.
     """
 
-    __slots__ = ("_body", "_head", "_headers", "_lines", "free", "handle", "route", "tag")
+    __slots__ = ("_body", "_head", "_headers", "_lines", "_route", "free", "handle", "tag")
 
-    def __init__(self, operation: str, options: dict[int, Any], free: list[Connection]) -> None:
+    def __init__(self, kind: type, options: dict[int, Any], free: list[_Connection]) -> None:
         self.free = free
         self.tag: object = None
-        self.route: Route | None = None
+        self._route: Route | None = None
         self._head: list[bytes] = []
         self._body: list[bytes] = []
         self._headers = ["Accept:", "Expect:"]
@@ -125,22 +324,24 @@ class Connection:
         self.handle = handle = pycurl.Curl()
         for option, value in options.items():
             handle.setopt(option, value)
-        handle.setopt(*METHODS[operation])
+        handle.setopt(*_METHODS[kind])
         handle.setopt(pycurl.WRITEFUNCTION, self._body.append)
-        if operation in ("HeadObject", "GetObject", "UploadPart"):
+        if kind not in (Complete, Abort):
+            # Of these, which come by the thousand, nobody needs the headers: a callback for each costs a
+            # thirtieth of the whole request.
             handle.setopt(pycurl.HEADERFUNCTION, self._head.append)
-        if operation not in ("HeadObject", "GetObject"):
-            handle.setopt(pycurl.MAXFILESIZE, LONGEST_RESULT)
-        if operation == "CompleteMultipartUpload":
+        if kind not in (Head, Get):
+            handle.setopt(pycurl.MAXFILESIZE, _LONGEST_RESULT)
+        if kind is Complete:
             self._headers.append("Content-Type: application/xml")
 
     def prepare(self, tag: object, route: Route, call: FastCall | SingleCall) -> None:
         """Set the options of the next request."""
         self.tag, handle = tag, self.handle
-        if route is not self.route:
+        if route is not self._route:
             self._authorize(route)
         if isinstance(call, Complete):
-            handle.setopt(pycurl.POSTFIELDS, part_list(call.etags))
+            handle.setopt(pycurl.POSTFIELDS, _part_list(call.etags))
         elif isinstance(call, Get):
             # libcurl compares it with the announced length, before the first byte, and with what comes.
             handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
@@ -150,7 +351,7 @@ class Connection:
             # libcurl would name the media type of a form.
             own = [*call.headers, "Content-Type:"] if call.upload_id else call.headers
             handle.setopt(pycurl.HTTPHEADER, [*self._lines, *own])
-        handle.setopt(pycurl.URL, route.url + path_of(call))
+        handle.setopt(pycurl.URL, route.url + _path_of(call))
 
     def response(self, *, is_whole: bool) -> Response | None:
         """Return the response, or None if it was cut off; make room for the next one."""
@@ -181,7 +382,7 @@ class Connection:
         handle.setopt(pycurl.USERNAME, keys.access_key)
         # As bytes: pycurl takes ASCII text only, and botocore signs with the UTF-8 too.
         handle.setopt(pycurl.PASSWORD, (keys.secret_key or "").encode())
-        self.route = route
+        self._route = route
 
 
 class Connections:
@@ -207,8 +408,8 @@ class Connections:
         self._timer: float | None = None
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._set_events)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
-        self._free: defaultdict[str, list[Connection]] = defaultdict(list)
-        self._busy: dict[Any, Connection] = {}
+        self._free: defaultdict[type, list[_Connection]] = defaultdict(list)
+        self._busy: dict[Any, _Connection] = {}
         self.has_waited = False
 
     @property
@@ -216,11 +417,10 @@ class Connections:
         """The number of requests in flight."""
         return len(self._busy)
 
-    def start(self, tag: object, route: Route, call: FastCall) -> None:
+    def start(self, tag: object, route: Route, call: FastCall | SingleCall) -> None:
         """Make a call; `wait` returns its tag with the response."""
-        operation = OPERATIONS[type(call)]
-        free = self._free[operation]
-        connection = free.pop() if free else Connection(operation, self._options, free)
+        free = self._free[type(call)]
+        connection = free.pop() if free else _Connection(type(call), self._options, free)
         self._busy[connection.handle] = connection
         connection.prepare(tag, route, call)
         self._multi.add_handle(connection.handle)
