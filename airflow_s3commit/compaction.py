@@ -31,11 +31,10 @@ from airflow_s3commit.protocol.steps.files import files_in, unowned_objects
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.execute import in_threads
-from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge
-from airflow_s3commit.tables.encoder import ParquetForm, spark_footer
-from airflow_s3commit.tables.formats import ROW_METADATA
-from airflow_s3commit.tables.open_files import OpenFiles
+from airflow_s3commit.tables.columns import ROW_METADATA, DifferentTypes, from_text, merge
+from airflow_s3commit.tables.encoder import spark_footer
 from airflow_s3commit.tables.options import parse_table_options
+from airflow_s3commit.tables.write import OpenFiles
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import FileEntry
@@ -266,12 +265,12 @@ def _rewrite(
     """Write the rows of files anew, partition by partition; return how many files and rows were written."""
     home, job_id = Destination.parse(writer.job.reference.destination), writer.job.reference.job_id
     parsed = parse_table_options(options, format="parquet", partition_by=())
-    form = ParquetForm(parsed.codec, columns.spark)
     by_partition: dict[str, list[FileEntry]] = {}
     for file in files:
         by_partition.setdefault(file.partition, []).append(file)
     rows = 0
-    with OpenFiles(writer, columns.schema, form, parsed, stem=f"part-00000-{job_id}") as opened:
+    stem = f"part-00000-{job_id}"
+    with OpenFiles(writer, columns.schema, parsed, stem=stem, footer=columns.spark) as opened:
         for partition in sorted(by_partition):
             waiting, found = list[pa.RecordBatch](), by_partition[partition]
             sources = in_threads(lambda file: _copied(store, home.bucket, file), found, _AHEAD)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.types as pt
 
-from airflow_s3commit.tables.formats import FORMATS
+from airflow_s3commit.tables.options import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

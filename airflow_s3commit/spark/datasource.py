@@ -8,7 +8,7 @@ it to the driver in their messages.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 from uuid import uuid4
 
@@ -25,7 +25,7 @@ from airflow_s3commit.spark.driver import (
     target_of,
 )
 from airflow_s3commit.spark.options import parse_options
-from airflow_s3commit.spark.plan import plan_again, plan_table
+from airflow_s3commit.spark.plan import plan_table
 from airflow_s3commit.spark.pyspark_private import local_properties, register_source
 from airflow_s3commit.spark.session import count_rows, getter_of, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
@@ -187,7 +187,8 @@ class S3CommitWriter(DataSourceArrowWriter):
             context.partitionId(),
             context.taskAttemptId(),
         )
-        return TaskMessage(write_task(job, iterator, plan_again(self.plan, options), ids, options), target)
+        plan = replace(self.plan, options=options.table)
+        return TaskMessage(write_task(job, iterator, plan, ids, options), target)
 
     @refusals_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

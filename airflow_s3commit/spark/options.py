@@ -12,8 +12,8 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions, ObjectOptions
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.store.credentials import StoreAddress
-from airflow_s3commit.tables.formats import FORMATS
 from airflow_s3commit.tables.options import (
+    FORMATS,
     TABLE_OPTIONS,
     Option,
     TableOptions,
@@ -172,49 +172,33 @@ class WriteOptions:
     """
 
     destination: str | None = set_by(
-        Option("path", _path, "The destination, if save() does not name it.", default="the job's"),
-        default=None,
+        None, "path", _path, "The destination, if save() does not name it.", default="the job's"
     )
     committer: Committer = set_by(
-        Option(
-            "committer", one_of(*cast("tuple[str, ...]", get_args(Committer))),
-            "Committer of a write without a job: magic uploads while rows are written, directory and"
-            " partitioned write to local disk first; directory checks the whole table for conflicts.",
-        ),
-        default="partitioned",
+        "partitioned", "committer", one_of(*cast("tuple[str, ...]", get_args(Committer))),
+        "Committer of a write without a job: magic uploads while rows are written, directory and"
+        " partitioned write to local disk first; directory checks the whole table for conflicts.",
     )  # fmt: skip
     partition_overwrite: PartitionOverwriteMode | None = set_by(
-        Option(
-            "partitionOverwriteMode", one_of(*cast("tuple[str, ...]", get_args(PartitionOverwriteMode))),
-            "What save mode overwrite replaces: dynamic the partitions that get rows, static the whole"
-            " table.",
-            default="dynamic, but refused if the session sets static",
-        ),
-        default=None,
+        None, "partitionOverwriteMode", one_of(*cast("tuple[str, ...]", get_args(PartitionOverwriteMode))),
+        "What save mode overwrite replaces: dynamic the partitions that get rows, static the whole table.",
+        default="dynamic, but refused if the session sets static",
     )  # fmt: skip
     publish: Literal["delta"] | None = set_by(
-        Option(
-            "publish", one_of("delta"),
-            "delta makes each commit a version of a Delta table, from this write on.",
-            default="none, unless the table is published",
-        ),
-        default=None,
+        None, "publish", one_of("delta"),
+        "delta makes each commit a version of a Delta table, from this write on.",
+        default="none, unless the table is published",
     )  # fmt: skip
     # Half of the default of `Job.task_attempt`: an executor has a Python worker for each core, and all of
     # them share the memory that Spark leaves beside the JVM.
     part_bytes: int = set_by(
-        Option(
-            "partBytes", _part_bytes,
-            "Size of an uploaded part; smaller if many open files fill the memory.", "bytes",
-        ),
-        default=16 * _MIB,
+        16 * _MIB, "partBytes", _part_bytes,
+        "Size of an uploaded part; smaller if many open files fill the memory.", "bytes",
     )  # fmt: skip
     upload_bytes: int = set_by(
-        Option(
-            "uploadBytes", parse_bytes, "Encoded bytes that a task buffers until they are uploaded.", "bytes"
-        ),
-        default=80 * _MIB,
-    )
+        80 * _MIB, "uploadBytes", parse_bytes,
+        "Encoded bytes that a task buffers until they are uploaded.", "bytes",
+    )  # fmt: skip
     table: TableOptions = field(default_factory=TableOptions)
     conflict_mode: ConflictMode | None = None
     object_options: ObjectOptions = field(default_factory=ObjectOptions)

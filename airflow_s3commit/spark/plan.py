@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,8 +26,8 @@ from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden
 from airflow_s3commit.spark.options import OTHER_WRITER
 from airflow_s3commit.spark.pyspark_private import arrow_schema
-from airflow_s3commit.tables.encoder import ParquetForm, spark_footer
-from airflow_s3commit.tables.formats import UnsupportedColumn
+from airflow_s3commit.tables.columns import UnsupportedColumn
+from airflow_s3commit.tables.encoder import spark_footer
 from airflow_s3commit.tables.partitions import escape, resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan
 
@@ -210,7 +209,7 @@ def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
     partition_by = resolve_columns(arrow, options.table.partition_by)
     in_files = StructType([field for field in schema.fields if field.name not in partition_by])
     footer = spark_footer(pyspark.__version__, in_files.json())
-    return TablePlan(arrow, partition_by, ParquetForm(options.table.codec, footer), options.table)
+    return TablePlan(arrow, partition_by, options.table, footer)
 
 
 def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataType, ...]:
@@ -223,13 +222,6 @@ def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataTy
             return pa.string()
 
     return tuple(arrow_type(schema[name]) for name in names)
-
-
-def plan_again(plan: TablePlan, options: WriteOptions) -> TablePlan:
-    """Return a plan with other options."""
-    assert isinstance(plan.form, ParquetForm)
-    form = replace(plan.form, compression=options.table.codec)
-    return replace(plan, form=form, options=options.table)
 
 
 def _check_names(names: Sequence[str]) -> None:

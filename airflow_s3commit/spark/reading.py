@@ -28,7 +28,8 @@ from airflow_s3commit.spark.pyspark_private import spark_type
 from airflow_s3commit.spark.session import getter_of, store_from_conf, store_of_process
 from airflow_s3commit.spark.writer_settings import is_classic, s3a_address
 from airflow_s3commit.store.s3.config import S3Config
-from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA
+from airflow_s3commit.tables.columns import ROW_METADATA
+from airflow_s3commit.tables.options import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

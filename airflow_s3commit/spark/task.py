@@ -13,7 +13,7 @@ import pyarrow as pa
 from airflow_s3commit.exceptions import Refused
 from airflow_s3commit.spark.options import WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
-from airflow_s3commit.tables.formats import UnsupportedColumn
+from airflow_s3commit.tables.columns import UnsupportedColumn
 from airflow_s3commit.tables.partitions import UnsupportedPartition
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 

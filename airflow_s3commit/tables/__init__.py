@@ -1,7 +1,7 @@
 """Encodes Arrow rows as files in Spark's layout, without Spark.
 
-The only interface to storage is "open this path, write, close". Importing this package, its `options` or its
-`formats` does not import pyarrow; the other modules do.
+The only interface to storage is "open this path, write, close". Importing this package or its `options` does
+not import pyarrow; the other modules do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from airflow_s3commit._names import lazy
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
-    from airflow_s3commit.tables.formats import UnsupportedColumn
+    from airflow_s3commit.tables.columns import UnsupportedColumn
     from airflow_s3commit.tables.options import TABLE_OPTIONS
     from airflow_s3commit.tables.partitions import UnsupportedPartition
     from airflow_s3commit.tables.write import WrittenTable

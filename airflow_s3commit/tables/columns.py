@@ -1,43 +1,103 @@
-"""The columns of written files as records keep them: their schema as text, and their statistics.
+"""The columns of files: their types when rows are written, and their schema as records keep it.
 
-The text has the columns as a file's footer has them, then the partition columns, in Arrow's encoding and as
-Spark's JSON; that of Spark's own writers has the JSON alone. So a reader learns the columns without opening a
-file, even those of an empty table. The schemas of several commits are merged into one.
+Rows are written in types that the file formats and their readers support; values are never rounded.
 
-Null counts come from the rows, least and greatest values from a Parquet footer. There are no bounds where
-readers may order values differently (binary and nested values, intervals, floats with a NaN among them), and
-none for long strings.
+The text of a schema has the columns as a file's footer has them, then the partition columns, in Arrow's
+encoding and as Spark's JSON; that of Spark's own writers has the JSON alone. So a reader learns the columns
+without opening a file, even those of an empty table. The schemas of several commits are merged into one.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import datetime as dt
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model.columns import (
-    ColumnStatistics,
-    SparkField,
-    SparkSchema,
-    Value,
-    WrittenColumns,
-)
-from airflow_s3commit.tables.formats import ROW_METADATA
+from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
+
+#: The entry of a Parquet footer with the files' Spark schema, without partition columns, as JSON.
+ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 
 _DECIMAL_DIGITS = 38
+
+
+class UnsupportedColumn(ValueError):
+    """The format cannot hold a column or one of its values; the message says what to do."""
+
+
+def rebuilt(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
+    """Return a column after a change to it, and to each field that it then has, at any depth."""
+    field = change(field)
+    kind = field.type
+    if pt.is_struct(kind):
+        kind = pa.struct([rebuilt(kind.field(number), change) for number in range(kind.num_fields)])
+    elif pt.is_map(kind):
+        kind = pa.map_(rebuilt(kind.key_field, change).type, rebuilt(kind.item_field, change))
+    elif pt.is_list(kind):
+        kind = pa.list_(rebuilt(kind.value_field, change))
+    return field.with_type(kind)
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in types that can be written.
+
+    A type that Spark lacks is replaced by an equivalent one: a dictionary by its values, a time by
+    microseconds.
+
+    Raises:
+        UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
+    """
+    if len(set(schema.names)) < len(schema.names):
+        raise UnsupportedColumn(f"two columns have the same name: {', '.join(schema.names)}; rename one")
+    return pa.schema([rebuilt(field, _storable) for field in schema])
+
+
+def _storable(field: pa.Field) -> pa.Field:
+    name, kind = field.name, field.type
+    while pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
+        kind = kind.value_type
+    if pt.is_nested(kind):
+        if hasattr(kind, "value_field"):
+            kind = pa.list_(kind.value_field)
+    elif pt.is_timestamp(kind):
+        kind = pa.timestamp("us", kind.tz)
+    elif pt.is_decimal(kind):
+        if kind.precision > _DECIMAL_DIGITS:
+            raise UnsupportedColumn(
+                f"column {name!r} has decimals of more than {_DECIMAL_DIGITS} digits: round them"
+            )
+        kind = pa.decimal128(kind.precision, kind.scale)
+    elif not any(is_kind(kind) for is_kind in _AS_THEY_ARE):
+        stored = next((stored for is_kind, stored in _STORED if is_kind(kind)), None)
+        if stored is None:
+            raise UnsupportedColumn(
+                f"column {name!r} has the type {kind}, which files cannot hold: cast it first"
+            )
+        kind = stored
+    return pa.field(name, kind, field.nullable)
+
+
+_AS_THEY_ARE = (pt.is_integer, pt.is_float32, pt.is_float64, pt.is_boolean, pt.is_null, pt.is_time)
+
+_STORED = (
+    (pt.is_string, pa.string()),
+    (pt.is_large_string, pa.string()),
+    (pt.is_string_view, pa.string()),
+    (pt.is_binary, pa.binary()),
+    (pt.is_large_binary, pa.binary()),
+    (pt.is_binary_view, pa.binary()),
+    (pt.is_fixed_size_binary, pa.binary()),
+    (pt.is_date, pa.date32()),
+    (pt.is_float16, pa.float32()),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,123 +300,3 @@ def _nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 def _field(one: pa.Field, other: pa.Field) -> pa.Field | None:
     kind = _common(one.type, other.type)
     return one.with_type(kind).with_nullable(one.nullable or other.nullable) if kind is not None else None
-
-
-#: The longest text that is a bound, in characters: a manifest is read whole.
-_LONGEST_TEXT = 128
-
-#: The largest number of columns with statistics: a wide table would make pendingsets and manifests long.
-MAX_COLUMNS = 32
-
-
-class ColumnCounts:
-    """Counts the values of one file's columns while it is written."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._columns = _ordered_leaves(schema)
-        self._rows = 0
-        self._nulls = [0] * len(schema)
-        self._with_nan: set[int] = set()
-
-    def add(self, rows: pa.Table) -> None:
-        """Count the values of further rows."""
-        self._rows += rows.num_rows
-        for number, column in enumerate(rows.columns[:MAX_COLUMNS]):
-            self._nulls[number] += column.null_count
-            if number not in self._with_nan and pt.is_floating(column.type) and _has_nan(column):
-                self._with_nan.add(number)
-
-    def statistics(self, footer: pq.FileMetaData | None = None) -> dict[str, ColumnStatistics]:
-        """Return the statistics of the first `MAX_COLUMNS` top-level columns, by column.
-
-        Args:
-            footer: The footer of the Parquet file; without it the statistics have no bounds.
-        """
-        known = {}
-        for number, (name, leaf, is_decimal) in enumerate(self._columns):
-            least, greatest = (None, None)
-            if footer is not None and leaf is not None and number not in self._with_nan:
-                least, greatest = _bounds(footer, leaf)
-            known[name] = ColumnStatistics(
-                values=self._rows - self._nulls[number],
-                nulls=self._nulls[number],
-                least=_value(least),
-                greatest=_value(greatest),
-                decimal=is_decimal,
-            )
-        return known
-
-
-@lru_cache(maxsize=4)
-def _ordered_leaves(schema: pa.Schema) -> list[tuple[str, int | None, bool]]:
-    """Return each column's name, the number of its leaf if it has an order, and whether it is decimal."""
-    found, leaf = [], 0
-    for field in schema:
-        ordered = any(is_kind(field.type) for is_kind in _ORDERED)
-        found.append((field.name, leaf if ordered else None, bool(pt.is_decimal(field.type))))
-        leaf += sum(1 for _ in leaves(field))
-    return found[:MAX_COLUMNS]
-
-
-_ORDERED = (
-    pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_string, pt.is_large_string,
-    pt.is_date32, pt.is_timestamp, pt.is_decimal,
-)  # fmt: skip
-
-
-def _has_nan(column: pa.ChunkedArray) -> bool:
-    return bool(pc.any(pc.is_nan(column)).as_py())
-
-
-def _bounds(footer: pq.FileMetaData, leaf: int) -> tuple[Any, Any]:
-    """Return the least and greatest value of all row groups; None if a row group has no bounds."""
-    least, greatest = [], []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        found = group.column(leaf).statistics
-        if found is None:
-            return None, None
-        if found.has_null_count and found.null_count == group.num_rows:
-            continue
-        if not found.has_min_max:
-            return None, None
-        try:
-            least.append(found.min)
-            greatest.append(found.max)
-        except (OverflowError, ValueError):
-            # Spark has years that Python does not support.
-            return None, None
-    return min(least, default=None), max(greatest, default=None)
-
-
-def _value(bound: Any) -> Value:
-    """Return a bound as a JSON value; the texts of one type sort as their values do."""
-    if isinstance(bound, dt.datetime):
-        moment = bound.astimezone(dt.UTC) if bound.tzinfo is not None else bound
-        return moment.isoformat(timespec="microseconds")
-    if isinstance(bound, dt.date):
-        return bound.isoformat()
-    if isinstance(bound, Decimal):
-        return format(bound, "f")
-    if isinstance(bound, float):
-        # JSON has no infinity.
-        return bound if math.isfinite(bound) else None
-    if isinstance(bound, str):
-        return bound if len(bound) <= _LONGEST_TEXT else None
-    known: Value = bound
-    return known
-
-
-def leaves(field: pa.Field, within: str = "") -> Iterator[str]:
-    """Yield the paths of a column's leaves in a Parquet file."""
-    kind, path = field.type, f"{within}{field.name}"
-    if pt.is_struct(kind):
-        for number in range(kind.num_fields):
-            yield from leaves(kind.field(number), f"{path}.")
-    elif pt.is_map(kind):
-        yield from leaves(kind.key_field.with_name("key"), f"{path}.key_value.")
-        yield from leaves(kind.item_field.with_name("value"), f"{path}.key_value.")
-    elif pt.is_list(kind) or pt.is_large_list(kind):
-        yield from leaves(kind.value_field.with_name("element"), f"{path}.list.")
-    else:
-        yield path

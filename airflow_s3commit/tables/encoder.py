@@ -6,17 +6,24 @@ optional, at any depth: Spark marks a field that is never null as such a null wh
 Arrow's writer refuses any null of a required field, and Spark reads all columns as optional.
 
 In ORC, CSV and JSON, what would not come back as it was is refused. Nested columns in ORC: Arrow's writer
-(pyarrow 26) misplaces what follows a null struct.
+(pyarrow 26) misplaces what follows a null struct. CSV is pyarrow's own dialect: strings are quoted, and null
+is an empty field. JSON has an object in each line: times in ISO 8601, bytes in base64, and null for floats
+that are not finite.
+
+Null counts come from the rows, least and greatest values from a Parquet footer. There are no bounds where
+readers may order values differently (binary and nested values, intervals, floats with a NaN among them), and
+none for long strings.
 """
 
 from __future__ import annotations
 
 import io
+import math
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -25,15 +32,16 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pyarrow import csv, orc
 
-from airflow_s3commit.tables.columns import ColumnCounts, leaves
-from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA, UnsupportedColumn
+from airflow_s3commit.protocol.model.columns import ColumnStatistics
+from airflow_s3commit.tables.columns import ROW_METADATA, UnsupportedColumn, rebuilt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from _typeshed import SupportsWrite
 
-    from airflow_s3commit.protocol.model.columns import ColumnStatistics
+    from airflow_s3commit.protocol.model.columns import Value
+    from airflow_s3commit.tables.options import Codec, TableOptions
 
 #: Arrow writes a file in very small pieces, and each would be a call of Python.
 _BUFFER_BYTES = 64 * 1024
@@ -45,47 +53,23 @@ _SAMPLE_ROWS = 10_000
 _LEAST_SAMPLE = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetForm:
-    """The encoding of one write's Parquet files.
-
-    Attributes:
-        footer: Entries of the files' footers; without Spark there are none.
-    """
-
-    name: ClassVar[str] = "parquet"
-
-    compression: str = "snappy"
-    footer: Mapping[str, str] = field(default_factory=dict)
-
-    def stored(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of files: every column may be null."""
-        return _stored(schema)
-
-    def check_values(self, rows: pa.Table) -> None:
-        """Do nothing: Parquet holds any value of its types."""
-
-    def writer(
-        self, stream: pa.NativeFile, schema: pa.Schema, first: pa.Table, footers: list[pq.FileMetaData]
-    ) -> _Writer:
-        """Return pyarrow's writer of a new file, with dictionaries for the columns that repeat values."""
-        codec = FORMATS[self.name].codecs[self.compression]
-        writer = _Writer(
-            stream,
-            schema,
-            version="2.6",
-            compression=codec.engine,
-            compression_level=codec.level,
-            use_dictionary=dictionary_columns(first),
-            store_decimal_as_integer=True,
-            store_schema=False,
-            write_page_index=True,
-            write_page_checksum=True,
-            metadata_collector=footers,
-        )
-        if self.footer:
-            writer.add_key_value_metadata(dict(self.footer))
-        return writer
+def _parquet_writer(
+    stream: pa.NativeFile, schema: pa.Schema, first: pa.Table, codec: Codec, footers: list[pq.FileMetaData]
+) -> _Writer:
+    """Return pyarrow's writer of a new file, with dictionaries for the columns that repeat values."""
+    return _Writer(
+        stream,
+        schema,
+        version="2.6",
+        compression=codec.engine,
+        compression_level=codec.level,
+        use_dictionary=dictionary_columns(first),
+        store_decimal_as_integer=True,
+        store_schema=False,
+        write_page_index=True,
+        write_page_checksum=True,
+        metadata_collector=footers,
+    )
 
 
 class _Writer(pq.ParquetWriter):  # type: ignore[misc] # pyarrow has no types
@@ -131,24 +115,10 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _stored(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of files; a task writes many files of one schema."""
-    return pa.schema([optional(field) for field in schema], schema.metadata)
-
-
-def optional(field: pa.Field) -> pa.Field:
-    """Return a column that may be null, and so may all fields within it."""
-    return field.with_type(_optional_type(field.type)).with_nullable(True)
-
-
-def _optional_type(kind: pa.DataType) -> pa.DataType:
-    if pt.is_struct(kind):
-        return pa.struct([optional(kind.field(number)) for number in range(kind.num_fields)])
-    if pt.is_map(kind):
-        return pa.map_(_optional_type(kind.key_type), optional(kind.item_field))
-    if pt.is_list(kind) or pt.is_large_list(kind):
-        return pa.list_(optional(kind.value_field))
-    return kind
+def _optional(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in which every field may be null; a task writes many files of one schema."""
+    fields = [rebuilt(field, lambda inner: inner.with_nullable(True)) for field in schema]
+    return pa.schema(fields, schema.metadata)
 
 
 #: Rows of JSON that are rendered at once.
@@ -168,66 +138,25 @@ _FIRST, _LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)
 _NOT_IN_ORC = (pt.is_nested, pt.is_null, pt.is_time, pt.is_unsigned_integer)
 
 
-@dataclass(frozen=True, slots=True)
-class OtherForm:
-    """The encoding of one write's ORC, CSV or JSON files.
+def check_columns(schema: pa.Schema, format_: str) -> None:
+    """Refuse columns that a format cannot hold.
 
-    CSV is pyarrow's own dialect: strings are quoted, and null is an empty field. JSON has an object in each
-    line: times in ISO 8601, bytes in base64, and null for floats that are not finite.
-
-    Attributes:
-        name: ``orc``, ``csv`` or ``json``.
-        compression: A key of the format's codecs.
-        header: Whether CSV files begin with the columns' names.
+    Raises:
+        UnsupportedColumn: It cannot hold a column's type.
     """
-
-    name: str
-    compression: str
-    header: bool = False
-
-    def check(self, schema: pa.Schema) -> None:
-        """Refuse columns that the format cannot hold.
-
-        Raises:
-            UnsupportedColumn: The format cannot hold a column's type.
-        """
-        for column in schema:
-            kind = column.type
-            if self.name == "orc":
-                is_refused = any(is_kind(kind) for is_kind in _NOT_IN_ORC)
-            elif self.name == "csv":
-                is_refused = pt.is_nested(kind)
-            else:
-                is_refused = _has_odd_keys(kind)
-            if is_refused:
-                raise UnsupportedColumn(
-                    f"column {column.name!r} has the type {kind}, which pyarrow cannot write to"
-                    f" {self.name.upper()}: cast it, or write parquet"
-                )
-
-    def stored(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of files, which is that of the rows."""
-        return schema
-
-    def check_values(self, rows: pa.Table) -> None:
-        """Refuse times that ORC or CSV cannot hold, or that readers would take for others.
-
-        Raises:
-            UnsupportedColumn: There is such a time.
-        """
-        for name, column in zip(rows.column_names, rows.columns, strict=True):
-            if self.name == "orc":
-                _check_calendar(name, column)
-            elif self.name == "csv":
-                _check_years(name, column)
-
-    def writer(self, stream: pa.NativeFile, schema: pa.Schema, *_: object) -> Any:
-        """Return pyarrow's writer of a new file, or one of lines of JSON."""
-        if self.name == "orc":
-            return orc.ORCWriter(stream, compression=FORMATS["orc"].codecs[self.compression].engine)
-        if self.name == "csv":
-            return csv.CSVWriter(stream, schema, write_options=csv.WriteOptions(include_header=self.header))
-        return _JsonWriter(stream)
+    for column in schema:
+        kind = column.type
+        refused = {
+            "parquet": False,
+            "orc": any(is_kind(kind) for is_kind in _NOT_IN_ORC),
+            "csv": pt.is_nested(kind),
+            "json": _has_odd_keys(kind),
+        }
+        if refused[format_]:
+            raise UnsupportedColumn(
+                f"column {column.name!r} has the type {kind}, which pyarrow cannot write to"
+                f" {format_.upper()}: cast it, or write parquet"
+            )
 
 
 def _has_odd_keys(kind: pa.DataType) -> bool:
@@ -286,8 +215,109 @@ def _check_years(name: str, column: pa.ChunkedArray) -> None:
         )
 
 
-#: The encoding of one write's files; can be pickled.
-FileForm: TypeAlias = ParquetForm | OtherForm
+#: The longest text that is a bound, in characters: a manifest is read whole.
+_LONGEST_TEXT = 128
+
+#: The largest number of columns with statistics: a wide table would make pendingsets and manifests long.
+MAX_COLUMNS = 32
+
+
+class ColumnCounts:
+    """Counts the values of one file's columns while it is written."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._columns = _ordered_leaves(schema)
+        self._rows = 0
+        self._nulls = [0] * len(schema)
+        self._with_nan: set[int] = set()
+
+    def add(self, rows: pa.Table) -> None:
+        """Count the values of further rows."""
+        self._rows += rows.num_rows
+        for number, column in enumerate(rows.columns[:MAX_COLUMNS]):
+            self._nulls[number] += column.null_count
+            if number not in self._with_nan and pt.is_floating(column.type) and _has_nan(column):
+                self._with_nan.add(number)
+
+    def statistics(self, footer: pq.FileMetaData | None = None) -> dict[str, ColumnStatistics]:
+        """Return the statistics of the first `MAX_COLUMNS` top-level columns, by column.
+
+        Args:
+            footer: The footer of the Parquet file; without it the statistics have no bounds.
+        """
+        known = {}
+        for number, (name, leaf, is_decimal) in enumerate(self._columns):
+            least, greatest = (None, None)
+            if footer is not None and leaf is not None and number not in self._with_nan:
+                least, greatest = _bounds(footer, leaf)
+            known[name] = ColumnStatistics(
+                values=self._rows - self._nulls[number],
+                nulls=self._nulls[number],
+                least=_value(least),
+                greatest=_value(greatest),
+                decimal=is_decimal,
+            )
+        return known
+
+
+@lru_cache(maxsize=4)
+def _ordered_leaves(schema: pa.Schema) -> list[tuple[str, int | None, bool]]:
+    """Return each column's name, the number of its leaf if it has an order, and whether it is decimal."""
+    found, leaf = [], 0
+    for field in schema:
+        ordered = any(is_kind(field.type) for is_kind in _ORDERED)
+        found.append((field.name, leaf if ordered else None, bool(pt.is_decimal(field.type))))
+        leaf += sum(1 for _ in leaves(field))
+    return found[:MAX_COLUMNS]
+
+
+_ORDERED = (
+    pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_string, pt.is_large_string,
+    pt.is_date32, pt.is_timestamp, pt.is_decimal,
+)  # fmt: skip
+
+
+def _has_nan(column: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def _bounds(footer: pq.FileMetaData, leaf: int) -> tuple[Any, Any]:
+    """Return the least and greatest value of all row groups; None if a row group has no bounds."""
+    least, greatest = [], []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        found = group.column(leaf).statistics
+        if found is None:
+            return None, None
+        if found.has_null_count and found.null_count == group.num_rows:
+            continue
+        if not found.has_min_max:
+            return None, None
+        try:
+            least.append(found.min)
+            greatest.append(found.max)
+        except (OverflowError, ValueError):
+            # Spark has years that Python does not support.
+            return None, None
+    return min(least, default=None), max(greatest, default=None)
+
+
+def _value(bound: Any) -> Value:
+    """Return a bound as a JSON value; the texts of one type sort as their values do."""
+    if isinstance(bound, datetime):
+        moment = bound.astimezone(UTC) if bound.tzinfo is not None else bound
+        return moment.isoformat(timespec="microseconds")
+    if isinstance(bound, date):
+        return bound.isoformat()
+    if isinstance(bound, Decimal):
+        return format(bound, "f")
+    if isinstance(bound, float):
+        # JSON has no infinity.
+        return bound if math.isfinite(bound) else None
+    if isinstance(bound, str):
+        return bound if len(bound) <= _LONGEST_TEXT else None
+    known: Value = bound
+    return known
 
 
 class Encoder:
@@ -295,20 +325,28 @@ class Encoder:
 
     Args:
         sink: Receives the bytes; the caller closes it.
-        form: The encoding.
+        options: The options of the write.
+        footer: Further entries of a Parquet footer.
 
     Attributes:
         rows: Rows written so far.
         statistics: Column statistics, by column; None until the encoder is closed.
     """
 
-    def __init__(self, sink: SupportsWrite[bytes], schema: pa.Schema, form: FileForm) -> None:
+    def __init__(
+        self,
+        sink: SupportsWrite[bytes],
+        schema: pa.Schema,
+        options: TableOptions,
+        footer: Mapping[str, str] | None = None,
+    ) -> None:
         self._sink = _DetachableSink(sink)
         self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), _BUFFER_BYTES)
-        gzipped = FORMATS[form.name].text and form.compression == "gzip"
+        gzipped = options.file_format.text and options.codec == "gzip"
         self._stream = pa.CompressedOutputStream(self._buffered, "gzip") if gzipped else self._buffered
-        self._form = form
-        self._schema = form.stored(schema)
+        self._options = options
+        self._footer = footer
+        self._schema = _optional(schema) if options.format == "parquet" else schema
         self._counts = ColumnCounts(schema)
         self._footers: list[pq.FileMetaData] = []
         self._writer: Any = None
@@ -328,7 +366,11 @@ class Encoder:
         """
         if table.num_rows == 0:
             return
-        self._form.check_values(table)
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if self._options.format == "orc":
+                _check_calendar(name, column)
+            elif self._options.format == "csv":
+                _check_years(name, column)
         rows = table.cast(self._schema)
         self._start(rows).write(rows)
         self._buffered.flush()
@@ -355,18 +397,34 @@ class Encoder:
 
     def _start(self, first: pa.Table) -> Any:
         if self._writer is None:
-            self._writer = self._form.writer(self._stream, self._schema, first, self._footers)
+            self._writer = self._new_writer(first)
         return self._writer
 
+    def _new_writer(self, first: pa.Table) -> Any:
+        codec = self._options.file_format.codecs[self._options.codec]
+        if self._options.format == "orc":
+            return orc.ORCWriter(self._stream, compression=codec.engine)
+        if self._options.format == "csv":
+            header = csv.WriteOptions(include_header=self._options.header)
+            return csv.CSVWriter(self._stream, self._schema, write_options=header)
+        if self._options.format == "json":
+            return _JsonWriter(self._stream)
+        writer = _parquet_writer(self._stream, self._schema, first, codec, self._footers)
+        if self._footer:
+            writer.add_key_value_metadata(dict(self._footer))
+        return writer
 
-def footer_schema(form: FileForm, schema: pa.Schema) -> pa.Schema | None:
+
+def footer_schema(
+    schema: pa.Schema, options: TableOptions, footer: Mapping[str, str] | None = None
+) -> pa.Schema | None:
     """Return the schema in the footer of files with rows of a schema; None for text, which has none."""
-    if FORMATS[form.name].text:
+    if options.file_format.text:
         return None
     sink = io.BytesIO()
-    Encoder(sink, schema, form).close()
-    footer = pa.BufferReader(sink.getvalue())
-    return pq.read_schema(footer) if form.name == "parquet" else orc.ORCFile(footer).schema
+    Encoder(sink, schema, options, footer).close()
+    end = pa.BufferReader(sink.getvalue())
+    return pq.read_schema(end) if options.format == "parquet" else orc.ORCFile(end).schema
 
 
 class _DetachableSink:
@@ -391,3 +449,18 @@ class _DetachableSink:
 
     def close(self) -> None:
         """Do nothing: the caller closes the sink."""
+
+
+def leaves(field: pa.Field, within: str = "") -> Iterator[str]:
+    """Yield the paths of a column's leaves in a Parquet file."""
+    kind, path = field.type, f"{within}{field.name}"
+    if pt.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from leaves(kind.field(number), f"{path}.")
+    elif pt.is_map(kind):
+        yield from leaves(kind.key_field.with_name("key"), f"{path}.key_value.")
+        yield from leaves(kind.item_field.with_name("value"), f"{path}.key_value.")
+    elif pt.is_list(kind) or pt.is_large_list(kind):
+        yield from leaves(kind.value_field.with_name("element"), f"{path}.list.")
+    else:
+        yield path

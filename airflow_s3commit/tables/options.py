@@ -1,7 +1,7 @@
-"""Options of reads and writes: their declaration, parsing and checks; and the options of writing a table.
+"""Options of reads and writes: their declaration, parsing and checks; file formats, and the options of files.
 
 Each option is declared once, by the dataclass field that it sets. The parsers of an option's text raise
-ValueError, which says what is wrong with the text.
+ValueError, which says what is wrong with the text. The module does not import pyarrow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from airflow_s3commit.exceptions import InvalidOption, Refused
 from airflow_s3commit.store.credentials import without_userinfo
-from airflow_s3commit.tables.formats import FORMATS, TableFormat
 
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)(i?b)?", re.IGNORECASE)
 
@@ -125,9 +124,9 @@ class Option:
     field: str = ""
 
 
-def set_by(option: Option, default: Any) -> Any:
-    """Declare a dataclass field that an option sets."""
-    return field(default=default, metadata={"option": option})
+def set_by(value: Any, *option: Any, **more: Any) -> Any:
+    """Declare a dataclass field by its default and the `Option` that sets it."""
+    return field(default=value, metadata={"option": Option(*option, **more)})
 
 
 def options_of(declared: type) -> tuple[Option, ...]:
@@ -183,6 +182,77 @@ def read_fields(
     return found, tuple(given.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """A compression.
+
+    Attributes:
+        engine: The name that the compressing library uses.
+        infix: The part of file names that Spark adds, such as ``.snappy``; may be empty.
+        level: The level of Spark's own writer, where pyarrow's default differs.
+    """
+
+    engine: str
+    infix: str
+    level: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFormat:
+    """A file format; its name is the ending of its files' names.
+
+    Attributes:
+        codecs: Supported compressions, by the values of Spark's option ``compression``.
+        default: The compression that Spark uses by default.
+        text: Whether files are text, compressed as a whole.
+    """
+
+    name: str
+    content_type: str
+    codecs: Mapping[str, Codec]
+    default: str
+    text: bool = False
+
+    def suffix(self, compression: str) -> str:
+        """Return the ending of file names, such as ``.snappy.parquet`` or ``.csv.gz``."""
+        infix = self.codecs[compression].infix
+        return f".{self.name}{infix}" if self.text else f"{infix}.{self.name}"
+
+
+_PARQUET_CODECS = {
+    "snappy": Codec("snappy", ".snappy"),
+    "gzip": Codec("gzip", ".gz", 6),
+    "zstd": Codec("zstd", ".zstd", 3),
+    "lz4_raw": Codec("lz4", ".lz4raw"),
+    "brotli": Codec("brotli", ".br"),
+    "none": Codec("none", ""),
+    "uncompressed": Codec("none", ""),
+}
+
+_ORC_CODECS = {
+    "zstd": Codec("zstd", ".zstd"),
+    "snappy": Codec("snappy", ".snappy"),
+    "zlib": Codec("zlib", ".zlib"),
+    "lz4": Codec("lz4", ".lz4"),
+    "none": Codec("uncompressed", ""),
+    "uncompressed": Codec("uncompressed", ""),
+}
+
+_TEXT_CODECS = {
+    "none": Codec("none", ""),
+    "uncompressed": Codec("none", ""),
+    "gzip": Codec("gzip", ".gz"),
+}
+
+#: The formats by name.
+FORMATS: Mapping[str, TableFormat] = {
+    "parquet": TableFormat("parquet", "application/vnd.apache.parquet", _PARQUET_CODECS, "snappy"),
+    "orc": TableFormat("orc", "application/octet-stream", _ORC_CODECS, "zstd"),
+    "csv": TableFormat("csv", "text/csv", _TEXT_CODECS, "none", text=True),
+    "json": TableFormat("json", "application/x-ndjson", _TEXT_CODECS, "none", text=True),
+}
+
+
 _MIB = 1024 * 1024
 
 #: Spark's own default.
@@ -201,60 +271,37 @@ class TableOptions:
     """
 
     format: str = set_by(
-        Option("format", one_of(*FORMATS), "Format of the files: parquet, orc, csv or json."),
-        default=DEFAULT_FORMAT,
+        DEFAULT_FORMAT, "format", one_of(*FORMATS), "Format of the files: parquet, orc, csv or json."
     )
     partition_by: tuple[str, ...] = set_by(
-        Option(
-            "partitionBy", parse_columns,
-            "Partition columns, outermost first: names separated by commas, or a JSON list.",
-        ),
-        default=(),
+        (), "partitionBy", parse_columns,
+        "Partition columns, outermost first: names separated by commas, or a JSON list.",
     )  # fmt: skip
     compression: str | None = set_by(
-        Option(
-            "compression", one_of(*sorted({name for known in FORMATS.values() for name in known.codecs})),
-            "parquet: snappy, gzip, zstd, lz4_raw, brotli, none; orc: zstd, snappy, zlib, lz4, none;"
-            " csv and json: none, gzip.",
-            default="snappy, zstd, none, none",
-        ),
-        default=None,
+        None, "compression", one_of(*sorted({name for known in FORMATS.values() for name in known.codecs})),
+        "parquet: snappy, gzip, zstd, lz4_raw, brotli, none; orc: zstd, snappy, zlib, lz4, none;"
+        " csv and json: none, gzip.",
+        default="snappy, zstd, none, none",
     )  # fmt: skip
     max_records_per_file: int = set_by(
-        Option("maxRecordsPerFile", parse_limit, "Rows after which a file is ended; 0 for no limit.", "rows"),
-        default=0,
+        0, "maxRecordsPerFile", parse_limit, "Rows after which a file is ended; 0 for no limit.", "rows"
     )
     target_file_bytes: int = set_by(
-        Option(
-            "targetFileBytes", parse_bytes,
-            "Encoded size after which a file is ended: at the end of the row group that reaches it.",
-            "bytes",
-        ),
-        default=0,
+        0, "targetFileBytes", parse_bytes,
+        "Encoded size after which a file is ended: at the end of the row group that reaches it.", "bytes",
     )  # fmt: skip
     row_group_bytes: int = set_by(
-        Option(
-            "parquet.block.size", parse_bytes,
-            "Size in memory of a row group's rows; no more than rowBytes.", "bytes",
-            ("parquet",),
-        ),
-        default=48 * _MIB,
+        48 * _MIB, "parquet.block.size", parse_bytes,
+        "Size in memory of a row group's rows; no more than rowBytes.", "bytes", ("parquet",),
     )  # fmt: skip
     row_bytes: int = set_by(
-        Option(
-            "rowBytes",
-            parse_bytes,
-            "Size in memory of the rows that a task buffers; of partitioned rows half, which leaves room to"
-            " sort them.",
-            "bytes",
-        ),
-        default=64 * _MIB,
-    )
-    open_files: int = set_by(
-        Option("openFiles", _positive, "Files that a task has open at a time.", "files"), default=64
-    )
+        64 * _MIB, "rowBytes", parse_bytes,
+        "Size in memory of the rows that a task buffers; of partitioned rows half, which leaves room to sort"
+        " them.", "bytes",
+    )  # fmt: skip
+    open_files: int = set_by(64, "openFiles", _positive, "Files that a task has open at a time.", "files")
     header: bool = set_by(
-        Option("header", parse_flag, "Begin files with the columns' names.", formats=("csv",)), default=False
+        False, "header", parse_flag, "Begin files with the columns' names.", formats=("csv",)
     )
     encoded_bytes: int = 40 * _MIB
 

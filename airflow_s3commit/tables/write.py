@@ -1,37 +1,35 @@
 """Writes tables of any library to files: casts rows, splits them by partition, buffers and encodes them.
 
-Rows arrive as Arrow batches in types that the file formats and their readers support. A type that Spark lacks
-is replaced by an equivalent one: a dictionary by its values, a time by microseconds. Values are never
-rounded.
+What waits to be encoded, the open files, and what their encoders hold are bounded.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import re
+import sys
+from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from airflow_s3commit.tables.columns import to_text
-from airflow_s3commit.tables.encoder import OtherForm, ParquetForm, footer_schema
-from airflow_s3commit.tables.formats import UnsupportedColumn
-from airflow_s3commit.tables.open_files import OpenFiles, give_memory_back
+from airflow_s3commit._causes import noting, run_all
+from airflow_s3commit.tables.columns import UnsupportedColumn, stored_schema, to_text
+from airflow_s3commit.tables.encoder import Encoder, check_columns, footer_schema
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.partitions import PartitionSplitter, resolve_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from airflow_s3commit.tables.encoder import FileForm
-    from airflow_s3commit.tables.formats import TableOpener
+    from airflow_s3commit.protocol.model.columns import Columns
     from airflow_s3commit.tables.options import TableOptions
-
-_DECIMAL_DIGITS = 38
 
 #: Rows that are cast at once: a table in memory may be one large batch.
 _ROWS = 65_536
@@ -52,17 +50,6 @@ def _reader_of(data: Any) -> pa.RecordBatchReader:
         f"{type(data).__name__} is not a table: it has no __arrow_c_stream__; pass a table of pyarrow, pandas"
         " or polars, or a DuckDB relation such as con.sql(...)"
     )
-
-
-def _stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema in types that can be written.
-
-    Raises:
-        UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
-    """
-    if len(set(schema.names)) < len(schema.names):
-        raise UnsupportedColumn(f"two columns have the same name: {', '.join(schema.names)}; rename one")
-    return pa.schema([_storable(field) for field in schema])
 
 
 def _stored_rows(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -88,57 +75,6 @@ def _decodable(column: pa.Array) -> pa.Array:
     if pt.is_dictionary(column.type) and pt.is_string_view(column.type.value_type):
         return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
     return column
-
-
-def _storable(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _stored_type(field.name, field.type), field.nullable)
-
-
-def _stored_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """Return the type that a column is written as."""
-    if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
-        return _stored_type(name, kind.value_type)
-    if pt.is_struct(kind):
-        return pa.struct([_storable(kind.field(number)) for number in range(kind.num_fields)])
-    if pt.is_map(kind):
-        return pa.map_(_stored_type(name, kind.key_type), _storable(kind.item_field))
-    if pt.is_nested(kind) and hasattr(kind, "value_field"):
-        return pa.list_(_storable(kind.value_field))
-    return _plain_type(name, kind)
-
-
-def _plain_type(name: str, kind: pa.DataType) -> pa.DataType:
-    if pt.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    if pt.is_decimal(kind):
-        if kind.precision > _DECIMAL_DIGITS:
-            raise UnsupportedColumn(
-                f"column {name!r} has decimals of more than {_DECIMAL_DIGITS} digits: round them"
-            )
-        return pa.decimal128(kind.precision, kind.scale)
-    for is_kind, stored in _STORED:
-        if is_kind(kind):
-            return stored
-    if not any(is_kind(kind) for is_kind in _AS_THEY_ARE):
-        raise UnsupportedColumn(
-            f"column {name!r} has the type {kind}, which files cannot hold: cast it first"
-        )
-    return kind
-
-
-_AS_THEY_ARE = (pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_null, pt.is_time)
-
-_STORED = (
-    (pt.is_string, pa.string()),
-    (pt.is_large_string, pa.string()),
-    (pt.is_string_view, pa.string()),
-    (pt.is_binary, pa.binary()),
-    (pt.is_large_binary, pa.binary()),
-    (pt.is_binary_view, pa.binary()),
-    (pt.is_fixed_size_binary, pa.binary()),
-    (pt.is_date, pa.date32()),
-    (pt.is_float16, pa.float32()),
-)
 
 
 def write_table(
@@ -173,13 +109,10 @@ def write_table(
     """
     table_options = parse_table_options(options or {}, format=format, partition_by=partition_by)
     reader = _reader_of(data)
-    schema = _stored_schema(reader.schema)
+    schema = stored_schema(reader.schema)
     columns = resolve_columns(schema, table_options.partition_by)
-    form: FileForm = ParquetForm(table_options.codec)
-    if table_options.format != "parquet":
-        form = OtherForm(table_options.format, table_options.codec, table_options.header)
-        form.check(pa.schema([field for field in schema if field.name not in columns]))
-    plan = TablePlan(schema, columns, form, table_options)
+    check_columns(pa.schema([one for one in schema if one.name not in columns]), table_options.format)
+    plan = TablePlan(schema, columns, table_options)
     return write_batches(opener, _stored_rows(reader, schema), plan, stem, empty_file=True, numbers=numbers)
 
 
@@ -209,16 +142,16 @@ class TablePlan:
     Attributes:
         schema: Schema of the rows, for a task without batches.
         partition_by: Partition columns, outermost first, as the schema spells them.
-        form: The files' encoding.
         options: The options of the write.
+        footer: Further entries of Parquet footers.
         partition_types: Types of the partition columns before they were rendered as text; None for those in
             ``schema``. An empty table has no directories that show them.
     """
 
     schema: pa.Schema
     partition_by: tuple[str, ...]
-    form: FileForm
     options: TableOptions
+    footer: Mapping[str, str] = field(default_factory=dict)
     partition_types: tuple[pa.DataType, ...] | None = None
 
 
@@ -289,7 +222,9 @@ def write_batches(
     waiting: list[pa.RecordBatch] = []
     columns = _columns(plan, schema, names, splitter.file_schema)
     opener.expect(columns)
-    with OpenFiles(opener, splitter.file_schema, plan.form, options, stem=stem, numbers=numbers) as files:
+    with OpenFiles(
+        opener, splitter.file_schema, options, stem=stem, footer=plan.footer, numbers=numbers
+    ) as files:
         for batch, held in remaining if first is None else chain([first], remaining):
             if size >= most:
                 waiting, size = _write_largest(waiting, schema, splitter, files, kept)
@@ -300,7 +235,7 @@ def write_batches(
             files.write(directory, piece.select(splitter.file_schema.names))
             files.end(directory)
         if rows == 0 and empty_file and not plan.partition_by:
-            files.write_empty("")
+            files.write_empty()
         files.close()
     return WrittenTable(files.files, rows, columns)
 
@@ -335,8 +270,8 @@ def _columns(plan: TablePlan, schema: pa.Schema, names: Sequence[str], file_sche
     """Return the columns of a write as a record keeps them."""
     types = plan.partition_types or [schema.field(column).type for column in plan.partition_by]
     partitions = pa.schema(list(zip(names, types, strict=True)))
-    stored = footer_schema(plan.form, file_schema)
-    return to_text(plan.form.name, stored, partitions) if stored is not None else None
+    stored = footer_schema(file_schema, plan.options, plan.footer)
+    return to_text(plan.options.format, stored, partitions) if stored is not None else None
 
 
 def _plain(name: str) -> str:
@@ -354,3 +289,189 @@ def _cut(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[tuple[p
         for start in range(0, batch.num_rows, max(rows, 1)):
             piece = batch.slice(start, rows)
             yield piece, size * piece.num_rows // batch.num_rows + overhead
+
+
+class TableFile(Protocol):
+    """A file that is being written."""
+
+    def write(self, data: bytes) -> int:
+        """Append bytes, and return how many."""
+        ...
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held in memory, not yet sent."""
+        ...
+
+    def send_buffered(self) -> None:
+        """Send the buffered bytes, if there are enough for a request."""
+        ...
+
+    def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
+        """End the file, and record its number of rows and its column statistics."""
+        ...
+
+
+class FileOpener(Protocol):
+    """Opens files by their paths below the destination, as a task attempt does."""
+
+    def open(self, relative_path: str, *, content_type: str = ...) -> TableFile:
+        """Open a new file for writing.
+
+        Raises:
+            S3CommitError: The file cannot be written.
+        """
+        ...
+
+
+class TableOpener(FileOpener, Protocol):
+    """Opens the files of a table whose columns are known before."""
+
+    def expect(self, schema: str | None) -> None:
+        """Refuse files with a schema, as records keep it, if their table could not have it.
+
+        Raises:
+            InvalidOption: It could not.
+        """
+        ...
+
+
+class _Open(NamedTuple):
+    file: TableFile
+    encoder: Encoder
+
+
+class OpenFiles:
+    """The open files of a task, by directory; closes the least recently written when there are too many.
+
+    Use it in a ``with`` block: an exception abandons the open encoders. The task attempt aborts the uploads.
+
+    Args:
+        options: The options of the write, with the limits.
+        stem: First part of the file names, unique to the task within its job.
+        footer: Further entries of Parquet footers.
+        numbers: Number of files with that stem, by directory; updated in place.
+
+    Attributes:
+        files: Number of files opened so far.
+    """
+
+    def __init__(
+        self,
+        opener: FileOpener,
+        schema: pa.Schema,
+        options: TableOptions,
+        *,
+        stem: str,
+        footer: Mapping[str, str] | None = None,
+        numbers: dict[str, int] | None = None,
+    ) -> None:
+        self._opener = opener
+        self._schema = schema
+        self._options = options
+        self._footer = footer
+        self._stem = stem
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._numbers = {} if numbers is None else numbers
+        self.files = 0
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            return
+        doing, left = "abandoning a partly encoded file", "its task attempt aborts its upload"
+        with noting(error, doing, left):
+            run_all([entry.encoder.abandon for entry in self._open.values()], doing, left)
+        self._open.clear()
+
+    def write(self, directory: str, rows: pa.Table) -> None:
+        """Write rows to the directory's file in row groups, and to further files if one is full."""
+        limit = self._options.max_records_per_file
+        group = max(rows.num_rows * self._options.group_bytes // max(rows.nbytes, 1), 1)
+        while rows.num_rows:
+            entry = self._entry(directory)
+            head = rows.slice(0, min(group, limit - entry.encoder.rows) if limit else group)
+            entry.encoder.write(head)
+            if self._is_full(entry.encoder):
+                self._close(directory)
+            rows = rows.slice(head.num_rows)
+        self._make_room()
+
+    def write_empty(self) -> None:
+        """Write a file with a schema and no rows, in no directory."""
+        self._entry("")
+        self._close("")
+
+    def end(self, directory: str) -> None:
+        """Close the directory's file, if one is open."""
+        if directory in self._open:
+            self._close(directory)
+
+    def close(self) -> None:
+        """Close every file."""
+        while self._open:
+            self._close(next(iter(self._open)))
+
+    def _is_full(self, encoder: Encoder) -> bool:
+        limit, target = self._options.max_records_per_file, self._options.target_file_bytes
+        return bool(limit and encoder.rows >= limit) or bool(target and encoder.bytes >= target)
+
+    def _entry(self, directory: str) -> _Open:
+        entry = self._open.get(directory)
+        if entry is not None:
+            self._open.move_to_end(directory)
+            return entry
+        while len(self._open) >= self._options.open_files:
+            self._close(next(iter(self._open)))
+        number = self._numbers.get(directory, 0)
+        self._numbers[directory] = number + 1
+        form = self._options.file_format
+        name = f"{self._stem}.c{number:03d}{form.suffix(self._options.codec)}"
+        path = f"{directory}/{name}" if directory else name
+        file = self._opener.open(path, content_type=form.content_type)
+        encoder = Encoder(file, self._schema, self._options, self._footer)
+        entry = self._open[directory] = _Open(file, encoder)
+        self.files += 1
+        return entry
+
+    def _close(self, directory: str) -> None:
+        entry = self._open[directory]
+        entry.encoder.close()
+        entry.file.close(rows=entry.encoder.rows, statistics=entry.encoder.statistics)
+        del self._open[directory]
+
+    def _make_room(self) -> None:
+        if self._held() <= self._options.encoded_bytes:
+            return
+        for entry in self._open.values():
+            entry.file.send_buffered()
+        while self._open and self._held() > self._options.encoded_bytes:
+            self._close(next(iter(self._open)))
+
+    def _held(self) -> int:
+        return sum(entry.file.buffered for entry in self._open.values())
+
+
+def give_memory_back() -> None:
+    """Return unused memory of Arrow's allocator and the C library to the operating system.
+
+    Mapping the pages again later costs about ten milliseconds of processor time for 50 MiB.
+    """
+    pa.default_memory_pool().release_unused()
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Return glibc's ``malloc_trim``; None with another C library."""
+    # system_memory_pool().release_unused() does nothing in pyarrow's wheels (26.0).
+    if sys.platform != "linux":
+        return None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
+    return trim

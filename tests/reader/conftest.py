@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from airflow_s3commit.reader import dataset
 from airflow_s3commit.reader.table import CommittedFiles
-from airflow_s3commit.tables.columns import ColumnCounts
+from airflow_s3commit.tables.encoder import ColumnCounts
 from tests.protocol.building import OURS, Lake
 
 if TYPE_CHECKING:

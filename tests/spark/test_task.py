@@ -17,7 +17,6 @@ from airflow_s3commit import CommittedTask, Job, JobOptions, MemoryStore, manife
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob, StoreRejected
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.spark.task import TaskIds, write_task
-from airflow_s3commit.tables.encoder import ParquetForm
 from airflow_s3commit.tables.options import TableOptions
 from airflow_s3commit.tables.write import TablePlan
 from tests.protocol.building import OURS, THEIRS
@@ -27,13 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = pa.schema([("dt", pa.string()), ("x", pa.int64())])
-FORM = ParquetForm()
 IDS = TaskIds("spark", "0", 3, "17")
 
 
 def plan(*partition_by: str, **options: int) -> TablePlan:
     """Return the options of a task."""
-    return TablePlan(SCHEMA, partition_by, FORM, TableOptions(partition_by=partition_by, **options))
+    return TablePlan(SCHEMA, partition_by, TableOptions(partition_by=partition_by, **options))
 
 
 def batches(values: Iterable[tuple[str | None, int]], size: int = 100) -> Iterator[pa.RecordBatch]:

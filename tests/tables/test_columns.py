@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.columns import ColumnStatistics, SparkSchema, WrittenColumns
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge, to_text
-from airflow_s3commit.tables.encoder import Encoder, OtherForm, ParquetForm, footer_schema, spark_footer
-from airflow_s3commit.tables.formats import FORMATS
+from airflow_s3commit.tables.encoder import Encoder, footer_schema, spark_footer
+from airflow_s3commit.tables.options import TableOptions
 from tests.cases import each
 
 COLUMNS = pa.schema(
@@ -33,19 +33,14 @@ COLUMNS = pa.schema(
 PARTITIONS = pa.schema([("dt", pa.date32()), ("kind", pa.string())])
 
 
-def form(name: str) -> object:
-    """Return the encoding of a format."""
-    return ParquetForm() if name == "parquet" else OtherForm(name, FORMATS[name].default)
-
-
 @each("format_", ["parquet", "orc"])
 def test_a_schema_is_that_of_the_footer(format_: str) -> None:
     """What is recorded is what a reader finds in a file with these columns, and the partition columns."""
-    text = to_text(format_, footer_schema(form(format_), COLUMNS), PARTITIONS)
+    text = to_text(format_, footer_schema(COLUMNS, TableOptions(format=format_)), PARTITIONS)
     assert text is not None
     found = from_text(text, "here")
     sink = io.BytesIO()
-    encoder = Encoder(sink, COLUMNS, form(format_))
+    encoder = Encoder(sink, COLUMNS, TableOptions(format=format_))
     encoder.close()
     if format_ == "parquet":
         stored = pq.read_schema(pa.BufferReader(sink.getvalue()))
@@ -58,7 +53,7 @@ def test_a_schema_is_that_of_the_footer(format_: str) -> None:
 
 def test_text_and_very_wide_tables_have_no_schema_in_records() -> None:
     """CSV stores no types; a schema beyond the limit of a record is left to the footers."""
-    assert footer_schema(form("csv"), pa.schema([("n", pa.int32())])) is None
+    assert footer_schema(pa.schema([("n", pa.int32())]), TableOptions(format="csv")) is None
     wide = pa.schema([(f"column_{number}", pa.int64()) for number in range(2_000)])
     assert to_text("parquet", wide, PARTITIONS) is None
 
@@ -93,7 +88,7 @@ def test_a_schema_is_also_sparks_json() -> None:
             ("unsigned", pa.uint16()),
         ]
     )
-    text = to_text("parquet", footer_schema(form("parquet"), files), PARTITIONS)
+    text = to_text("parquet", footer_schema(files, TableOptions()), PARTITIONS)
     assert text is not None
     found = WrittenColumns.of(text, "here")
     assert {field.name: field.type for field in found.spark.fields} == {
@@ -125,7 +120,7 @@ def test_sparks_own_types_come_from_sparks_footer() -> None:
     footer = spark_footer("4.1.0", json.dumps({"fields": [{"name": "age", "type": "interval year"}]}))
     text = to_text(
         "parquet",
-        footer_schema(ParquetForm("snappy", footer), pa.schema([("age", pa.int32())])),
+        footer_schema(pa.schema([("age", pa.int32())]), TableOptions(), footer),
         pa.schema([]),
     )
     assert text is not None
@@ -197,14 +192,13 @@ def test_columns_keep_their_order_and_metadata_stays_true() -> None:
     assert merge([first]) is first
 
 
-FORM = ParquetForm()
 MOMENT = dt.datetime(1890, 1, 2, 3, 4, 5, 6)
 EAST = dt.timezone(dt.timedelta(hours=9))
 
 
 def statistics(table: pa.Table, group: int = 2) -> dict[str, ColumnStatistics]:
     """Write a table with few rows per row group, and return the writer's statistics."""
-    encoder = Encoder(io.BytesIO(), table.schema, FORM)
+    encoder = Encoder(io.BytesIO(), table.schema, TableOptions())
     for start in range(0, table.num_rows, group):
         encoder.write(table.slice(start, group))
     encoder.close()

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_s3commit.tables.encoder import Encoder, ParquetForm
+from airflow_s3commit.tables.encoder import Encoder
+from airflow_s3commit.tables.options import TableOptions
 
 
 def _nest(kinds: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
@@ -91,7 +92,7 @@ def test_rows_of_any_nesting_are_read_back(data: st.DataObject) -> None:
     schema = pa.schema([pa.field("c", kind)])
     table = pa.table([as_spark(rows, kind)], schema=schema).slice(start)
     sink = io.BytesIO()
-    encoder = Encoder(sink, schema, ParquetForm())
+    encoder = Encoder(sink, schema, TableOptions())
     encoder.write(table)
     encoder.close()
     found = pq.read_table(sink)

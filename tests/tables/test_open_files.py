@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied
-from airflow_s3commit.tables.encoder import Encoder, ParquetForm
-from airflow_s3commit.tables.open_files import OpenFiles
+from airflow_s3commit.tables.encoder import Encoder
 from airflow_s3commit.tables.options import TableOptions
-from airflow_s3commit.tables.write import TablePlan, write_batches
+from airflow_s3commit.tables.write import OpenFiles, TablePlan, write_batches
 from tests.protocol.building import Lake
 
 if TYPE_CHECKING:
@@ -73,9 +72,7 @@ class Measured:
 def write(batches: Measured, schema: pa.Schema, options: TableOptions) -> Files:
     """Write batches by their column ``p``, and return what was written."""
     files = Files()
-    written = write_batches(
-        files, batches, TablePlan(schema, ("p",), ParquetForm(), options), "f", empty_file=True
-    )
+    written = write_batches(files, batches, TablePlan(schema, ("p",), options), "f", empty_file=True)
     assert (written.rows, written.files) == (files.rows.total(), files.files.total())
     return files
 
@@ -136,7 +133,7 @@ def test_a_file_that_cannot_be_let_go_hides_no_error(monkeypatch: pytest.MonkeyP
 
     def write() -> None:
         attempt = Lake().set_up().task_attempt("spark", "1", "00000", "1", threads=0)
-        with attempt, OpenFiles(attempt, schema, ParquetForm(), TableOptions(), stem="part") as files:
+        with attempt, OpenFiles(attempt, schema, TableOptions(), stem="part") as files:
             files.write("dt=1", pa.table({"n": [1]}, schema=schema))
             raise AccessDenied("no")
 

@@ -13,20 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_s3commit.tables.encoder import Encoder, ParquetForm, dictionary_columns, spark_footer
-from airflow_s3commit.tables.formats import FORMATS, ROW_METADATA
+from airflow_s3commit.tables.columns import ROW_METADATA
+from airflow_s3commit.tables.encoder import Encoder, dictionary_columns, spark_footer
+from airflow_s3commit.tables.options import FORMATS, TableOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SPARK = spark_footer("4.3.0", json.dumps({"type": "struct", "fields": []}))
-FORM = ParquetForm("snappy", SPARK)
+SNAPPY = TableOptions()
 
 
-def encode(table: pa.Table, form: ParquetForm = FORM, groups: int = 1) -> io.BytesIO:
+def encode(table: pa.Table, options: TableOptions = SNAPPY, groups: int = 1) -> io.BytesIO:
     """Return a table as a file."""
     sink = io.BytesIO()
-    encoder = Encoder(sink, table.schema, form)
+    encoder = Encoder(sink, table.schema, options, SPARK)
     size = -(-table.num_rows // groups)
     for group in range(groups):
         encoder.write(table.slice(group * size, size))
@@ -77,11 +78,11 @@ def test_types_are_stored_as_spark_stores_them() -> None:
 @pytest.mark.parametrize("name", FORMATS["parquet"].codecs)
 def test_every_codec_is_read_by_another_engine(name: str, tmp_path: Path) -> None:
     """DuckDB reads what each codec wrote, and the file's name says the codec as Spark's does."""
-    form = ParquetForm(name, SPARK)
+    options = TableOptions(compression=name)
     table = pa.table({"x": list(range(2000)), "s": ["abc"] * 2000})
     suffix = FORMATS["parquet"].suffix(name)
     path = tmp_path / f"file{suffix}"
-    path.write_bytes(encode(table, form).getvalue())
+    path.write_bytes(encode(table, options).getvalue())
     query = f"select sum(x), count(distinct s) from read_parquet('{path}')"
     assert duckdb.sql(query).fetchall() == [(1999000, 1)]
     assert suffix.endswith(".parquet")
@@ -104,7 +105,7 @@ def test_files_are_as_tight_as_sparks(codec: str, level: int) -> None:
         return size(sink)
 
     assert at(level) != at(None)
-    assert size(encode(table, ParquetForm(codec, SPARK))) == at(level)
+    assert size(encode(table, TableOptions(compression=codec))) == at(level)
 
 
 def test_each_write_is_a_row_group() -> None:
@@ -117,7 +118,7 @@ def test_a_file_without_rows_has_its_schema() -> None:
     """Closing at once leaves a readable file with the columns."""
     schema = pa.schema([pa.field("x", pa.int64(), nullable=False), ("a.b", pa.string())])
     sink = io.BytesIO()
-    Encoder(sink, schema, FORM).close()
+    Encoder(sink, schema, SNAPPY).close()
     assert pq.read_table(sink).schema == pa.schema([("x", pa.int64()), ("a.b", pa.string())])
 
 
@@ -150,7 +151,7 @@ def test_an_abandoned_file_sends_nothing_more() -> None:
     """Letting go of a file writes no footer, now or when it is collected."""
     sink = io.BytesIO()
     table = pa.table({"x": list(range(1000))})
-    encoder = Encoder(sink, table.schema, FORM)
+    encoder = Encoder(sink, table.schema, SNAPPY)
     encoder.write(table)
     before = sink.getvalue()
     encoder.abandon()

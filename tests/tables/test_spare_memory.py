@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from airflow_s3commit.tables import open_files
+from airflow_s3commit.tables import write
 
 #: Rows as Spark's serializer has them: bytes of a hundred KiB, one in a hundred of which stays.
 WORKER = """
 from pathlib import Path
-from airflow_s3commit.tables.open_files import give_memory_back
+from airflow_s3commit.tables.write import give_memory_back
 
 def resident():
     status = Path("/proc/self/status").read_text()
@@ -48,6 +48,6 @@ def test_another_c_library_has_nothing_to_call(monkeypatch: pytest.MonkeyPatch) 
             asked.append("arrow")
 
     monkeypatch.setattr("pyarrow.default_memory_pool", Pool)
-    monkeypatch.setattr(open_files, "_malloc_trim", lambda: None)
-    open_files.give_memory_back()
+    monkeypatch.setattr(write, "_malloc_trim", lambda: None)
+    write.give_memory_back()
     assert asked == ["arrow"]

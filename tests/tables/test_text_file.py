@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv
 
-from airflow_s3commit.tables.encoder import Encoder, OtherForm
-from airflow_s3commit.tables.formats import UnsupportedColumn
+from airflow_s3commit.tables.columns import UnsupportedColumn
+from airflow_s3commit.tables.encoder import Encoder, check_columns
 from airflow_s3commit.tables.options import parse_table_options
 
 TEXTS = ["plain", "", None, "a,b", 'q"uote', "back\\slash", "new\nline", " lead", "x\x00y", "é😀"]
@@ -21,10 +21,9 @@ TEXTS = ["plain", "", None, "a,b", 'q"uote', "back\\slash", "new\nline", " lead"
 def written(table: pa.Table, **options: str) -> bytes:
     """Return the content of a table's file."""
     parsed = parse_table_options(options)
-    form = OtherForm(parsed.format, parsed.codec, parsed.header)
-    form.check(table.schema)
+    check_columns(table.schema, parsed.format)
     sink = io.BytesIO()
-    encoder = Encoder(sink, table.schema, form)
+    encoder = Encoder(sink, table.schema, parsed)
     encoder.write(table)
     encoder.close()
     assert encoder.rows == table.num_rows
