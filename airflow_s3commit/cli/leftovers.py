@@ -28,8 +28,13 @@ from airflow_s3commit.cli.steps import report_ending
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import cost_per_month
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
-from airflow_s3commit.protocol.hadoop.files import job_id_of
-from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, find_hadoop_job, find_hadoop_jobs
+from airflow_s3commit.protocol.hadoop.jobs import (
+    HadoopJob,
+    classify,
+    find_hadoop_job,
+    find_hadoop_jobs,
+    job_id_of,
+)
 from airflow_s3commit.protocol.metadata.registry import Registered
 from airflow_s3commit.protocol.metadata.removal import forget_destination
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions

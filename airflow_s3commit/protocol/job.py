@@ -12,7 +12,8 @@ from typing import Self
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
-from airflow_s3commit.protocol.hadoop.status import find_hadoop_job, refuse_end
+from airflow_s3commit.protocol.hadoop.adopt import refuse_end
+from airflow_s3commit.protocol.hadoop.jobs import find_hadoop_job
 from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid, remembering
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts

@@ -11,7 +11,7 @@ import pytest
 from airflow_s3commit import Destination, Job, JobOptions, JobReference, sweep
 from airflow_s3commit.exceptions import AlreadyCommitted, AuditFailed, S3CommitError
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
-from airflow_s3commit.protocol.hadoop.status import classify, find_hadoop_job
+from airflow_s3commit.protocol.hadoop.jobs import classify, find_hadoop_job
 from airflow_s3commit.protocol.model.destination import hadoop_uri
 from tests.hadoop.real_hadoop import Hadoop
 from tests.hadoop.test_formats import SPELLING

@@ -21,7 +21,7 @@ from airflow_s3commit import (
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
-from airflow_s3commit.protocol.hadoop.status import find_hadoop_jobs
+from airflow_s3commit.protocol.hadoop.jobs import find_hadoop_jobs
 from airflow_s3commit.protocol.inspect.jobs import describe_job, latest_endings, list_jobs, pending_uploads
 from airflow_s3commit.protocol.inspect.verify_job import verify_pending
 from airflow_s3commit.protocol.sweep.apply import apply_sweep

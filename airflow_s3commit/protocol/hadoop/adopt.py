@@ -22,24 +22,19 @@ import msgspec
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    AuditFailed,
     DestinationNotEmpty,
     InvalidDestination,
     InvalidOption,
     InvalidRecord,
     JobClosed,
     JobMismatch,
+    NoSuchJob,
     Refused,
     S3CommitError,
 )
-from airflow_s3commit.protocol.hadoop.files import HadoopFile, files_of
-from airflow_s3commit.protocol.hadoop.status import (
-    HadoopJob,
-    Survey,
-    classify,
-    fates,
-    refuse_commit,
-    refuse_end,
-)
+from airflow_s3commit.protocol.hadoop.jobs import HadoopFile, HadoopJob, Survey, classify, fates, files_of
 from airflow_s3commit.protocol.metadata.context import JobContext, create_record, naming, new_uuid
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
@@ -212,7 +207,7 @@ class Adoption:
                 f"Hadoop job {job.job_id} is {verdict.status}: {verdict.reason}. Adopt it instead: s3commit"
                 " adopt …"
             )
-        self._refuse_damage([*survey.unreadable, *survey.others_unreadable])
+        self._refuse_damage(survey.unreadable)
         leftover = {
             PendingId.of(upload)
             for _, pendingset in self._read(survey.files.others)
@@ -266,12 +261,12 @@ class Adoption:
             refuse_end(survey.job, adopts=True, older_than=self.older_than, force=self.force)
         if context.record is not None and commit and context.record.options != self.options:
             raise JobMismatch(f"{context.name} was adopted with other options before; adopt it with those")
-        damage = [] if self.force else [*survey.unreadable, *survey.others_unreadable]
+        damage = [] if self.force else survey.unreadable
         if not commit:
             self._refuse_damage(damage)
             return None
-        refuse_commit(survey.job, accept_partial=self.accept_partial, expect_tasks=self.expect_tasks)
-        self._refuse_damage([*survey.unreadable, *survey.flaws, *damage])
+        _refuse_commit(survey.job, accept_partial=self.accept_partial, expect_tasks=self.expect_tasks)
+        self._refuse_damage([*survey.flaws, *damage])
         files = self._read(survey.files.committed)
         self._refuse_occupied((upload for _, one in files for upload in one.commits), survey.listed)
         if self.options.conflict_mode == "fail":
@@ -381,3 +376,45 @@ class Adoption:
                 " alive; stop it first"
             )
         return committed_task(context, key, extra, stored, commits)
+
+
+def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0, force: bool = False) -> None:
+    """Raise if a job must not be ended: it is successful, or may be alive, which ``force`` ignores.
+
+    Or it has published uploads, and no adoption ends it, which finishes or takes back what is published.
+    """
+    verdict, name = classify(job, older_than=older_than), f"Hadoop job {job.job_id}"
+    if verdict.status == "successful":
+        raise AlreadyCommitted(
+            f"{name} is successful: {verdict.reason}. There is nothing to commit or abort; remove what is"
+            f" left in {job.prefix} with: s3commit adopt … --clean-up"
+        )
+    if verdict.status == "perhaps alive" and not force:
+        raise JobClosed(f"{name} may be alive: {verdict.reason}; stop it first, wait, or use --force")
+    if verdict.status == "half-published" and not adopts:
+        raise JobClosed(
+            f"{name} is half-published: {verdict.reason}. Finish it with: s3commit adopt … --commit, or take"
+            " back what it published with: s3commit adopt … --abort"
+        )
+
+
+def _refuse_commit(job: HadoopJob, *, accept_partial: bool, expect_tasks: int | None) -> None:
+    """Raise if a job lacks tasks that a commit needs."""
+    name = f"Hadoop job {job.job_id}"
+    if not job.files:
+        raise NoSuchJob(
+            f"{name} has no files in {job.prefix}: it was cleaned up, or its files are elsewhere (those of a"
+            " staging committer: …/staging-uploads/_temporary/0/)"
+        )
+    if expect_tasks not in (None, job.pendingsets):
+        raise AuditFailed(
+            f"{name}: {job.pendingsets} tasks committed in {job.prefix}, but {expect_tasks} are expected"
+        )
+    if not job.pendingsets:
+        raise JobClosed(f"{name}: no task committed in {job.prefix}, so there is nothing to commit; abort it")
+    if job.gaps and not accept_partial:
+        raise AuditFailed(
+            f"{name} is partial: {job.gaps} task numbers have no pendingset in {job.prefix}:"
+            f" {job.missing_words}. Tasks of the magic committer write one even without output, those of the"
+            " staging committers do not. To commit it anyway: --accept-partial (accept_partial=True)"
+        )

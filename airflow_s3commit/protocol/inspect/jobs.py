@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice, repeat
+from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate, islice, repeat
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit._format import Column, age, number, size
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidRecord, NoSuchJob, Refused
-from airflow_s3commit.protocol.hadoop.files import claims_of_hadoop
-from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify, find_hadoop_job
+from airflow_s3commit.protocol.hadoop.jobs import Status, classify, find_hadoop_job
 from airflow_s3commit.protocol.inspect.verify_job import PendingReport, verify_pending
 from airflow_s3commit.protocol.metadata.context import JobContext, fetch_listed
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
@@ -22,9 +21,15 @@ from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seal, stage_attempts
 from airflow_s3commit.protocol.metadata.store_check import read_time
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, State
-from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout, owner_of
+from airflow_s3commit.protocol.model.layout import (
+    MAGIC_PREFIX,
+    PENDING_SUFFIX,
+    PENDINGSET_SUFFIX,
+    Layout,
+    owner_of,
+)
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import decode_uploads, pending_bytes
 from airflow_s3commit.protocol.model.sealed_job import Counts
@@ -33,16 +38,14 @@ from airflow_s3commit.protocol.steps.commit import Preview, preview
 from airflow_s3commit.protocol.steps.fold import AT_ONCE, newest_entries, newest_entry
 from airflow_s3commit.protocol.steps.log import look_up_end
 from airflow_s3commit.protocol.steps.setup import never_set_up
-from airflow_s3commit.protocol.steps.sweep import Found, find_end, find_jobs
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.protocol.steps.sweep import Found, find_end, find_jobs, owned
+from airflow_s3commit.store.base import ObjectInfo, ObjectStore
+from airflow_s3commit.store.execute import in_threads
 
 logger = logging.getLogger(__name__)
 
-#: Maximum number of a Hadoop job's uploads to check one by one.
-_MAX_CHECKED_UPLOADS = 1_000
-
-#: Seconds without activity after which a Hadoop job counts as dead.
-_ALIVE_SECONDS = 900.0
+#: Of a Hadoop job: the uploads to check one by one, and the seconds without activity after which it is dead.
+_MAX_CHECKED_UPLOADS, _ALIVE_SECONDS = 1_000, 900.0
 
 
 class JobSummary(Plain, Struct, frozen=True, kw_only=True):
@@ -116,11 +119,11 @@ class UploadSummary(Plain, Struct, frozen=True, kw_only=True):
     """One pending upload.
 
     Attributes:
-        initiated: When the upload began, in seconds since the epoch by the store's clock.
-        age: Seconds since then by the store's clock; None if unknown.
-        job_id: The job that claims the upload by its key or records; None if no job does.
+        initiated: When it began, in seconds since the epoch by the store's clock.
+        age: Seconds since then; None if unknown.
+        job_id: The job that claims it by its key or records; None if no job does.
         parts: Number of uploaded parts; None if not measured, or if the upload has ended.
-        bytes: Total bytes of the parts, which the store bills; None if ``parts`` is None.
+        bytes: Bytes of the parts, which the store bills.
     """
 
     columns = (
@@ -146,12 +149,8 @@ def list_jobs(
 
     A damaged record does not raise: it is the ``problem`` of its job.
     """
-    jobs = find_jobs(store, destination, (destination, staging_root or destination))
-    if not jobs:
-        return
-    look = _Look(store, destination)
-    for found in jobs.values():
-        summary = look.summary(found)
+    jobs = find_jobs(store, destination, (destination, staging_root or destination)).values()
+    for found, summary in zip(jobs, _summaries(store, destination, jobs), strict=True):
         # Below a root that several destinations share there are stagings of other destinations' jobs.
         if summary.has_ended or found.is_open or found.layout.is_below_destination:
             yield summary
@@ -159,8 +158,9 @@ def list_jobs(
 
 def summary_of(store: ObjectStore, destination: Destination, job_id: str) -> JobSummary | None:
     """Return the summary of one job; None if nothing of it is known. Reads only. Raises as `list_jobs`."""
-    if (found := find_jobs(store, destination, (destination,), job_id=job_id).get(job_id)) is not None:
-        return _Look(store, destination).summary(found)
+    found = find_jobs(store, destination, (destination,), job_id=job_id).values()
+    if (summary := next(_summaries(store, destination, found), None)) is not None:
+        return summary
     end = look_up_end(JobContext(store, Layout.of(destination, job_id)), None)
     return ended_summary(end, read_time(store, destination)) if end is not None else None
 
@@ -207,26 +207,20 @@ def ended_summary(entry: Entry, now: float | None) -> JobSummary:
     )
 
 
-class _Look:
-    """One look at the jobs of a destination: what several summaries need is read once, after the jobs."""
-
-    def __init__(self, store: ObjectStore, destination: Destination) -> None:
-        self.now = read_time(store, destination)
-        self._store, self._destination = store, destination
-        self._newest: Entry | None = None
-        self._problem = ""
-        try:
-            read = newest_entry(store, destination)
-            self._newest = read.entry if read is not None else None
-        except InvalidRecord as error:
-            self._problem = str(error)
-
-    def summary(self, found: Found) -> JobSummary:
-        """Return the summary of a job that has records or a staging."""
-        if self._problem:
-            found.problem = found.problem or self._problem
+def _summaries(store: ObjectStore, destination: Destination, jobs: Collection[Found]) -> Iterator[JobSummary]:
+    """Yield the summary of each job that has records or a staging. What all need is read after the jobs."""
+    if not jobs:
+        return
+    now, newest, problem = read_time(store, destination), None, ""
+    try:
+        newest = newest_entry(store, destination)
+    except InvalidRecord as error:
+        problem = str(error)
+    for found in jobs:
+        if problem:
+            found.problem = found.problem or problem
         else:
-            find_end(self._store, found, self._newest)
+            find_end(store, found, newest.entry if newest is not None else None)
         record = found.record
         known = JobSummary(
             job_id=found.job_id,
@@ -236,30 +230,30 @@ class _Look:
             since=record.created if record is not None else None,
             options=record.options if record is not None else None,
             context=record.context if record is not None else {},
-            age=_age(found.sealed or found.created, self.now),
-            silent=_age(found.newest, self.now),
+            age=_age(found.sealed or found.created, now),
+            silent=_age(found.newest, now),
             problem=found.problem or None,
         )
         if found.end is not None:
             left = {"staging": known.staging, "options": known.options, "silent": known.silent}
-            return replace(ended_summary(found.end, self.now), problem=known.problem, **left)
+            yield replace(ended_summary(found.end, now), problem=known.problem, **left)
+            continue
         try:
-            return self._unended(found, known)
+            yield _unended(JobContext(store, found.layout, record=record), found, known)
         except InvalidRecord as error:
-            return replace(known, problem=known.problem or str(error))
-
-    def _unended(self, found: Found, known: JobSummary) -> JobSummary:
-        context = JobContext(self._store, found.layout, record=found.record)
-        if found.sealed is not None:
-            seal = find_seal(context)
-            return replace(known, since=seal.record.created, output=seal.record.counts) if seal else known
-        if found.is_open:
-            return replace(known, output=_written(context))
-        hadoop = find_hadoop_job(self._store, self._destination, found.job_id, most=_MAX_CHECKED_UPLOADS)
-        return known if hadoop is None else _hadoop_summary(known, hadoop)
+            yield replace(known, problem=known.problem or str(error))
 
 
-def _hadoop_summary(known: JobSummary, job: HadoopJob) -> JobSummary:
+def _unended(context: JobContext, found: Found, known: JobSummary) -> JobSummary:
+    if found.sealed is not None:
+        seal = find_seal(context)
+        return replace(known, since=seal.record.created, output=seal.record.counts) if seal else known
+    if found.is_open:
+        return replace(known, output=_written(context))
+    home = context.layout.destination
+    job = find_hadoop_job(context.store, home, found.job_id, most=_MAX_CHECKED_UPLOADS)
+    if job is None:
+        return known
     verdict = classify(job, older_than=_ALIVE_SECONDS)
     return replace(
         known,
@@ -372,9 +366,7 @@ def describe_job(store: ObjectStore, destination: Destination, job_id: str) -> J
 
 def _stages(context: JobContext) -> Iterator[StageDetails]:
     seal = find_seal(context)
-    chosen = (
-        {(stage.stage, stage.stage_attempt) for stage in seal.record.stages} if seal is not None else None
-    )
+    chosen = {(one.stage, one.stage_attempt) for one in seal.record.stages} if seal is not None else None
     for stage, attempt, sealed in sorted(stage_attempts(context)):
         output = None
         if sealed:
@@ -392,6 +384,47 @@ def _stages(context: JobContext) -> Iterator[StageDetails]:
             tasks=tasks,
             output=output,
         )
+
+
+def claims_of_hadoop(
+    store: ObjectStore, bucket: str, keys: Collection[str], roots: Iterable[Destination] = (), *, threads: int
+) -> dict[str, Layout]:
+    """Return whose files of Hadoop, or copies that an adoption made, name an upload, by its id. Reads only.
+
+    Of a layout only the staging is certain, which has the file. Searched are ``roots``, and every
+    directory above the uploads' keys, because destinations nest: a job on the whole bucket also uploads below
+    ``flights/``. Without keys none is searched.
+    """
+    above, claims = directories_above(bucket, keys), dict[str, Layout]()
+    searched = list(dict.fromkeys((*roots, *above))) if keys else []
+    listed = in_threads(lambda root: _files_of_hadoop(store, root), searched, threads)
+    for root, files in zip(searched, listed, strict=True):
+        owners = {info.key: owner for owner, info in files}
+        for info, outcome in fetch_listed(store, root.bucket, (info for _, info in files), pending_bytes):
+            try:
+                if isinstance(outcome, InvalidRecord):
+                    raise outcome
+                uploads = decode_uploads(outcome.body, join_uri(root.bucket, info.key))
+            except InvalidRecord:
+                logger.warning("%s cannot be read; it claims no upload", info.key, exc_info=True)
+                continue
+            claims |= {upload.uploadId: Layout.of(root, owners[info.key]) for upload in uploads}
+    return claims
+
+
+def directories_above(bucket: str, keys: Collection[str]) -> list[Destination]:
+    """Return every directory above some keys; none without keys."""
+    above = {prefix for key in keys for prefix in accumulate(f"{one}/" for one in key.split("/")[:-1])}
+    return [Destination(bucket, prefix) for prefix in sorted({"", *above})] if keys else []
+
+
+def _files_of_hadoop(store: ObjectStore, root: Destination) -> list[tuple[str, ObjectInfo]]:
+    """List the files in stagings that name uploads, with their jobs; not those of jobs whose names tell."""
+    return [
+        (owner, info)
+        for owner, name, info in owned(store, root.bucket, root.key(MAGIC_PREFIX))
+        if name.endswith((PENDING_SUFFIX, PENDINGSET_SUFFIX)) and name.startswith(("job-", "stages/hadoop"))
+    ]
 
 
 def pending_uploads(
@@ -450,8 +483,8 @@ def commit_progress(
 ) -> dict[str, CommitProgress]:
     """Return the progress of the sealed jobs some of whose uploads are completed, by job id. Reads only.
 
-    Omits jobs adopted from Hadoop, because the names of their files need not have the job's id. Omits all
-    jobs if more than 20,000 uploads are pending.
+    Omits jobs adopted from Hadoop, whose files' names need not have the job's id, and all jobs if more than
+    20,000 uploads are pending.
     """
     sealed = [job for job in jobs if job.state == "sealed" and "adopted_from" not in job.context]
     if not sealed:

@@ -131,12 +131,12 @@ def find_jobs(
     """
     jobs = {} if known is None else known
     for root in dict.fromkeys(roots):
-        for owner, _, info in _owned(store, root.bucket, root.key(MAGIC_PREFIX), job_id):
+        for owner, _, info in owned(store, root.bucket, root.key(MAGIC_PREFIX), job_id):
             found = jobs.setdefault(owner, Found(Layout.of(home, owner, root)))
             if not found.records:
                 found.layout = Layout.of(home, owner, root)
             found.saw_staged(info)
-    for owner, name, info in _owned(store, home.bucket, open_jobs_prefix(home), job_id):
+    for owner, name, info in owned(store, home.bucket, open_jobs_prefix(home), job_id):
         found = jobs.setdefault(owner, Found(Layout.of(home, owner)))
         found.records += 1
         found.saw(info.modified)
@@ -152,7 +152,7 @@ def find_jobs(
     return dict(sorted(jobs.items()))
 
 
-def _owned(store: ObjectStore, bucket: str, prefix: str, job_id: str | None) -> Iterator[_Listed]:
+def owned(store: ObjectStore, bucket: str, prefix: str, job_id: str | None = None) -> Iterator[_Listed]:
     """Yield the objects below a prefix that is followed by a job's id: that, the rest of the key, and it."""
     for info in store.list_objects(bucket, prefix if job_id is None else f"{prefix}{job_id}/"):
         owner, slash, name = info.key[len(prefix) :].partition("/")

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from airflow_s3commit._format import Column, age, several, size, some
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.hadoop.files import claims_of_hadoop, directories_above
-from airflow_s3commit.protocol.hadoop.status import HadoopJob, Verdict, classify, find_hadoop_job
+from airflow_s3commit.protocol.hadoop.jobs import HadoopJob, Verdict, classify, find_hadoop_job
+from airflow_s3commit.protocol.inspect.jobs import claims_of_hadoop, directories_above
 from airflow_s3commit.protocol.metadata.context import JobContext, has_object, new_uuid
 from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId
@@ -294,7 +294,8 @@ class Planner:
                 orphans += self._judge_job(found, has_log=left.has_log)
         self._judge_orphans(orphans)
         home = context.layout.destination.uri
-        elsewhere = Counter(one.staging for one in claims.values() if not one.staging.startswith(home))
+        stagings = (one.staging.uri for one in claims.values())
+        elsewhere = Counter(uri for uri in stagings if not uri.startswith(home))
         for uri, number in sorted(elsewhere.items()):
             why = f"files of Hadoop in {uri} name them: sweep its destination"
             self.leave(several(number, "upload"), why)

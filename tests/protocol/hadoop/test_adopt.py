@@ -23,8 +23,8 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
-from airflow_s3commit.protocol.hadoop.status import HadoopJob
-from airflow_s3commit.protocol.hadoop.status import find_hadoop_jobs as find_jobs
+from airflow_s3commit.protocol.hadoop.jobs import HadoopJob
+from airflow_s3commit.protocol.hadoop.jobs import find_hadoop_jobs as find_jobs
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, ConflictMode, JobOptions, JobReference

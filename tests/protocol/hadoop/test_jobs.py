@@ -10,7 +10,7 @@ import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted, AuditFailed, JobClosed, S3CommitError
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
-from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, find_hadoop_job, find_hadoop_jobs
+from airflow_s3commit.protocol.hadoop.jobs import HadoopJob, classify, find_hadoop_job, find_hadoop_jobs
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
