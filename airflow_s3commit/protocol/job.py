@@ -20,7 +20,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, seale
 from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, JobState
-from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
@@ -39,7 +39,7 @@ from airflow_s3commit.protocol.steps.setup import (
     open_job,
     recorded,
 )
-from airflow_s3commit.protocol.writer.task_attempt import UPLOAD_THREADS, AttemptFiles, TaskAttempt
+from airflow_s3commit.protocol.writer.task_attempt import UPLOAD_THREADS, TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
 
 #: The entry of a job's context that holds its display name.
@@ -189,17 +189,16 @@ class Job:
         Raises:
             InvalidRecord: An id cannot be part of a key.
         """
-        self._context.layout.pendingset(stage, stage_attempt, task, attempt)
         options = self.record().options
         extra = TaskExtra(
-            stage=check_id(stage, "stage"),
-            stage_attempt=check_attempt_id(stage_attempt, "stage attempt"),
+            stage=stage,
+            stage_attempt=stage_attempt,
             task=task,
             attempt=attempt,
             nonce=self._context.new_id(),
             object_options=options.object_options,
         )
-        files = AttemptFiles(
+        return TaskAttempt(
             self._context,
             options,
             extra,
@@ -210,7 +209,6 @@ class Job:
             local_dir=local_dir,
             streamed=streamed,
         )
-        return TaskAttempt(files)
 
     def seal_stage(
         self, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask] | None = None

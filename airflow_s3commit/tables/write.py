@@ -78,7 +78,7 @@ def _decodable(column: pa.Array) -> pa.Array:
 
 
 def write_table(
-    opener: TableOpener,
+    opener: FileOpener,
     data: Any,
     *,
     stem: str,
@@ -183,7 +183,7 @@ def file_stem(task: str, stage: str | None, job_id: str) -> str:
 
 
 def write_batches(
-    opener: TableOpener,
+    opener: FileOpener,
     batches: Iterable[pa.RecordBatch],
     plan: TablePlan,
     stem: str,
@@ -203,7 +203,6 @@ def write_batches(
     Raises:
         UnsupportedPartition: A value cannot be part of a path.
         UnsupportedColumn: The format cannot hold a value.
-        InvalidOption: The job's table is published, and could not have the columns.
         S3CommitError: A file could not be written.
     """
     options = plan.options
@@ -221,7 +220,6 @@ def write_batches(
     rows = size = 0
     waiting: list[pa.RecordBatch] = []
     columns = _columns(plan, schema, names, splitter.file_schema)
-    opener.expect(columns)
     with OpenFiles(
         opener, splitter.file_schema, options, stem=stem, footer=plan.footer, numbers=numbers
     ) as files:
@@ -320,18 +318,6 @@ class FileOpener(Protocol):
 
         Raises:
             S3CommitError: The file cannot be written.
-        """
-        ...
-
-
-class TableOpener(FileOpener, Protocol):
-    """Opens the files of a table whose columns are known before."""
-
-    def expect(self, schema: str | None) -> None:
-        """Refuse files with a schema, as records keep it, if their table could not have it.
-
-        Raises:
-            InvalidOption: It could not.
         """
         ...
 

@@ -34,9 +34,6 @@ class Files:
         self.files[directory] += 1
         return File(self, directory)
 
-    def expect(self, schema: str | None) -> None:
-        """Take any columns."""
-
 
 class File:
     """Drops its bytes."""

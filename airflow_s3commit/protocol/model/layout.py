@@ -310,11 +310,6 @@ class Layout:
         check_attempt_id(attempt, "task attempt")
         return f"{self.tasks(stage, stage_attempt)}{task}_{attempt}{PENDINGSET_SUFFIX}"
 
-    def pending(self, stage: str, stage_attempt: str, task: str, attempt: str, number: int) -> str:
-        """Return the key of the record of one upload of a task attempt, in the staging bucket."""
-        directory = self.pendingset(stage, stage_attempt, task, attempt).removesuffix(PENDINGSET_SUFFIX)
-        return f"{directory}/{number:06d}{PENDING_SUFFIX}"
-
     def stage_seal(self, stage: str, stage_attempt: str) -> str:
         """Return the key of a stage attempt's `StageSealRecord`, in the staging bucket."""
         return self.stage(stage, stage_attempt) + "sealed.json"
@@ -344,36 +339,3 @@ class Layout:
 
 #: The directory of a magic directory below which relative paths are kept.
 BASE = "__base"
-
-
-def is_magic_path(path: str) -> bool:
-    """Return whether an element of the path is a magic directory."""
-    return any(element.startswith(MAGIC_PREFIX) for element in path.split("/"))
-
-
-def final_path(path: str) -> str:
-    """Return the final path of a file written at this path; unchanged outside of magic directories.
-
-    Accepts keys, absolute paths, URIs and paths relative to a destination: the part before the magic
-    directory is kept.
-
-    Raises:
-        InvalidRecord: Nothing follows the magic directory or its ``__base``, or an element is empty, ``.`` or
-            ``..``.
-    """
-    elements = path.split("/")
-    magic = next((n for n, element in enumerate(elements) if element.startswith(MAGIC_PREFIX)), None)
-    if magic is None:
-        return path
-    parents, children = elements[:magic], elements[magic + 1 :]
-    if not any(children):
-        raise InvalidRecord(f"path {path!r} names a magic directory, and no file in it")
-    for element in children:
-        if element in ("", ".", ".."):
-            raise InvalidRecord(f"path {path!r} has an element {element!r} below its magic directory")
-    if BASE not in children:
-        return "/".join([*parents, children[-1]])
-    below = children[children.index(BASE) + 1 :]
-    if not below:
-        raise InvalidRecord(f"path {path!r} names a {BASE} directory, and no file below it")
-    return "/".join([*parents, *below])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -31,25 +30,67 @@ from airflow_s3commit.store.base import MAX_PARTS, MIN_PART_BYTES
 _PARTS_PER_SIZE = 2_000
 
 
-class WritableFile(ABC):
-    """What files of a task attempt have in common: binary, written from start to end, never read.
+class OutputFile:
+    """A binary file, written from start to end, that becomes a pending upload once it is closed and settled.
 
     Leaving a ``with`` block by an exception aborts the file; otherwise it is closed.
+
+    Args:
+        part_bytes: Bytes of the first parts, at least 5 MiB (S3's minimum).
+        headers: Further headers that describe the object.
+        min_part_bytes: The store's minimum part size, in bytes.
+        path: Where it is kept on local disk until it is settled; None to upload it while it is written.
+        on_change: Called when the upload has started, and when all parts are sent.
 
     Attributes:
         key: The final key.
         uri: URI of the final object.
+        upload: Our own id of the upload.
         pending: The finished upload, once there is one.
+
+    Raises:
+        DidNotHappen: The upload could not be started; raised here, or by `write`, `close` or `settle`.
+        OSError: The local disk is full, or fails; raised here, or by `write`, `close` or `settle`.
     """
 
     mode = "wb"
 
-    def __init__(self, bucket: str, key: str) -> None:
+    def __init__(
+        self,
+        context: JobContext,
+        key: str,
+        sender: PartSender,
+        *,
+        part_bytes: int,
+        content_type: str = "application/octet-stream",
+        headers: Mapping[str, str] | None = None,
+        min_part_bytes: int = MIN_PART_BYTES,
+        path: Path | None = None,
+        on_change: Callable[[PendingUpload], None] = lambda _: None,
+    ) -> None:
+        self.key = key
+        self.uri = join_uri(context.bucket, key)
+        self.upload = context.new_id()
+        self.pending: PendingUpload | None = None
+        self._context = context
+        self._sender = sender
+        self._part_bytes = max(part_bytes, min_part_bytes)
+        self._content_type = content_type
+        self._headers = headers
+        self._on_change = on_change
         self._state = "open"
         self._length = 0
-        self.key = key
-        self.uri = join_uri(bucket, key)
-        self.pending: PendingUpload | None = None
+        self._parts: list[Future[str]] = []
+        self._buffer = bytearray()
+        self._statistics: tuple[int | None, Columns | None] = (None, None)
+        self._path = path
+        self._disk: IO[bytes] | None = None
+        self._started: Future[str] | None = None
+        if path is not None:
+            self._disk = path.open("wb")
+        else:
+            self._started = sender.send(self._start, 0)
+            _raise_known_failures(self._started)
 
     @property
     def closed(self) -> bool:
@@ -77,84 +118,8 @@ class WritableFile(ABC):
         """Return the number of bytes written so far."""
         return self._length
 
-    def flush(self) -> None:  # noqa: B027 - a method of files, and there is nothing to do
+    def flush(self) -> None:
         """Do nothing: parts are sent when they are full, or after the file is closed."""
-
-    @abstractmethod
-    def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
-        """End the file. The manifest keeps its rows and the statistics of its columns."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Discard the file, whether it is open or closed. Repeatable."""
-
-    def _require(self, state: str) -> None:
-        if self._state != state:
-            raise JobClosed(f"{self.uri} is {self._state}")
-
-    @property
-    @abstractmethod
-    def _of_abort(self) -> tuple[str, str]:
-        """The note on an abort that fails after another error: the failed step, and its consequence."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None:
-            self.close()
-            return
-        with noting(error, *self._of_abort):
-            self.abort()
-
-
-class OutputFile(WritableFile):
-    """A binary file, open for writing, that becomes a pending upload once it is closed and settled.
-
-    Args:
-        part_bytes: Bytes of the first parts, at least 5 MiB (S3's minimum).
-        headers: Further headers that describe the object.
-        min_part_bytes: The store's minimum part size, in bytes.
-        in_background: Whether the sender starts the upload too; otherwise the constructor does.
-        on_change: Called when the upload has started, and when all parts are sent.
-
-    Attributes:
-        upload: Our own id of the upload.
-
-    Raises:
-        DidNotHappen: The upload could not be started; raised here, or by `write`, `close` or `settle`.
-    """
-
-    def __init__(
-        self,
-        context: JobContext,
-        key: str,
-        sender: PartSender,
-        *,
-        part_bytes: int,
-        content_type: str = "application/octet-stream",
-        headers: Mapping[str, str] | None = None,
-        min_part_bytes: int = MIN_PART_BYTES,
-        in_background: bool = True,
-        on_change: Callable[[PendingUpload], None] = lambda _: None,
-    ) -> None:
-        super().__init__(context.bucket, key)
-        self._context = context
-        self._sender = sender
-        self._part_bytes = max(part_bytes, min_part_bytes)
-        self._content_type = content_type
-        self._headers = headers
-        self._on_change = on_change
-        self._parts: list[Future[str]] = []
-        self._buffer = bytearray()
-        self._statistics: tuple[int | None, Columns | None] = (None, None)
-        self.upload = context.new_id()
-        self._started: Future[str] = Future()
-        if in_background:
-            self._started = sender.send(self._start, 0)
-            self._raise_known_failures()
-        else:
-            self._started.set_result(self._start())
 
     @property
     def upload_id(self) -> str:
@@ -163,6 +128,7 @@ class OutputFile(WritableFile):
         Raises:
             DidNotHappen: The upload could not be started.
         """
+        assert self._started is not None
         return self._started.result()
 
     @property
@@ -178,6 +144,10 @@ class OutputFile(WritableFile):
             JobClosed: The file is closed.
         """
         self._require("open")
+        if self._disk is not None:
+            written = self._disk.write(data)
+            self._length += written
+            return written
         view = memoryview(data).cast("B")
         taken = 0
         while taken < len(view):
@@ -190,23 +160,6 @@ class OutputFile(WritableFile):
         self._length += len(view)
         return len(view)
 
-    def send(self, length: int, view: Callable[[int, int], memoryview]) -> None:
-        """Write all of the file, of a length in bytes, without copying them.
-
-        Args:
-            view: Returns the bytes at an offset, of a given number. They must not change until the file is
-                settled.
-
-        Raises:
-            DidNotHappen: An earlier part could not be uploaded.
-            JobClosed: The file is closed.
-        """
-        self._require("open")
-        while self._length < length:
-            size = min(self._next_part_bytes(), length - self._length)
-            self._send_part(view(self._length, size))
-            self._length += size
-
     def send_buffered(self) -> None:
         """Send the buffered bytes as a part, unless they are fewer than S3's minimum part size."""
         if self._state == "open" and len(self._buffer) >= MIN_PART_BYTES:
@@ -215,32 +168,46 @@ class OutputFile(WritableFile):
     def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
         """Close the file, without waiting until its last parts are uploaded. Repeatable.
 
+        Args:
+            rows: Its rows, which the manifest keeps, as it does the statistics of the columns.
+
         Raises:
             DidNotHappen: A part could not be uploaded; the upload has been aborted.
         """
         if self._state != "open":
             return
-        with self._aborted_on_failure():
-            if self._buffer or not self._parts:
-                self._send()
+        if self._disk is not None:
+            self._disk.close()
+        else:
+            with self._aborted_on_failure():
+                if self._buffer or not self._parts:
+                    self._send()
         self._state, self._statistics = "closed", (rows, statistics)
-        if all(part.done() for part in self._parts):
+        if self._disk is None and all(part.done() for part in self._parts):
             self.settle()
 
     def settle(self) -> None:
         """Wait until all parts of the closed file are uploaded; the upload is then complete. Repeatable.
 
+        A file on local disk is sent now, and leaves the disk.
+
         Raises:
             DidNotHappen: A part could not be uploaded; the upload has been aborted.
             JobClosed: The file is open, or was aborted.
+            OSError: The file on disk is shorter or longer than the bytes written; the upload has been
+                aborted.
         """
         self._require("closed")
         if self.pending is not None:
             return
         with self._aborted_on_failure():
+            if self._path is not None:
+                self._send_from(self._path)
             etags = [part.result() for part in self._parts]
         self.pending = self._record(self.upload_id, etags, self._length, *self._statistics)
         self._on_change(self.pending)
+        if self._path is not None:
+            self._path.unlink()
 
     def abort(self) -> None:
         """Abort the upload, whether the file is open or closed. Repeatable.
@@ -252,6 +219,14 @@ class OutputFile(WritableFile):
             return
         self._state = "aborted"
         self._buffer = bytearray()
+        steps: list[Callable[[], object]] = [self._abort_upload]
+        if self._disk is not None and self._path is not None:
+            steps += [self._disk.close, partial(self._path.unlink, missing_ok=True)]
+        run_all(steps, *self._of_abort)
+
+    def _abort_upload(self) -> None:
+        if self._started is None:
+            return
         # The start first: no part is in flight before the upload has started.
         for request in (self._started, *self._parts):
             request.cancel()
@@ -261,8 +236,23 @@ class OutputFile(WritableFile):
         if not self._started.cancelled() and self._started.exception() is None:
             abort_upload(self._context, self.key, self.upload_id)
 
+    def _require(self, state: str) -> None:
+        if self._state != state:
+            raise JobClosed(f"{self.uri} is {self._state}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            self.close()
+            return
+        with noting(error, *self._of_abort):
+            self.abort()
+
     @property
     def _of_abort(self) -> tuple[str, str]:
+        """The note on an abort that fails after another error: the failed step, and its consequence."""
         return (
             f"aborting the upload of {self.uri}",
             "it may stay pending until its job ends, and is not visible",
@@ -288,24 +278,38 @@ class OutputFile(WritableFile):
             self._on_change(self._record(upload_id, [], 0))
         return upload_id
 
-    def _raise_known_failures(self) -> None:
-        for request in (self._started, *self._parts[-8:]):
-            if request.done():
-                request.result()
+    def _send_from(self, path: Path) -> None:
+        """Upload the file on disk, without reading it into memory as a whole."""
+        with path.open("rb") as content:
+            size = os.fstat(content.fileno()).st_size
+            if size != self._length:
+                raise OSError(
+                    f"{path} has {size} bytes of the {self._length} written for {self.uri}: is the disk full,"
+                    " or was the file changed? Nothing of it is committed; try the task again"
+                )
+            started: Future[str] = Future()
+            started.set_result(self._start())
+            self._started = started
+            sent = 0
+            while sent < size or not self._parts:
+                length = min(self._next_part_bytes(), size - sent)
+                self._send_part(_view(content, sent, length) if length else b"")
+                sent += length
 
     def _send(self) -> None:
         """Send the buffered bytes as a part, without copying them."""
         body, self._buffer = self._buffer, bytearray()
         self._send_part(body)
 
-    def _send_part(self, body: bytearray | memoryview) -> None:
+    def _send_part(self, body: bytes | bytearray | memoryview) -> None:
         number = len(self._parts) + 1
         if number > MAX_PARTS:
             raise StoreRejected(
                 f"{self.uri} has more than {MAX_PARTS} parts; write larger parts (part_bytes), or more files",
                 code="InvalidArgument",
             )
-        self._raise_known_failures()
+        assert self._started is not None
+        _raise_known_failures(self._started, *self._parts[-8:])
         store, bucket, key = self._context.store, self._context.bucket, self.key
         self._parts.append(
             self._sender.send(lambda: store.upload_part(bucket, key, self.upload_id, number, body), len(body))
@@ -335,6 +339,12 @@ class OutputFile(WritableFile):
                 upload=self.upload, rows=rows, statistics=dict(statistics) if statistics else None
             ),
         )
+
+
+def _raise_known_failures(*requests: Future[str]) -> None:
+    for request in requests:
+        if request.done():
+            request.result()
 
 
 class PartSender:
@@ -375,95 +385,6 @@ class PartSender:
         with self._room:
             self._in_flight -= size
             self._room.notify_all()
-
-
-class LocalFile(WritableFile):
-    """A file on local disk; `send` uploads it once it is closed."""
-
-    def __init__(self, path: Path, bucket: str, key: str) -> None:
-        super().__init__(bucket, key)
-        self._path = path
-        self._file: IO[bytes] = path.open("wb")
-        self._rows: int | None = None
-        self._statistics: Columns | None = None
-        self._upload: OutputFile | None = None
-
-    @property
-    def buffered(self) -> int:
-        """Bytes in memory that are not sent: always 0."""
-        return 0
-
-    def send_buffered(self) -> None:
-        """Do nothing: no bytes are buffered in memory."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append bytes, and return how many.
-
-        Raises:
-            JobClosed: The file is closed.
-            OSError: The disk is full, or fails.
-        """
-        self._require("open")
-        written = self._file.write(data)
-        self._length += written
-        return written
-
-    def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
-        """Close the file. Repeatable.
-
-        Raises:
-            OSError: The disk is full, or fails.
-        """
-        if self._state != "open":
-            return
-        self._file.close()
-        self._state, self._rows, self._statistics = "closed", rows, statistics
-
-    def send(self, start_upload: Callable[[], OutputFile]) -> None:
-        """Upload the closed file and remove it from disk. Repeatable.
-
-        Raises:
-            DidNotHappen: A part could not be uploaded; the upload has been aborted.
-            OSError: The file on disk is shorter or longer than the bytes written; the upload has been
-                aborted.
-        """
-        if self.pending is not None:
-            return
-        self._upload = start_upload()
-        with self._upload as upload, self._path.open("rb") as content:
-            self._check_whole(content)
-            upload.send(self._length, partial(_view, content))
-            upload.close(self._rows, self._statistics)
-            upload.settle()
-        self.pending = self._upload.pending
-        self._path.unlink()
-
-    def abort(self) -> None:
-        """Remove the file from disk, and abort its upload if there is one. Repeatable.
-
-        Raises:
-            S3CommitError: The upload could not be aborted.
-            OSError: The local disk failed.
-        """
-        if self._state == "aborted":
-            return
-        self._state = "aborted"
-        steps: list[Callable[[], object]] = [self._file.close, partial(self._path.unlink, missing_ok=True)]
-        if self._upload is not None:
-            steps.append(self._upload.abort)
-        run_all(steps, *self._of_abort)
-
-    @property
-    def _of_abort(self) -> tuple[str, str]:
-        return f"removing {self._path}, written for {self.uri}", "the file may stay on disk"
-
-    def _check_whole(self, content: IO[bytes]) -> None:
-        size = os.fstat(content.fileno()).st_size
-        if size != self._length:
-            raise OSError(
-                f"{self._path} has {size} bytes of the {self._length} written for {self.uri}: is the disk"
-                " full, or was the file changed? Nothing of it is committed; try the task again"
-            )
 
 
 def _view(content: IO[bytes], start: int, size: int) -> memoryview:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,20 +17,19 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from airflow_s3commit._causes import noting, run_all
-from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
+from airflow_s3commit.exceptions import DuplicateOutput, JobClosed
 from airflow_s3commit.protocol.metadata.context import JobContext, find_record, naming
 from airflow_s3commit.protocol.metadata.removal import delete_records
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, encode
 from airflow_s3commit.protocol.model.destination import check_relative_path, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
+from airflow_s3commit.protocol.model.layout import PENDING_SUFFIX, PENDINGSET_SUFFIX, unique_name
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
-from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.protocol.steps.log import find_end
-from airflow_s3commit.protocol.steps.publish import refuse_output
 from airflow_s3commit.protocol.steps.seal import commit_attempt
 from airflow_s3commit.protocol.steps.setup import load_job, refusing_ended
-from airflow_s3commit.protocol.writer.files import LocalFile, OutputFile, PartSender
+from airflow_s3commit.protocol.writer.files import OutputFile, PartSender
 from airflow_s3commit.store.execute import in_threads
 
 if TYPE_CHECKING:
@@ -47,142 +45,46 @@ UPLOAD_THREADS = 8
 _LOCAL_FILES_AT_ONCE = 4
 
 
-@dataclass(eq=False)
-class AttemptFiles:
-    """The files of one task attempt, in the order in which they were opened; see `Job.task_attempt`.
+class TaskAttempt:
+    """One attempt of one task. Use it in a ``with`` block, which aborts it unless it was committed.
 
     With the committer ``magic``, or if ``streamed``, a file is uploaded while it is written. With
     ``directory`` and ``partitioned`` it stays on local disk: as with their namesakes in Hadoop, a task that
     fails before its commit has sent nothing, but all of its output needs space on disk.
+
+    For the arguments see `Job.task_attempt`.
     """
 
-    context: JobContext
-    options: JobOptions
-    extra: TaskExtra
-    _: KW_ONLY
-    part_bytes: int
-    buffered_bytes: int
-    threads: int
-    min_part_bytes: int
-    local_dir: str | None
-    streamed: bool = False
-
-    def __post_init__(self) -> None:
-        """Begin without files."""
-        #: Whether files are uploaded while they are written.
-        self.are_streamed = self.streamed or self.options.committer == "magic"
-        self._records: set[str] = set()
-        self._sender = PartSender(self.threads, self.buffered_bytes)
+    def __init__(
+        self,
+        context: JobContext,
+        options: JobOptions,
+        extra: TaskExtra,
+        *,
+        part_bytes: int,
+        buffered_bytes: int,
+        threads: int,
+        min_part_bytes: int,
+        local_dir: str | None,
+        streamed: bool = False,
+    ) -> None:
+        self._context, self._options, self._extra = context, options, extra
+        self._key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
+        self._part_bytes, self._min_part_bytes = part_bytes, min_part_bytes
+        self._threads, self._local_dir = threads, local_dir
+        self._is_streamed = streamed or options.committer == "magic"
+        self._sender = PartSender(threads, buffered_bytes)
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._files: dict[str, OutputFile | LocalFile] = {}
-        self._content_types: dict[str, str] = {}
+        #: The files by key, in the order in which they were opened, and the keys of their uploads' records.
+        self._files: dict[str, OutputFile] = {}
+        self._records: set[str] = set()
         self._lock = threading.Lock()
-        self._are_aborted = False
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def open(self, key: str, content_type: str) -> OutputFile | LocalFile:
-        """Open a new file for writing.
-
-        Raises:
-            DuplicateOutput: The attempt has opened a file with this key already.
-            DidNotHappen: The upload could not be started.
-        """
-        with self._lock:
-            if key in self._files:
-                task, uri = self.extra.task, join_uri(self.context.bucket, key)
-                raise DuplicateOutput(
-                    f"attempt {self.extra.attempt} of task {task} opens {uri} twice; give each file a path"
-                    " of its own"
-                )
-            number = len(self._files)
-            self._content_types[key] = content_type
-            start = self._start_upload if self.are_streamed else self._start_local
-            self._files[key] = file = start(number, key)
-        return file
-
-    def unfinished(self) -> str | None:
-        """Return the key of a file that is open, failed or aborted; None if all files are closed."""
-        return next((key for key, file in self._files.items() if not file.whole), None)
-
-    def settle(self) -> None:
-        """Wait until all parts of the closed files are uploaded; as `OutputFile.settle`. Repeatable."""
-        for file in self._files.values():
-            if isinstance(file, OutputFile):
-                file.settle()
-
-    def send_local(self) -> None:
-        """Upload the local files as `LocalFile.send`, several at once. Repeatable."""
-        local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]
-        threads = min(self.threads, _LOCAL_FILES_AT_ONCE)
-        for _ in in_threads(lambda numbered: self._send_local(*numbered), local, threads):
-            pass
-
-    def pending(self) -> list[PendingUpload]:
-        """Return the finished uploads, in the order in which the files were opened."""
-        return [file.pending for file in self._files.values() if file.pending is not None]
-
-    def abort(self) -> None:
-        """Abort every file and its upload; tries all of them before it raises an error. Repeatable."""
-        files = list(self._files.values())
-        run_all([file.abort for file in files], "aborting another file", "its upload may stay pending")
-        self._are_aborted = True
-
-    def records_of_aborted(self) -> Collection[str]:
-        """Return the keys of the uploads' records, or none: while one may be pending, they are needed."""
-        return self._records if self._are_aborted else ()
-
-    def release(self) -> None:
-        """Stop the threads, and remove the local directory. Repeatable."""
-        self._sender.close()
-        if self._directory is not None:
-            self._directory.cleanup()
-
-    def _start_local(self, number: int, key: str) -> LocalFile:
-        if self._directory is None:
-            prefix = f"s3commit-{self.context.job_id}-"
-            self._directory = tempfile.TemporaryDirectory(prefix=prefix, dir=self.local_dir)
-        path = Path(self._directory.name, f"{number:06d}")
-        return LocalFile(path, self.context.bucket, key)
-
-    def _send_local(self, number: int, file: LocalFile) -> None:
-        file.send(lambda: self._start_upload(number, file.key, in_background=False))
-
-    def _start_upload(self, number: int, key: str, *, in_background: bool = True) -> OutputFile:
-        return OutputFile(
-            self.context,
-            key,
-            self._sender,
-            part_bytes=self.part_bytes,
-            content_type=self._content_types[key],
-            headers=self.options.object_options.of_data or None,
-            min_part_bytes=self.min_part_bytes,
-            in_background=in_background,
-            on_change=partial(self._track, number),
-        )
-
-    def _track(self, number: int, pending: PendingUpload) -> None:
-        """Write the record of an upload that has started, or is whole, if the job's options want one."""
-        if self.options.track_pending == "s3":
-            context, extra = self.context, self.extra
-            key = context.layout.pending(extra.stage, extra.stage_attempt, extra.task, extra.attempt, number)
-            self._records.add(key)
-            body = encode(pending.in_format(self.options.pendingset_format))
-            context.store.put(context.staging_bucket, key, body)
-
-
-class TaskAttempt:
-    """One attempt of one task. Use it in a ``with`` block, which aborts it unless it was committed."""
-
-    def __init__(self, files: AttemptFiles) -> None:
-        self._context, self._options, self._extra = files.context, files.options, files.extra
-        self._files = files
         self._file_numbers: dict[str, int] = {}
         self._schemas: dict[str, None] = {}
         self._files_of_schemas = 0
         self._checked = False
         self._written = False
+        self._has_aborted_files = False
         self._ended: str | None = None
         self._committed: CommittedTask | None = None
 
@@ -197,38 +99,51 @@ class TaskAttempt:
         """The job's id."""
         return self._context.job_id
 
-    def open(
-        self, relative_path: str, *, content_type: str = "application/octet-stream"
-    ) -> OutputFile | LocalFile:
+    def open(self, relative_path: str, *, content_type: str = "application/octet-stream") -> OutputFile:
         """Open a new file for writing, at a path below the destination; its directory is its partition.
 
         With the committer ``magic`` its upload starts at once, in the background. With the others the file
         is written to local disk, and `commit` uploads it. The first upload of an attempt checks that the job
         takes output.
 
-        With unique file names the job id is inserted before the first dot of the file's name. With the
-        committer ``magic`` a path in a magic directory (``__magic_job-…/…``) stands for its final path, as
-        in Hadoop.
+        The job id is inserted before the first dot of the file's name.
 
         Args:
             relative_path: Path below the destination, such as ``dt=2013-01-01/part-0.parquet``.
             content_type: Media type of the object.
 
         Raises:
-            InvalidRecord: The path may leave the destination, is hidden from readers, or is in a magic
-                directory and the committer is not ``magic``.
+            InvalidPath: The path may leave the destination, or is hidden from readers.
             DuplicateOutput: This attempt has opened that path already.
             JobClosed: The job, or this attempt, takes no more output.
             DidNotHappen: The upload could not be started.
         """
-        relative_path = self._final_path(relative_path)
         check_relative_path(relative_path)
         self._require_running()
-        if self._files.are_streamed:
+        if self._is_streamed:
             self._require_open_job()
-        key = self._context.layout.destination.key(unique_name(relative_path, self._context.job_id))
-        self._context.layout.destination.check_data_key(self._context.bucket, key)
-        return self._files.open(key, content_type)
+        context, extra = self._context, self._extra
+        key = context.layout.destination.key(unique_name(relative_path, context.job_id))
+        context.layout.destination.check_data_key(context.bucket, key)
+        with self._lock:
+            if key in self._files:
+                raise DuplicateOutput(
+                    f"attempt {extra.attempt} of task {extra.task} opens {join_uri(context.bucket, key)}"
+                    " twice; give each file a path of its own"
+                )
+            number = len(self._files)
+            self._files[key] = file = OutputFile(
+                context,
+                key,
+                self._sender,
+                part_bytes=self._part_bytes,
+                content_type=content_type,
+                headers=self._options.object_options.of_data or None,
+                min_part_bytes=self._min_part_bytes,
+                path=None if self._is_streamed else self._local_path(number),
+                on_change=partial(self._track, number),
+            )
+        return file
 
     def write_table(
         self,
@@ -269,17 +184,6 @@ class TaskAttempt:
         self.describe(written.files, written.schema)
         return written
 
-    def expect(self, schema: str | None) -> None:
-        """Refuse the schema of files to come if the job publishes, and its table could not have it.
-
-        Raises:
-            InvalidOption: Other engines could not read such files.
-        """
-        record = self._context.record
-        if record is not None and record.publishes:
-            schemas = [schema] if schema is not None else []
-            refuse_output(self._context, schemas, {"": Counts(files=1)} if not schemas else {})
-
     def describe(self, files: int, schema: str | None) -> None:
         """Record the schema of files that were written with `open`; `write_table` does it by itself.
 
@@ -307,7 +211,7 @@ class TaskAttempt:
         if self._committed is not None:
             return self._committed
         self._require_running()
-        unfinished = self._files.unfinished()
+        unfinished = next((key for key, file in self._files.items() if not file.whole), None)
         if unfinished is not None:
             raise JobClosed(
                 f"{self.name} has files that were not closed, among them {unfinished}; close every file"
@@ -315,11 +219,12 @@ class TaskAttempt:
             )
         with naming(self._context, f"commit of {self.name}"), refusing_ended(self._context):
             self._require_open_job()
-            self._files.settle()
-            self._files.send_local()
+            at_once = 0 if self._is_streamed else min(self._threads, _LOCAL_FILES_AT_ONCE)
+            for _ in in_threads(OutputFile.settle, self._files.values(), at_once):
+                pass
             committed = self._write_pendingset()
         self._committed, self._ended = committed, "committed"
-        self._files.release()
+        self._release()
         logger.info("%s: %d files, %d bytes pending", self.name, committed.files, committed.bytes)
         return committed
 
@@ -333,7 +238,7 @@ class TaskAttempt:
         if self._ended == "aborted":
             return
         self._ended = "aborted"
-        run_all([self._files.abort, self._files.release, self._withdraw], *self._of_abort)
+        run_all([self._abort_files, self._release, self._withdraw], *self._of_abort)
         logger.info("%s: aborted %d uploads", self.name, len(self._files))
 
     def __enter__(self) -> TaskAttempt:
@@ -356,19 +261,6 @@ class TaskAttempt:
             "its output is not visible; the job's commit or abort aborts its pending uploads",
         )
 
-    @property
-    def _pendingset_key(self) -> str:
-        extra = self._extra
-        return self._context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
-
-    def _final_path(self, path: str) -> str:
-        if is_magic_path(path) and self._options.committer != "magic":
-            raise InvalidRecord(
-                f"path {path!r} is in a magic directory, which only the committer magic supports, not"
-                f" {self._options.committer}; give {self.name} the path below the destination"
-            )
-        return final_path(path)
-
     def _require_running(self) -> None:
         if self._ended is not None:
             raise JobClosed(f"{self.name} is {self._ended}")
@@ -378,24 +270,52 @@ class TaskAttempt:
             load_job(self._context)
             self._checked = True
 
+    def _local_path(self, number: int) -> Path:
+        if self._directory is None:
+            prefix = f"s3commit-{self._context.job_id}-"
+            self._directory = tempfile.TemporaryDirectory(prefix=prefix, dir=self._local_dir)
+        return Path(self._directory.name, f"{number:06d}")
+
+    def _track(self, number: int, pending: PendingUpload) -> None:
+        """Write the record of an upload that has started, or is whole, if the job's options want one."""
+        if self._options.track_pending == "s3":
+            directory = self._key.removesuffix(PENDINGSET_SUFFIX)
+            key = f"{directory}/{number:06d}{PENDING_SUFFIX}"
+            self._records.add(key)
+            body = encode(pending.in_format(self._options.pendingset_format))
+            self._context.store.put(self._context.staging_bucket, key, body)
+
+    def _abort_files(self) -> None:
+        """Abort every file and its upload; tries all of them before it raises an error."""
+        files = list(self._files.values())
+        run_all([file.abort for file in files], "aborting another file", "its upload may stay pending")
+        self._has_aborted_files = True
+
+    def _release(self) -> None:
+        """Stop the threads, and remove the local directory. Repeatable."""
+        self._sender.close()
+        if self._directory is not None:
+            self._directory.cleanup()
+
     def _withdraw(self) -> None:
         """Delete the pendingset if this process wrote it, and the records of the aborted uploads.
 
         Another process may have used the same ids. If this one wrote no pendingset, the records may be that
         one's: they are left to the end of the job, unless the job has ended.
         """
-        store, bucket, key = self._context.store, self._context.staging_bucket, self._pendingset_key
-        leftovers = self._files.records_of_aborted()
+        # While one of the uploads may be pending, all of their records are needed.
+        leftovers = self._records if self._has_aborted_files else ()
         if self._written:
-            existing = find_record(store, bucket, key, PendingSet)
+            context = self._context
+            existing = find_record(context.store, context.staging_bucket, self._key, PendingSet)
             extra = existing.record.s3commit if existing is not None else None
             if extra is not None and extra.nonce == self._extra.nonce:
-                delete_records(self._context, [*leftovers, key])
+                delete_records(context, [*leftovers, self._key])
         elif leftovers and find_end(self._context) is not None:
             delete_records(self._context, leftovers)
 
     def _write_pendingset(self) -> CommittedTask:
-        pending = self._files.pending()
+        pending = (file.pending for file in self._files.values() if file.pending is not None)
         commits = [upload.in_format(self._options.pendingset_format) for upload in pending]
         # Readers go by the schemas only if they are those of all files.
         are_known = self._files_of_schemas == len(commits) and len(self._schemas) <= MAX_SCHEMAS

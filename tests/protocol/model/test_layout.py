@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import Committer, JobOptions
 from airflow_s3commit.protocol.model.layout import (
     Layout,
     check_attempt_id,
@@ -19,8 +17,6 @@ from airflow_s3commit.protocol.model.layout import (
     checkpoint_number,
     entry_key,
     entry_number,
-    final_path,
-    is_magic_path,
     job_key,
     list_key,
     log_prefix,
@@ -30,8 +26,6 @@ from airflow_s3commit.protocol.model.layout import (
     seal_key,
     unique_name,
 )
-from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
-from airflow_s3commit.store.memory import MemoryStore
 from tests.cases import each
 from tests.protocol.building import OURS, THEIRS
 
@@ -101,13 +95,6 @@ def test_a_bucket_s_root_has_a_layout_too() -> None:
     assert layout.stages == "__magic_job-j-1/stages/"
     assert job_key(root, "j-1") == "_s3commit/open/j-1/job.json"
     assert layout.success == "_SUCCESS"
-
-
-def test_records_of_one_upload_are_beside_their_pendingset() -> None:
-    """The record of an upload is in a directory named after its task attempt, and is not a pendingset."""
-    pending = LAYOUT.pending("spark", "1", "7", "12", 3)
-    assert pending == "flights/__magic_job-j-1/stages/spark-1/tasks/7_12/000003.pending"
-    assert not pending.endswith(".pendingset")
 
 
 @pytest.mark.parametrize("value", ["", "-a", "_a", ".a", "a/b", "a b", "a\n", "ü", "..", "a.b", "x" * 129])
@@ -256,117 +243,3 @@ def test_a_staging_is_named_after_its_job(staging: str) -> None:
     """A job's keys are never below a directory that is not its own, as that is removed at the end."""
     with pytest.raises(InvalidRecord, match="not the staging of job j-1"):
         Layout(HERE, Destination("lake", staging), "j-1")
-
-
-JOB = "7f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a11"
-
-
-ATTEMPT = "attempt_202502170001_0003_m_000004_0"
-
-
-def magic_path(relative: str, run: int = 0) -> str:
-    """Return the path where Hadoop has a task attempt write a file."""
-    return f"__magic_job-{JOB}/job-{JOB}/{run:02d}/tasks/{ATTEMPT}/__base/{relative}"
-
-
-@each(
-    ("written", "final"),
-    [
-        ("a/__magic_job-1/x/y.txt", "a/y.txt"),
-        ("__magic_job-1/4/__base/2/3.txt", "2/3.txt"),
-        ("__base/h/__magic_job-1/2/3.txt", "__base/h/3.txt"),
-        ("__magic_job-1/y.txt", "y.txt"),
-        ("a/b/__magic_job-1/__base/y.txt", "a/b/y.txt"),
-        ("__magic_job-1/__base/2/__base/3.txt", "2/__base/3.txt"),
-        ("__magic_job-1/x/__magic_job-2/y.txt", "y.txt"),
-        ("a/__magic_job-/y.txt", "a/y.txt"),
-        ("a/__magic_jobs/y.txt", "a/__magic_jobs/y.txt"),
-        ("a/__magic/y.txt", "a/__magic/y.txt"),
-        ("a/x__magic_job-1/y.txt", "a/x__magic_job-1/y.txt"),
-        ("a/__base/y.txt", "a/__base/y.txt"),
-        ("s3a://lake/sales/__magic_job-1/x/__base/d=1/y z.txt", "s3a://lake/sales/d=1/y z.txt"),
-        ("/lake/sales/__magic_job-1/x/y.txt", "/lake/sales/y.txt"),
-    ],
-)
-def test_a_written_path_ends_up_where_hadoop_puts_it(written: str, final: str) -> None:
-    """The first magic element splits the path; what follows the first ``__base``, or the name, stays."""
-    assert final_path(written) == final
-    assert is_magic_path(written) == (written != final)
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        "__magic_job-1",
-        "a/__magic_job-1/",
-        "a/__magic_job-1/x/__base",
-        "a/__magic_job-1/x/__base/",
-        "a/__magic_job-1/x/",
-        "a/__magic_job-1//y.txt",
-        "a/__magic_job-1/../y.txt",
-        "a/__magic_job-1/__base/./y.txt",
-    ],
-)
-def test_a_magic_path_that_names_no_file_is_refused(written: str) -> None:
-    """Nothing after the magic element or its ``__base``, and elements that name no entry, are errors."""
-    with pytest.raises(InvalidRecord, match="path"):
-        final_path(written)
-
-
-ELEMENTS = st.text("abz019=-. ", min_size=1, max_size=8).filter(lambda e: not e.startswith("."))
-
-
-@given(st.lists(ELEMENTS, min_size=1, max_size=4), st.integers(0, 120))
-def test_a_magic_path_maps_back_to_the_path_it_was_built_from(elements: list[str], run: int) -> None:
-    """Building a magic path and mapping it to its destination are inverse."""
-    relative = "/".join(elements)
-    written = magic_path(relative, run)
-    assert is_magic_path(written)
-    assert final_path(written) == relative
-    assert final_path(f"sales/2025/{written}") == f"sales/2025/{relative}"
-
-
-def _writer(committer: Committer) -> tuple[MemoryStore, Job, TaskAttempt]:
-    store = MemoryStore(("lake",), min_part_bytes=1)
-    options = JobOptions(committer=committer, conflict_mode="append")
-    job = Job.setup(store, "s3://lake/sales/", options=options, job_id=JOB)
-    return store, job, job.task_attempt("spark", "1", "00000", "1", threads=0, min_part_bytes=1)
-
-
-def test_a_file_opened_at_a_magic_path_is_committed_to_its_final_path() -> None:
-    """With the committer ``magic`` a tool may write to the path that Hadoop would use."""
-    store, job, writer = _writer("magic")
-    with writer:
-        with writer.open(magic_path("day=17/part-0.parquet")) as file:
-            file.write(b"rows")
-        task = writer.commit()
-    job.seal_stage("spark", "1", [task])
-    job.seal()
-    assert list(job.commit().partitions) == ["day=17"]
-    assert store.get("lake", f"sales/day=17/part-0-{JOB}.parquet").body == b"rows"
-
-
-@pytest.mark.parametrize("committer", ["directory", "partitioned"])
-def test_other_committers_refuse_magic_paths(committer: Committer) -> None:
-    """A magic path given to a staging committer is an error that says so, and starts no upload."""
-    store, _, writer = _writer(committer)
-    with writer, pytest.raises(InvalidRecord, match="only the committer magic"):
-        writer.open(magic_path("part-0.parquet"))
-    assert not list(store.list_uploads("lake", ""))
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "__magic_job-1/__base/_hidden/part-0.parquet",
-        "__magic_job-1/__base/__magic_job-2/part-0.parquet",
-        "../__magic_job-1/__base/part-0.parquet",
-        "__magic_job-1/job-1/00/tasks/a/__base/part-0.parquet\n",
-    ],
-)
-def test_a_mapped_path_is_checked_like_any_other(path: str) -> None:
-    """Mapping opens no way to hidden files, out of the destination, or to keys that stores misread."""
-    store, _, writer = _writer("magic")
-    with writer, pytest.raises(InvalidRecord):
-        writer.open(path)
-    assert not list(store.list_uploads("lake", ""))

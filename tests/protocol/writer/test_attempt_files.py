@@ -12,34 +12,28 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import DuplicateOutput, JobClosed, StoreRejected, Unavailable
-from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.pendingset import TaskExtra
-from airflow_s3commit.protocol.writer.files import LocalFile, OutputFile, PartSender
-from airflow_s3commit.protocol.writer.task_attempt import AttemptFiles
+from airflow_s3commit.protocol.model.codec import decode
+from airflow_s3commit.protocol.model.pendingset import PendingSet
+from airflow_s3commit.protocol.writer.files import OutputFile, PartSender
+from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 from airflow_s3commit.testing import StoreCall
-from tests.protocol.building import BUCKET, Lake
+from tests.protocol.building import BUCKET, ROOT, Lake, named
 
-EXTRA = TaskExtra(stage="spark", stage_attempt="1", task="00000", attempt="1", nonce="n")
-KEYS = [f"flights/dt={number}/a.parquet" for number in range(12)]
-
-
-def files_of(lake: Lake, *, committer: str = "magic", threads: int = 0) -> AttemptFiles:
-    """Return an attempt's files, none yet."""
-    return AttemptFiles(
-        lake.context(),
-        JobOptions(committer=committer),
-        EXTRA,
-        part_bytes=1,
-        buffered_bytes=1 << 20,
-        threads=threads,
-        min_part_bytes=1,
-        local_dir=None,
-    )
+PATHS = [f"dt={number}/a.parquet" for number in range(12)]
+KEYS = [ROOT + named(path) for path in PATHS]
+KEY = "flights/dt=1/a.parquet"
+_MIB = 1024 * 1024
 
 
-def write(files: AttemptFiles, key: str) -> None:
+def attempt_of(lake: Lake, *, committer: str = "magic", threads: int = 0) -> TaskAttempt:
+    """Begin an attempt of a new job."""
+    job = lake.set_up(committer=committer)
+    return job.task_attempt("spark", "1", "00000", "1", part_bytes=1, threads=threads, min_part_bytes=1)
+
+
+def write(attempt: TaskAttempt, path: str) -> None:
     """Write one file."""
-    with files.open(key, "text/plain") as file:
+    with attempt.open(path) as file:
         file.write(b"01")
 
 
@@ -48,23 +42,32 @@ def write(files: AttemptFiles, key: str) -> None:
 def test_they_are_pending_in_the_order_they_were_opened(committer: str, threads: int) -> None:
     """However they are uploaded, pending files are complete and in the order they were opened."""
     lake = Lake()
-    files = files_of(lake, committer=committer, threads=threads)
-    for key in KEYS:
-        write(files, key)
-    assert files.unfinished() is None
-    assert files.are_streamed == (committer == "magic")
-    files.settle()
-    files.send_local()
-    files.release()
-    assert [upload.destinationKey for upload in files.pending()] == KEYS
-    assert [upload.length for upload in files.pending()] == [2] * len(KEYS)
+    with attempt_of(lake, committer=committer, threads=threads) as attempt:
+        for path in PATHS:
+            write(attempt, path)
+        if committer == "partitioned":
+            assert lake.pending() == []
+        attempt.commit()
+    pendingset = decode(PendingSet, lake.get(lake.pendingset_key()), "x")
+    assert [upload.destinationKey for upload in pendingset.commits] == KEYS
+    assert [upload.length for upload in pendingset.commits] == [2] * len(KEYS)
     assert sorted(lake.pending()) == sorted(KEYS)
+
+
+def test_the_record_of_an_upload_is_beside_the_pendingset() -> None:
+    """It is in a directory named after its task attempt, by the number of its file."""
+    lake = Lake()
+    job = lake.set_up(track_pending="s3", committer="magic")
+    with job.task_attempt("spark", "1", "7", "12", part_bytes=1, threads=0, min_part_bytes=1) as attempt:
+        write(attempt, PATHS[0])
+        assert lake.pendingset_key("7").replace("_1.pendingset", "_12/000000.pending") in lake.keys("")
 
 
 def test_a_few_local_files_are_sent_at_once() -> None:
     """Whatever the number of threads, at most four files are read from disk at the same time."""
     lake, lock, most = Lake(), threading.Lock(), 0
     under_way: set[str] = set()
+    attempt = attempt_of(lake, committer="partitioned", threads=8)
     create, four = lake.store.create_upload, threading.Barrier(4)
 
     def begin(bucket: str, key: str, **more: Any) -> str:
@@ -79,40 +82,38 @@ def test_a_few_local_files_are_sent_at_once() -> None:
         return create(bucket, key, **more)
 
     lake.store.create_upload = begin  # type: ignore[method-assign]
-    files = files_of(lake, committer="partitioned", threads=8)
-    for key in KEYS:
-        write(files, key)
-    files.send_local()
-    files.release()
+    with attempt:
+        for path in PATHS:
+            write(attempt, path)
+        assert attempt.commit().files == len(PATHS)
     assert most == 4
-    assert len(files.pending()) == len(KEYS)
 
 
-def test_a_key_is_opened_once() -> None:
-    """A key that is open, or was, cannot be opened again."""
-    files = files_of(Lake())
-    write(files, KEYS[0])
-    with pytest.raises(DuplicateOutput, match=r"attempt 1 of task 00000 opens s3://.*/dt=0/a.parquet twice"):
-        files.open(KEYS[0], "text/plain")
-    assert len(files) == 1
+def test_a_key_that_is_opened_twice_is_named() -> None:
+    """A key that is open, or was, cannot be opened again; the error names it and the attempt."""
+    with attempt_of(Lake()) as attempt:
+        write(attempt, PATHS[0])
+        with pytest.raises(DuplicateOutput, match=r"attempt 1 of task 00000 opens s3://.*/dt=0/a-.* twice"):
+            attempt.open(PATHS[0])
 
 
 def test_a_file_that_was_not_closed_is_named() -> None:
     """The first file that is open, or was aborted, is named as unfinished."""
-    files = files_of(Lake())
-    write(files, KEYS[0])
-    files.open(KEYS[1], "text/plain").abort()
-    assert files.unfinished() == KEYS[1]
+    with attempt_of(Lake()) as attempt:
+        write(attempt, PATHS[0])
+        attempt.open(PATHS[1]).abort()
+        with pytest.raises(JobClosed, match=KEYS[1]):
+            attempt.commit()
 
 
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
 def test_an_abort_goes_on_after_an_error(committer: str) -> None:
     """One upload that cannot be discarded stops none of the others; a second error is a note on the first."""
     lake = Lake()
-    files = files_of(lake, committer=committer)
-    for key in KEYS[:3]:
-        write(files, key)
-    files.send_local()
+    attempt = attempt_of(lake, committer=committer)
+    for path in PATHS[:3]:
+        write(attempt, path)
+    attempt.commit()
     failures = {KEYS[0]: StoreRejected("first"), KEYS[1]: Unavailable("second")}
 
     def fail(call: StoreCall) -> None:
@@ -121,30 +122,16 @@ def test_an_abort_goes_on_after_an_error(committer: str) -> None:
 
     lake.store.before = fail
     with pytest.raises(StoreRejected, match="first") as caught:
-        files.abort()
-    files.release()
+        attempt.abort()
     assert any("Unavailable: second" in note for note in caught.value.__notes__)
     assert lake.pending() == KEYS[:2]
 
 
-KEY = "flights/dt=1/a.parquet"
-_MIB = 1024 * 1024
-
-
-def local(directory: Path) -> LocalFile:
+def local(lake: Lake, directory: Path, *, part_bytes: int = 4, threads: int = 0) -> OutputFile:
     """Open a file on disk."""
-    return LocalFile(directory / "000000", BUCKET, KEY)
-
-
-def send(file: LocalFile, lake: Lake, *, part_bytes: int, threads: int = 0) -> None:
-    """Upload a file."""
     sender = PartSender(threads, 4 * part_bytes)
-    file.send(
-        lambda: OutputFile(
-            lake.context(), KEY, sender, part_bytes=part_bytes, min_part_bytes=1, in_background=False
-        )
-    )
-    sender.close()
+    path = directory / "000000"
+    return OutputFile(lake.context(), KEY, sender, part_bytes=part_bytes, min_part_bytes=1, path=path)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -152,17 +139,18 @@ def send(file: LocalFile, lake: Lake, *, part_bytes: int, threads: int = 0) -> N
 def test_a_closed_file_is_sent_in_parts(tmp_path: Path, content: bytes, threads: int) -> None:
     """Once sent, a file is pending as a whole and no longer on disk, and sending it again changes nothing."""
     lake = Lake()
-    with local(tmp_path) as file:
+    with local(lake, tmp_path, threads=threads) as file:
         for at in range(0, len(content), 3):
             file.write(content[at : at + 3])
-    send(file, lake, part_bytes=4, threads=threads)
-    send(file, lake, part_bytes=4, threads=threads)
+    assert (lake.pending(), file.buffered) == ([], 0)
+    file.settle()
+    file.settle()
     assert list(tmp_path.iterdir()) == []
     pending = file.pending
     assert pending is not None
     assert (pending.length, pending.partCount) == (len(content), max(-(-len(content) // 4), 1))
     assert lake.pending() == [KEY]
-    lake.store.complete_upload(BUCKET, KEY, pending.uploadId, pending.etags)
+    lake.store.complete_upload(BUCKET, KEY, pending.uploadId, pending.part_etags)
     assert lake.get(KEY) == content
 
 
@@ -170,12 +158,12 @@ def test_a_closed_file_is_sent_in_parts(tmp_path: Path, content: bytes, threads:
 def test_a_file_that_the_disk_changed_is_not_sent(tmp_path: Path, change: bytes) -> None:
     """Content of another length than was written is refused with both lengths, and leaves no upload."""
     lake = Lake()
-    with local(tmp_path) as file:
+    with local(lake, tmp_path) as file:
         file.write(b"0123456789")
     (tmp_path / "000000").write_bytes(change)
     with pytest.raises(OSError, match=rf"has {len(change)} bytes of the 10 written for s3://{BUCKET}/{KEY}"):
-        send(file, lake, part_bytes=4)
-    assert (file.pending, lake.pending()) == (None, [])
+        file.settle()
+    assert (file.pending, lake.pending(), file.whole) == (None, [], False)
 
 
 def resident() -> int:
@@ -198,20 +186,20 @@ def test_a_file_is_not_read_into_memory_as_a_whole(tmp_path: Path) -> None:
         return "etag"
 
     lake.store.upload_part = take  # type: ignore[method-assign]
-    with local(tmp_path) as file:
+    with local(lake, tmp_path, part_bytes=16 * _MIB + 1) as file:
         for number in range(128):
             block = bytes([number]) * _MIB
             file.write(block)
             written.update(block)
     before = resident()
-    send(file, lake, part_bytes=16 * _MIB + 1)
+    file.settle()
     assert (sent.digest(), parts) == (written.digest(), 8)
     assert most - before < 24 * _MIB
 
 
 def test_an_aborted_file_is_closed(tmp_path: Path) -> None:
     """After an abort the disk has nothing of the file, and it is closed for writing."""
-    file = local(tmp_path)
+    file = local(Lake(), tmp_path)
     file.write(b"01")
     file.abort()
     file.abort()
