@@ -208,27 +208,24 @@ def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | N
 SAME_ROWS = {"s3commit_rows": "unchanged"}
 
 
-class Change(Struct, frozen=True):
-    """What an entry changes in the table that other engines see.
+def version_lines(
+    home: Destination,
+    entry: Entry,
+    before: DeltaColumns | None = None,
+    after: DeltaColumns | None = None,
+    *,
+    removed: Iterable[FileEntry] = (),
+    added: Iterable[FileEntry] = (),
+    with_bounds: bool = True,
+) -> Iterator[bytes]:
+    """Yield the lines of the version of an entry.
 
-    Attributes:
+    Args:
         before: The columns before it; None in the first version.
         after: The columns after it; None if the entry changes no files.
-        removed: The files that it removes.
-        added: The files that it adds.
         with_bounds: Whether to publish statistics of columns: a version with very many files does without.
     """
-
-    before: DeltaColumns | None = None
-    after: DeltaColumns | None = None
-    removed: Iterable[FileEntry] = ()
-    added: Iterable[FileEntry] = ()
-    with_bounds: bool = True
-
-
-def version_lines(home: Destination, entry: Entry, change: Change) -> Iterator[bytes]:
-    """Yield the lines of the version of an entry."""
-    moment, before, after = entry.since, change.before, change.after
+    moment = entry.since
     differs = before is None or not SAME_ROWS.items() <= entry.context.items()
     mode = entry.commit.mode if entry.commit is not None else entry.kind
     made = {
@@ -257,7 +254,7 @@ def version_lines(home: Destination, entry: Entry, change: Change) -> Iterator[b
     # The columns before say how the removed files are partitioned.
     had = cache(lambda partition: partition_values(partition, before or after))
     has = cache(lambda partition: partition_values(partition, after))
-    for file in change.removed:
+    for file in removed:
         yield _line(
             {
                 "remove": {
@@ -270,7 +267,7 @@ def version_lines(home: Destination, entry: Entry, change: Change) -> Iterator[b
                 }
             }
         )
-    for file in change.added:
+    for file in added:
         yield _line(
             {
                 "add": {
@@ -279,7 +276,7 @@ def version_lines(home: Destination, entry: Entry, change: Change) -> Iterator[b
                     "size": file.size,
                     "modificationTime": moment,
                     "dataChange": differs,
-                    **_statistics(file, after if change.with_bounds else None),
+                    **_statistics(file, after if with_bounds else None),
                 }
             }
         )

@@ -192,15 +192,17 @@ class Source(Struct, frozen=True):
 
 
 class Left(Struct, frozen=True):
-    """What a commit took from the table.
+    """What a commit took from the table, and what it brought.
 
     Attributes:
-        pieces: The commits by partition.
+        pieces: The commits that left, by partition.
         sources: These commits, by number.
+        gained: The commits that entered, by partition: itself, and those that it restores.
     """
 
     pieces: Mapping[str, list[int]]
     sources: Mapping[int, Source]
+    gained: Mapping[str, list[int]] = {}
 
 
 class Retained(Struct, frozen=True):
@@ -262,14 +264,14 @@ class Table:
             self.freed = {one: self.retained.pop(one) for one in entry.frees if one in self.retained}
         if entry.commit is None:
             return Left({}, {})
-        left = self._commit(entry, entry.commit)
+        left, gained = self._commit(entry, entry.commit)
         sources = {number: self.sources[number] for numbers in left.values() for number in numbers}
         unowned = {one.key: one.etag for one in entry.commit.unowned}
         if entry.commit.retain and (left or unowned):
             self.retained[entry.number] = Retained(left, entry.commit.retain, unowned)
         else:
             self._forget(left)
-        return Left(left, sources)
+        return Left(left, sources, gained)
 
     def copy(self) -> Table:
         """Return a table that entries can be applied to without changing this one."""
@@ -349,12 +351,15 @@ class Table:
             for numbers in pieces.values():
                 self._references.update(numbers)
 
-    def _commit(self, entry: Entry, commit: Commit) -> dict[str, list[int]]:
+    def _commit(self, entry: Entry, commit: Commit) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """Return what left the table, and what entered it."""
         number = self.generation = entry.number
+        gained: dict[str, list[int]] = {}
         left = self.left_by(commit.takes, commit.partitions)
         for name in left:
             del self.live[name]
         for name, numbers in commit.restores.items():
+            gained[name] = [one for one in numbers if one not in self.live.get(name, ())]
             self._restore(name, numbers, left)
         if commit.schemas:
             self.newest_schemas = tuple(commit.schemas)
@@ -365,7 +370,8 @@ class Table:
             self._references[number] += len(source.partitions)
         for name in source.partitions:
             self.live.setdefault(name, []).append(number)
-        return {name: numbers for name, numbers in left.items() if numbers}
+            gained.setdefault(name, []).append(number)
+        return {name: numbers for name, numbers in left.items() if numbers}, gained
 
     def _restore(self, partition: str, numbers: list[int], left: dict[str, list[int]]) -> None:
         """Give a partition the commits that it had: some of them are live now, the others are retained."""

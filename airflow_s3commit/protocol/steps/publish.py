@@ -4,15 +4,15 @@ A version follows from the log alone, as receipts do, and is written right after
 files that the entry adds are there, after it those that the entry takes are deleted. So the newest version
 names no file that is missing. Whoever creates an entry writes that of the newest one first.
 
-What a commit changes is the difference of the table before and after it, by partition. That one rule serves
+What a commit changes is what enters and leaves the table with its entry, by partition. That one rule serves
 an append, a replace, a rollback and a compaction, and needs no list of files but those that differ.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -34,7 +34,6 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import GIB, KIB, MIB, Count, decode
 from airflow_s3commit.protocol.model.delta import (
     START_BYTES,
-    Change,
     DeltaColumns,
     Origin,
     columns_of,
@@ -44,34 +43,15 @@ from airflow_s3commit.protocol.model.delta import (
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, Position
-from airflow_s3commit.protocol.model.layout import delta_version, version_key, versions_prefix
+from airflow_s3commit.protocol.model.layout import DELTA_LOG, delta_version, version_key, versions_prefix
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.model.table import Entry, Pieces, Source, Table
+from airflow_s3commit.protocol.model.table import Entry, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_at_head, table_before
 from airflow_s3commit.protocol.steps.log import Log
-from airflow_s3commit.store.base import ObjectInfo, ObjectStore
+from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a table consists of at a moment: its commits by partition, and the commits by number."""
-
-    live: Mapping[str, frozenset[int]]
-    sources: Mapping[int, Source]
-
-    @classmethod
-    def of(cls, table: Table) -> Contents:
-        """Return what a table consists of now; later entries do not change it."""
-        return cls({name: frozenset(numbers) for name, numbers in table.live.items()}, {**table.sources})
-
-    def without(self, other: Contents) -> Pieces:
-        """Return the commits by partition that the other does not have there."""
-        differing = {name: numbers - other.live.get(name, frozenset()) for name, numbers in self.live.items()}
-        return {name: numbers for name, numbers in differing.items() if numbers}
 
 
 @dataclass(frozen=True)
@@ -80,15 +60,27 @@ class TableChange:
 
     Attributes:
         entry: Its entry.
-        table: The table after it, at whose head it is. Use it before the next change is drawn.
+        table: The table after it, at whose head it is. Use all of this before the next change is drawn.
         removed: The files that leave the table, in any order.
         added: The files that enter it, in any order.
+        gained: How many enter it.
     """
 
     entry: Entry
     table: Table
     removed: Iterator[FileEntry]
     added: Iterator[FileEntry]
+    gained: int
+
+
+def _apply(store: ObjectStore, table: Table, entry: Entry, sha256: str = "", *, whole: bool) -> TableChange:
+    """Apply a commit's entry to a table, and return what it changes; with ``whole`` from an empty table."""
+    home = Destination.parse(entry.destination)
+    left = table.apply(entry, sha256)
+    gained, lost = (table.live, {}) if whole else (left.gained, left.pieces)
+    removed = files_in(store, home, left.sources, lost)
+    added = files_in(store, home, table.sources, gained)
+    return TableChange(entry, table, removed, added, table.counts_of(gained).files)
 
 
 def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[TableChange]:
@@ -110,30 +102,20 @@ def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[
             raise InvalidRecord(
                 f"the log of {home.uri} does not have the entry {since.number} that it had: it was begun anew"
             )
-        was = Contents.of(table)
     else:
         newest = read_table(store, home).generation
         table = read_table(store, home, max(newest - 1, 0))
-        was = Contents({}, {})
+    is_first = not since.number
     for read in entries_after(store, home, table.head):
-        table.apply(read.entry, read.sha256)
         if read.entry.commit is None:
+            table.apply(read.entry, read.sha256)
             continue
-        now = Contents.of(table)
-        yield TableChange(
-            read.entry,
-            table,
-            files_in(store, home, was.sources, was.without(now)),
-            files_in(store, home, now.sources, now.without(was)),
-        )
-        was = now
+        yield _apply(store, table, read.entry, read.sha256, whole=is_first)
+        is_first = False
 
 
 #: Files that a version adds with statistics of their columns: about 120 MB. With more it has the rows alone.
 MOST_WITH_BOUNDS = 200_000
-
-#: Seconds of retention below which a setup says what happens to queries that run.
-_LONG = 3600
 
 _UNKNOWN = "write Parquet files with write_table, write_pending or df.write, and replace those of others"
 
@@ -150,9 +132,23 @@ def publish(context: JobContext, entry: Entry, before: Table | None = None) -> N
     """
     store, home, version = context.store, context.layout.destination, entry.delta_version
     assert version is not None
+    lines = version_lines(home, entry)
+    if entry.commit is not None:
+        table = before or table_before(store, home, entry)
+        had = delta_columns(table) if version else None
+        change = _apply(store, table, entry, whole=not version)
+        lines = version_lines(
+            home,
+            entry,
+            had,
+            delta_columns(table),
+            removed=change.removed,
+            added=change.added,
+            with_bounds=change.gained <= MOST_WITH_BOUNDS,
+        )
     # The lines of a million files are in memory once.
     body = BytesIO()
-    body.writelines(version_lines(home, entry, _change(store, home, entry, before)))
+    body.writelines(lines)
     try:
         store.put(home.bucket, version_key(home, version), body.getvalue(), if_none_match=True)
     except (PreconditionFailed, OutcomeUnknown, AccessDenied) as error:
@@ -161,7 +157,8 @@ def publish(context: JobContext, entry: Entry, before: Table | None = None) -> N
         if not is_published(context, entry):
             raise error from None
         return
-    checkpoint_if_due(context, version, body.tell())
+    if version and version % LOOK_EVERY == 0:
+        checkpoint_if_due(store, home)
 
 
 def publish_if_missing(context: JobContext, entry: Entry) -> None:
@@ -220,29 +217,6 @@ def read_origin(store: ObjectStore, home: Destination, version: int) -> Origin:
     return origin_of(start, join_uri(home.bucket, key))
 
 
-def _change(store: ObjectStore, home: Destination, entry: Entry, table: Table | None) -> Change:
-    """Return what an entry changes: the difference of the table before and after it.
-
-    That one rule serves every kind of commit, and the first version, before which there was nothing.
-    """
-    if entry.commit is None:
-        return Change()
-    table = table or table_before(store, home, entry)
-    is_first = entry.delta_version == 0
-    before = None if is_first else delta_columns(table)
-    was = Contents({}, {}) if is_first else Contents.of(table)
-    table.apply(entry, "")
-    now = Contents.of(table)
-    gained, lost = now.without(was), was.without(now)
-    return Change(
-        before,
-        delta_columns(table),
-        files_in(store, home, was.sources, lost),
-        files_in(store, home, now.sources, gained),
-        with_bounds=table.counts_of(gained).files <= MOST_WITH_BOUNDS,
-    )
-
-
 def delta_columns(table: Table) -> DeltaColumns:
     """Return the columns of a table as Delta has them.
 
@@ -291,24 +265,6 @@ def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     return entry if columns.fields else replace(entry, published=0)
 
 
-def refuse_output(context: JobContext, schemas: Iterable[str], partitions: Mapping[str, Counts]) -> None:
-    """Refuse output of a job that could not be published, whatever else is in the table.
-
-    Args:
-        schemas: The schemas of its files; none if that of one is unknown.
-
-    Raises:
-        InvalidOption: Delta cannot have a column or partition, or the columns are unknown.
-    """
-    with _saying(context):
-        columns = columns_of(dict.fromkeys(schemas, "the job"))
-        filled = [name for name, counts in partitions.items() if counts.files]
-        if filled and not columns.fields:
-            raise InvalidOption(f"the columns of some of its files are unknown: {_UNKNOWN}")
-        for partition in filled:
-            partition_values(partition, columns)
-
-
 def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool) -> bool:
     """Return whether a job publishes, and refuse one of which it is known that it could not.
 
@@ -329,13 +285,6 @@ def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool
         if options.conflict_mode in ("append", "fail"):
             with _saying(context):
                 delta_columns(table_at_head(context.store, context.layout.destination, log))
-    if options.retain_seconds < _LONG and not options.only_adds:
-        logger.warning(
-            "%s: with retain=%s a query of another engine fails if it still reads files that a commit has"
-            " replaced: set retain to more than the longest query takes",
-            context.name,
-            options.retain,
-        )
     return True
 
 
@@ -362,13 +311,8 @@ def _saying(context: JobContext) -> Iterator[None]:
         raise InvalidOption(f"{context.name} cannot be published: {error}") from error
 
 
-#: Versions, or bytes of them, after which a checkpoint is made.
-MOST_VERSIONS = 100
-MOST_BYTES = 32 * MIB
-
-#: Whether one is due is looked up after this number of versions, and after a large one.
-LOOK_EVERY = 10
-_LARGE = MIB
+#: Versions, or bytes of them, after which a checkpoint is made; and after how many this is looked up.
+MOST_VERSIONS, MOST_BYTES, LOOK_EVERY = 100, 32 * MIB, 10
 
 #: Bytes of one object of the log that are read.
 _OBJECT_BYTES = 5 * GIB
@@ -380,66 +324,39 @@ class LastCheckpoint(Struct, frozen=True):
     version: Count
 
 
-def checkpoint_if_due(context: JobContext, version: int, size: int) -> None:
-    """Write a checkpoint up to a version that was written, if there are many or large ones since the last."""
-    if not version or (version % LOOK_EVERY and size < _LARGE):
-        return
-    home = context.layout.destination
+def checkpoint_if_due(store: ObjectStore, home: Destination) -> None:
+    """Write a checkpoint of the versions, if there are many or large ones since the last."""
+    prefix, bucket = versions_prefix(home), home.bucket
+    last = f"{prefix}_last_checkpoint"
     try:
-        since, waiting = _waiting(context.store, home)
-        total = sum(info.size for info in waiting)
-        if len(waiting) >= MOST_VERSIONS or total >= MOST_BYTES:
-            _write(context.store, home, since, waiting, total)
-    except Exception as error:
-        # Whatever the library raises, and a full disk.
-        logger.warning("%s: no checkpoint of its Delta log: %s", home.uri, error)
-
-
-def _waiting(store: ObjectStore, home: Destination) -> tuple[int | None, list[ObjectInfo]]:
-    """Return the version of the newest checkpoint, and the versions after it."""
-    key = f"{versions_prefix(home)}_last_checkpoint"
-    try:
-        since = decode(LastCheckpoint, store.get(home.bucket, key, limit=64 * KIB).body, key).version
-    except NoSuchKey:
-        since = None
-    after = version_key(home, since) if since is not None else None
-    listed = store.list_objects(home.bucket, versions_prefix(home), recursive=False, start_after=after)
-    return since, [info for info in listed if info.key.endswith(".json")]
-
-
-def _write(
-    store: ObjectStore, home: Destination, since: int | None, waiting: list[ObjectInfo], total: int
-) -> None:
-    try:
+        since = 0
+        with suppress(NoSuchKey):
+            since = decode(LastCheckpoint, store.get(bucket, last, limit=64 * KIB).body, last).version
+        # From the checkpoint's own objects on.
+        start = f"{prefix}{since:020}"
+        listed = list(store.list_objects(bucket, prefix, recursive=False, start_after=start))
+        versions = [info.size for info in listed if info.key.endswith(".json")]
+        if len(versions) <= MOST_VERSIONS and sum(versions) < MOST_BYTES:
+            return
         from deltalake import DeltaTable  # noqa: PLC0415 - large, and optional
-    except ImportError:
-        if total >= MOST_BYTES:
-            logger.warning(
-                "%s: the Delta log has %d MiB without a checkpoint, which every reader reads: install"
-                " airflow-s3commit[delta] where jobs are committed",
-                home.uri,
-                total // MIB,
-            )
-        return
-    prefix = versions_prefix(home)
-    with TemporaryDirectory() as folder:
-        log = Path(folder, "_delta_log")
-        log.mkdir()
-        keys = [info.key for info in waiting]
-        if since is not None:
-            keys += [f"{prefix}{since:020}.json", f"{prefix}{since:020}.checkpoint.parquet"]
-            keys.append(f"{prefix}_last_checkpoint")
-        for key in keys:
-            (log / key.removeprefix(prefix)).write_bytes(
-                store.get(home.bucket, key, limit=_OBJECT_BYTES).body
-            )
-        known = {file.name for file in log.iterdir()} - {"_last_checkpoint"}
-        DeltaTable(folder).create_checkpoint()
-        made = sorted(file for file in log.iterdir() if file.name not in known)
-        # The one that names the others comes last.
-        for file in sorted(made, key=lambda one: one.name == "_last_checkpoint"):
-            version = delta_version(home, prefix + file.name)
-            if version is not None or file.name == "_last_checkpoint":
-                kind = "application/json" if version is None else "application/octet-stream"
-                store.put(home.bucket, prefix + file.name, file.read_bytes(), content_type=kind)
-    logger.info("%s: a checkpoint of %d versions of its Delta log is written", home.uri, len(waiting))
+
+        with TemporaryDirectory() as folder:
+            log = Path(folder, DELTA_LOG)
+            log.mkdir()
+            for info in listed:
+                body = store.get(bucket, info.key, limit=_OBJECT_BYTES).body
+                (log / info.key.removeprefix(prefix)).write_bytes(body)
+            DeltaTable(folder).create_checkpoint()
+            made = {prefix + file.name: file for file in log.glob("*.checkpoint*.parquet")}
+            # The one that names the others comes last.
+            for key in [*sorted(made.keys() - {info.key for info in listed}), last]:
+                body = (log / key.removeprefix(prefix)).read_bytes()
+                store.put(bucket, key, body, content_type="application/octet-stream")
+    except Exception as error:
+        # Whatever the library raises, and a full disk; or it is not there.
+        logger.warning(
+            "%s: no checkpoint of its Delta log, which every reader reads, is written (%s): install"
+            " airflow-s3commit[delta] where jobs are committed",
+            home.uri,
+            error,
+        )

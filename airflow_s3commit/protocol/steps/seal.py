@@ -44,7 +44,6 @@ from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.log import find_end
-from airflow_s3commit.protocol.steps.publish import refuse_output
 from airflow_s3commit.protocol.steps.setup import (
     job_record,
     refuse_ended,
@@ -350,13 +349,11 @@ def seal(
     For the arguments and errors see `Job.seal`.
     """
     with naming(context, "seal"), refusing_ended(context):
-        job = job_record(context)
+        job_record(context)
         chosen = sorted(stages) if stages is not None else sealed_attempts(context)
         if stages is None and not chosen:
             raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")
         record = _make_seal(context, chosen, digests or {})
-        if job.publishes:
-            refuse_output(context, record.schemas, record.partitions)
         key = seal_key(context.layout.destination, context.job_id)
         stored = create_record(context.store, context.bucket, key, record)
         refuse_ended_since(

@@ -11,7 +11,6 @@ from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.delta import (
-    Change,
     columns_of,
     origin_of,
     partition_values,
@@ -40,15 +39,15 @@ def _file(path: str, **more: Any) -> FileEntry:
     return FileEntry(key=HOME.prefix + path, size=9, etag="e", partition=directory, **more)
 
 
-def _version(entry: Entry, change: Change) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in version_lines(HOME, entry, change)]
+def _version(entry: Entry, *change: Any, **more: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in version_lines(HOME, entry, *change, **more)]
 
 
 def test_the_first_version_has_the_guard_the_columns_and_all_files() -> None:
     """Its lines are those of Delta's protocol, and its guard keeps other writers away."""
     made = columns_of({columns(("id", "long"), ("dt", "date")): "a job"})
     file = _file("dt=2013-01-01/a b.parquet", rows=2)
-    lines = _version(_entry(), Change(None, made, (), [file]))
+    lines = _version(_entry(), None, made, added=[file])
     assert [next(iter(line)) for line in lines] == ["commitInfo", "protocol", "metaData", "txn", "add"]
     assert lines[0]["commitInfo"]["s3commit"] == {"generation": 3, "nonce": "n-1", "job": "a"}
     assert lines[1]["protocol"]["minReaderVersion"] == 1
@@ -64,10 +63,11 @@ def test_the_first_version_has_the_guard_the_columns_and_all_files() -> None:
 def test_a_later_version_repeats_neither_guard_nor_columns() -> None:
     """Only what changes is said; an entry without files is a version without files."""
     made = columns_of({columns(*PLAIN): "a job"})
-    lines = _version(_entry(4), Change(made, made, [_file("dt=2013-01-01/a")], [_file("dt=2013-01-01/b")]))
+    before, after = _file("dt=2013-01-01/a"), _file("dt=2013-01-01/b")
+    lines = _version(_entry(4), made, made, removed=[before], added=[after])
     assert [next(iter(line)) for line in lines] == ["commitInfo", "txn", "remove", "add"]
     assert "stats" not in lines[3]["add"]
-    lines = _version(_entry(5, kind="abandon", commit=None), Change())
+    lines = _version(_entry(5, kind="abandon", commit=None))
     assert [next(iter(line)) for line in lines] == ["commitInfo", "txn"]
 
 
@@ -75,7 +75,7 @@ def test_new_columns_are_said_with_the_same_id() -> None:
     """The table's id follows from its URI; a type that readers must know asks for more of them."""
     before = columns_of({columns(*PLAIN): "1"})
     after = columns_of({columns(*PLAIN): "1", columns(*PLAIN, ("at", "timestamp_ntz")): "2"})
-    first, second = (_version(_entry(), Change(one, two)) for one, two in ((None, before), (before, after)))
+    first, second = (_version(_entry(), one, two) for one, two in ((None, before), (before, after)))
     assert [next(iter(line)) for line in second] == ["commitInfo", "protocol", "metaData", "txn"]
     assert first[2]["metaData"]["id"] == second[2]["metaData"]["id"]
     assert second[1]["protocol"]["minReaderVersion"] == 3
@@ -201,7 +201,7 @@ def test_statistics_are_in_the_words_of_delta() -> None:
         "gone": ColumnStatistics(nulls=2, least=1),
     }
     file = _file("a", rows=3, statistics=known)
-    text = _version(_entry(), Change(None, made, (), [file]))[-1]["add"]["stats"]
+    text = _version(_entry(), None, made, added=[file])[-1]["add"]["stats"]
     assert '"d":123456789012345678.25' in text
     assert json.loads(text) == {
         "numRecords": 3,
@@ -210,15 +210,15 @@ def test_statistics_are_in_the_words_of_delta() -> None:
         "nullCount": {"i": 1, "b": 0},
     }
     damaged = {"d": ColumnStatistics(least='1},"x":{', greatest="1e5", decimal=True)}
-    lines = _version(_entry(), Change(None, made, (), [_file("a", statistics=damaged)]))
+    lines = _version(_entry(), None, made, added=[_file("a", statistics=damaged)])
     assert "stats" not in lines[-1]["add"]
-    lines = _version(_entry(), Change(None, made, (), [file], with_bounds=False))
+    lines = _version(_entry(), None, made, added=[file], with_bounds=False)
     assert json.loads(lines[-1]["add"]["stats"]) == {"numRecords": 3}
 
 
 def test_a_version_says_which_entry_it_is_of() -> None:
     """By its first line; that of another program is refused."""
-    start = b"".join(version_lines(HOME, _entry(), Change()))
+    start = b"".join(version_lines(HOME, _entry()))
     assert origin_of(start, "here").nonce == "n-1"
     for foreign in (b"", b'{"commitInfo":{"operation":"WRITE"}}\n{}', b"no json"):
         with pytest.raises(InvalidRecord):

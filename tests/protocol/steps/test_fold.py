@@ -210,8 +210,8 @@ def test_commits_since_a_generation_are_the_later_ones(steps: list[tuple[Any, ..
 
 
 @given(STEPS)
-def test_what_left_is_what_the_entry_took(steps: list[tuple[Any, ...]]) -> None:
-    """Each entry names the files that left with it, which a finish deletes; so does one applied to a copy."""
+def test_what_an_entry_changes_is_told(steps: list[tuple[Any, ...]]) -> None:
+    """Each entry tells the files that left and entered with it; so does one applied to a copy."""
     directory, before = Directory(), Table()
     for step in steps:
         count, files = len(directory.log), set(directory.files)
@@ -220,6 +220,7 @@ def test_what_left_is_what_the_entry_took(steps: list[tuple[Any, ...]]) -> None:
             of_copy, left = before.copy().apply(one, "d"), before.apply(one, "d")
             assert of_copy == left
             assert files_of(directory, left.pieces) == files - directory.files
+            assert files_of(directory, left.gained) == directory.files - files
             assert left.sources.keys() == {number for numbers in left.pieces.values() for number in numbers}
 
 
@@ -351,7 +352,7 @@ def test_every_entry_has_its_table(number: int) -> None:
     table = read_table(lake.store, HERE, number)
     assert (table.head.number, list(table.commits())) == (number, list(range(1, number + 1)))
     entry = read_entry(lake.store, HERE, number).entry
-    assert table_before(lake.store, HERE, entry).apply(entry, "") == Left({}, {})
+    assert table_before(lake.store, HERE, entry).apply(entry, "") == Left({}, {}, {f"n={number}": [number]})
 
 
 @each("number", [27, 28, 39])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any
 
 import pytest
@@ -175,13 +174,15 @@ def test_a_replace_must_leave_no_unknown_file() -> None:
     ],
 )
 @each("published", [False, True])
-def test_a_seal_refuses_what_delta_cannot_have(path: str, schema: Any, fault: str, published: bool) -> None:
-    """Of a job that asks for publication, and of any job of a published table."""
+def test_a_commit_refuses_what_delta_cannot_have(path: str, schema: Any, fault: str, published: bool) -> None:
+    """Before its first file is completed, of a job that asks for publication or of a published table."""
     lake = Lake()
     if published:
         lake.write("dt=7/z.parquet")
+    refused = FaultyStore(lake.store)
     with pytest.raises(InvalidOption, match=fault):
-        lake.write(path, schema=schema, publish=None if published else "delta")
+        lake.write(path, schema=schema, store=refused, publish=None if published else "delta")
+    assert not [call for call in refused.calls if call.verb == "complete_upload"]
     assert len(replayed(lake.store, URI)) == (2 if published else 0)
     assert not list(lake.store.list_uploads("lake", "flights/"))
 
@@ -277,14 +278,3 @@ def test_very_many_files_are_published_without_bounds(monkeypatch: pytest.Monkey
     lake = Lake()
     lake.write("dt=1/a.parquet", "dt=1/b.parquet")
     assert all("minValues" not in json.dumps(one) for one in versions(lake.store, URI)[0])
-
-
-def test_a_short_retention_is_said_to_cut_queries_off(caplog: pytest.LogCaptureFixture) -> None:
-    """At the setup of a job that may replace files."""
-    lake = Lake()
-    with caplog.at_level(logging.WARNING):
-        lake.write("dt=1/a.parquet")
-        lake.write("dt=1/b.parquet", mode="replace", retain="2h")
-        assert not caplog.messages
-        lake.write("dt=1/c.parquet", mode="replace", retain="59m")
-    assert "a query of another engine fails if it still reads files" in caplog.messages[0]
