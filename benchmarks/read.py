@@ -1,6 +1,7 @@
 """What it costs to read a table in Spark by its log: `read_table` beside Spark's own listing.
 
     python benchmarks/read.py [--quick] [--json] [--jars DIRECTORY] [--rows N] [--small N] [--rounds N]
+        [--latency MILLISECONDS]
 
 One Spark session on two cores reads the same tables in turn, round after round, from one SeaweedFS:
 
@@ -10,7 +11,9 @@ One Spark session on two cores reads the same tables in turn, round after round,
 A table of 40 partitions is read by four queries; a table of many small files is planned, which ends when
 Spark knows the tasks. Reported are medians of wall time, and the ratio to the listing in each round, its
 median and from where to where, of wall time and of the processor time of driver and JVM without the store's.
-Requests are those of one more round, through a door that costs time: its other figures are dropped.
+Requests are those of one more round, through a door that costs time: its other figures are dropped. With
+--latency each request takes so much longer, as one to a cloud does; it passes through a door in Python, whose
+time on these cores both readers pay.
 """
 
 from __future__ import annotations
@@ -108,7 +111,9 @@ def run(options: argparse.Namespace) -> tuple[dict[str, float], list[tuple[str, 
         tempfile.TemporaryDirectory() as folder,
         S3Server(Path(folder), (BUCKET,)) as server,
         RequestCounter(server.endpoint_url) as counter,
+        RequestCounter(server.endpoint_url, options.latency / 1_000) as door,
     ):
+        timed = door.endpoint_url if options.latency else server.endpoint_url
         spark, with_s3a = start_session(server, options.jars, conf={ENDPOINTS[1]: server.endpoint_url})
         if not with_s3a:
             sys.exit("nothing can be read without the jars of S3A")
@@ -121,7 +126,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, float], list[tuple[str, 
                 counter.take()
                 query(read(spark, uri))
                 asked[reader] = counter.take()
-            point_at(spark, server.endpoint_url)
+            point_at(spark, timed)
             costs = {reader: Cost() for reader in READERS}
             for number in range(options.rounds):
                 turn = list(READERS.items())
@@ -156,16 +161,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the large table (10,000,000)")
     parser.add_argument("--small", type=int, default=20_000, help="small files (20,000)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds (5)")
+    parser.add_argument("--latency", type=int, default=0, help="milliseconds more for each request (0)")
     options = parser.parse_args()
     if options.quick:
         options.rows, options.small, options.rounds = min(options.rows, 10_000), 100, 1
     figures, rows = run(options)
     title = f"{options.rows:,} rows in 40 partitions, and {options.small:,} small files"
+    title += f", {options.latency} ms a request" if options.latency else ""
     show(title, COLUMNS, rows, to_stderr=options.json)
     if options.json:
         print(json.dumps({"benchmark": "read", "machine": machine(), **figures}))
     if not options.quick:
-        write_section("read", f"{machine()} {options.rounds} rounds.\n\n{as_markdown(title, COLUMNS, rows)}")
+        name = f"read, {options.latency} ms" if options.latency else "read"
+        write_section(name, f"{machine()} {options.rounds} rounds.\n\n{as_markdown(title, COLUMNS, rows)}")
 
 
 if __name__ == "__main__":

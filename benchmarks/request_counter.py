@@ -39,17 +39,26 @@ class RequestCounter:
         self._server = urlsplit(endpoint_url)
         self._latency = latency
         self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.endpoint_url = ""
         self.seen: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         listener = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.endpoint_url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        # Idle connections of the clients are still served; that they end so is no error to report.
+        self._loop.set_exception_handler(lambda *_: None)
+        if tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks))
+        self._loop.close()
 
     def take(self) -> Counter[str]:
         """Return the requests so far, and start over."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_s3commit import JobOptions, dataset, write_job, write_table
+from tests.iceberg.rest_catalog import server, wait_until_it_answers
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -139,13 +140,40 @@ def lake(seaweed: Any, seaweed_store: S3Store, bucket: str, prefix: str) -> Lake
     return Lake(seaweed.config, seaweed_store, f"s3://{bucket}/{prefix}flights/")
 
 
-@pytest.fixture
-def catalog(seaweed: Any, tmp_path: Path) -> Iterator[Catalog]:
-    """Return a catalog in a SQLite database, with a namespace."""
-    catalog = open_catalog(seaweed.config, tmp_path)
+@pytest.fixture(params=["sql", pytest.param("rest", marks=pytest.mark.all)])
+def catalog(request: pytest.FixtureRequest) -> Iterator[Catalog]:
+    """Return a catalog in a SQLite database, or behind Iceberg's own REST server, with a namespace."""
+    catalog = request.getfixturevalue(f"{request.param}_catalog")
     catalog.create_namespace("lake")
     yield catalog
     catalog.close()
+
+
+@pytest.fixture
+def sql_catalog(seaweed: Any, tmp_path: Path) -> Catalog:
+    """Return a catalog in a SQLite database."""
+    return open_catalog(seaweed.config, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def rest_server(seaweed: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of Iceberg's own REST server."""
+    program, address = server(seaweed.config, "s3://lake/warehouse", tmp_path_factory.mktemp("rest"))
+    with program:
+        wait_until_it_answers(program, address)
+        yield address
+
+
+@pytest.fixture
+def rest_catalog(seaweed: Any, rest_server: str) -> Iterator[Catalog]:
+    """Return an empty catalog behind the REST server."""
+    from pyiceberg.catalog.rest import RestCatalog  # noqa: PLC0415 - not everywhere
+
+    catalog = RestCatalog("tests", uri=rest_server, **properties(seaweed.config))
+    yield catalog
+    for table in catalog.list_tables("lake"):
+        catalog.drop_table(table)
+    catalog.drop_namespace("lake")
 
 
 def open_catalog(config: S3Config, folder: Path, kind: type[Catalog] | None = None, **more: str) -> Catalog:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -84,22 +85,22 @@ class JobContext:
     threads: int = 16
     alone: Alone = ""
 
-    @property
+    @cached_property
     def job_id(self) -> str:
         """The job's id."""
         return self.layout.job_id
 
-    @property
+    @cached_property
     def bucket(self) -> str:
         """The destination's bucket."""
         return self.layout.destination.bucket
 
-    @property
+    @cached_property
     def staging_bucket(self) -> str:
         """The bucket of the job's records."""
         return self.layout.staging.bucket
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The job and its destination, for messages."""
         return f"job {self.job_id} on {self.layout.destination.uri}"
