@@ -1,7 +1,7 @@
 """``airflow s3commit …``: the commands of ``s3commit``, with the store of an Airflow connection.
 
-Airflow imports this module whenever ``airflow`` runs. So the module imports nothing but Airflow's own types
-and the names of the commands, and a command imports the program when it runs.
+Airflow imports this module whenever ``airflow`` runs. So it imports nothing but Airflow's own types, and a
+command imports the program when it runs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from airflow.cli.cli_config import ActionCommand, Arg
 
-from airflow_s3commit.cli.commands import COMMANDS
-
 if TYPE_CHECKING:
     from airflow.cli.cli_config import CLICommand
 
-    from airflow_s3commit.cli.store_options import Connection
+    from airflow_s3commit.cli.command import Connection
     from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["get_cli_commands"]
@@ -26,14 +24,12 @@ __all__ = ["get_cli_commands"]
 def get_cli_commands() -> list[CLICommand]:
     """Return the command for Airflow's command line."""
     connection = "The aws connection of the store. Default: aws_conn_id of the section s3commit"
-    commands = "\n".join(f"  {title + ':':<19} {', '.join(names)}" for title, names in COMMANDS.items())
     return [
         ActionCommand(
             name="s3commit",
             help="Inspect zero-rename S3 commits, finish them, and clean up after them",
-            epilog=f"Commands:\n{commands}\n\n"
-            "airflow s3commit, without words, says what each is for. airflow s3commit COMMAND --help explains"
-            " one. Example: airflow s3commit jobs s3://lake/flights/ --json",
+            epilog="airflow s3commit, without words, lists the commands. airflow s3commit COMMAND --help"
+            " explains one. Example: airflow s3commit jobs s3://lake/flights/ --json",
             func=run,
             args=(
                 _arg("--aws-conn-id", help=connection),
@@ -50,7 +46,7 @@ def _arg(name: str, **settings: str) -> Arg:
 def run(args: argparse.Namespace) -> NoReturn:
     """Run one command, whose arguments are ``words`` of Airflow's own, and exit with its code."""
     from airflow_s3commit.cli.app import program  # noqa: PLC0415
-    from airflow_s3commit.cli.store_options import StoreProvider  # noqa: PLC0415
+    from airflow_s3commit.cli.command import StoreProvider  # noqa: PLC0415
     from airflow_s3commit.settings import DEFAULT_CONNECTION  # noqa: PLC0415
 
     # The option may be among the words too, which Airflow does not parse.
@@ -61,9 +57,8 @@ def run(args: argparse.Namespace) -> NoReturn:
     # Connections are in the metadata database, to which only Airflow's servers and commands have access.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     begins, ends = ("airflow", "s3commit"), ("--aws-conn-id", conn_id)
-    provider = StoreProvider(begins, ends, lambda asked: _open(conn_id, asked), conn_id)
+    provider = StoreProvider(lambda asked: _open(conn_id, asked), begins, ends, conn_id)
     program.main(words, prog_name="airflow s3commit", obj=provider)
-    raise AssertionError("the program exits by itself")
 
 
 def _open(conn_id: str, asked: Connection) -> ObjectStore:

@@ -1,73 +1,10 @@
 """All errors of this package, in one tree whose first level is the outcome.
 
-::
-
-    S3CommitError
-    ├── DidNotHappen            the call changed nothing: safe to clean up, often safe to retry
-    │   ├── NoSuchKey
-    │   ├── NoSuchBucket
-    │   ├── NoSuchUpload        the upload was completed, aborted, or never existed: check its object
-    │   ├── Unavailable         throttled or refused before it began; the same call may succeed later
-    │   ├── AccessDenied
-    │   ├── StoreRejected       the store rejected the request as invalid
-    │   └── JobFailed           the commit could not be finished and was rolled back
-    ├── OutcomeUnknown          it may have happened: do not delete or abort anything
-    └── Refused                 a rule forbids it: the same call will be refused again
-        ├── PreconditionFailed  another writer changed the object first
-        ├── InvalidDestination
-        ├── InvalidOption       an option is unknown or malformed, or contradicts another
-        ├── InvalidRecord       a record is damaged, or was changed after it was written
-        │   ├── InvalidPath     a file cannot have this path: S3, or readers, could not deal with it
-        │   ├── ForeignRecord   it belongs to another job, or was copied here
-        │   └── TooLarge        it is larger than any record of its kind
-        ├── NoSuchJob
-        ├── JobMismatch         a job with this id has other options
-        ├── JobClosed           the job's state does not allow this step
-        ├── AlreadyCommitted
-        ├── NotReversible       files that a rollback of the table needs are gone
-        ├── HistoryRewound      the table was rolled back since a reader's generation
-        ├── DestinationNotEmpty conflict mode ``fail``, and there is data
-        ├── DestinationChanged  the partitions changed after they were planned
-        ├── DuplicateOutput     two files have one key, or a task occurs twice
-        ├── AuditFailed
-        └── StoreUnsuitable     the store lacks something that the protocol needs
-
-Callers that clean up may do so on `DidNotHappen` and `Refused`, never on `OutcomeUnknown`.
+`DidNotHappen`: the call changed nothing. `OutcomeUnknown`: it may have happened. `Refused`: a rule forbids
+it. Callers that clean up may do so on `DidNotHappen` and `Refused`, never on `OutcomeUnknown`.
 """
 
 from __future__ import annotations
-
-__all__ = [
-    "AccessDenied",
-    "AlreadyCommitted",
-    "AuditFailed",
-    "DestinationChanged",
-    "DestinationNotEmpty",
-    "DidNotHappen",
-    "DuplicateOutput",
-    "ForeignRecord",
-    "HistoryRewound",
-    "InvalidDestination",
-    "InvalidOption",
-    "InvalidPath",
-    "InvalidRecord",
-    "JobClosed",
-    "JobFailed",
-    "JobMismatch",
-    "NoSuchBucket",
-    "NoSuchJob",
-    "NoSuchKey",
-    "NoSuchUpload",
-    "NotReversible",
-    "OutcomeUnknown",
-    "PreconditionFailed",
-    "Refused",
-    "S3CommitError",
-    "StoreRejected",
-    "StoreUnsuitable",
-    "TooLarge",
-    "Unavailable",
-]
 
 
 class S3CommitError(Exception):

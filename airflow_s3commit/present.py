@@ -12,7 +12,6 @@ from airflow_s3commit._format import (
     Column,
     age,
     dollars,
-    facts,
     length,
     moment,
     number,
@@ -86,14 +85,6 @@ _AFTER_ABOUT_TABLE: tuple[tuple[type[S3CommitError] | UnionType, tuple[_Step, ..
 )
 
 
-class Fact(NamedTuple):
-    """A labelled value of a job; its tone is a job state, ``bad``, or empty."""
-
-    name: str
-    text: str
-    tone: str = ""
-
-
 def amount(counts: Counts) -> str:
     """Return counts as ``3 files, 1.5 GiB, 1,000 rows``, without the rows if they are unknown."""
     rows = f", {number(counts.rows)} rows" if counts.rows is not None and counts.files else ""
@@ -150,31 +141,16 @@ def replacement(preview: Preview) -> str:
 
 
 def published(details: JobDetails) -> int:
-    """Return how many files of a job that has not ended are objects already: its commit has begun."""
+    """Return how many files of a sealed job are objects already: its commit has begun."""
     uploads = details.uploads
     return uploads.completed if uploads is not None and details.summary.state == "sealed" else 0
 
 
-def state(summary: JobSummary, published: int = 0) -> Fact:
-    """Return how far a job is, or its status if it is a Hadoop job.
-
-    Args:
-        published: How many of its files are objects, if it is sealed.
-    """
+def state(summary: JobSummary, published: int = 0) -> str:
+    """Return how far a job is, of which so many files are objects, or its status if it is Hadoop's."""
     if published:
-        files = f"{number(published)} of {several(summary.output.files, 'file')}"
-        return Fact("state", f"sealed, publishing ({files})", "publishing")
-    tone = summary.state or ("bad" if summary.hadoop is None else "")
-    return Fact("state", summary.shown_state, tone)
-
-
-def job_facts(details: JobDetails) -> list[Fact]:
-    """Return the facts about a job, in reading order, without empty ones."""
-    uploads = details.uploads
-    is_bad = {"commit refused": True, "uploads": uploads is not None and not uploads.sound}
-    tones = {title: "bad" for title, bad in is_bad.items() if bad}
-    tones["state"] = state(details.summary, published(details)).tone
-    return [Fact(title, text, tones.get(title, "")) for title, text in facts(_FACTS, details)]
+        return f"sealed, publishing ({number(published)} of {several(summary.output.files, 'file')})"
+    return summary.shown_state
 
 
 def _options(options: JobOptions | None) -> str:
@@ -208,11 +184,11 @@ def _if_known(show: Callable[[Any], str]) -> Callable[[Any], str]:
 
 
 #: What is said of a job, by the fields of its `JobDetails`.
-_FACTS = (
+JOB_COLUMNS = (
     Column("job", "summary.job_id"),
     Column("destination", "summary.destination"),
     Column("staging", "summary.staging"),
-    Column("state", "", lambda details: state(details.summary, published(details)).text),
+    Column("state", "", lambda details: state(details.summary, published(details))),
     Column("since", "summary.since", _if_known(moment)),
     Column("age", "summary.age", _if_known(age)),
     Column("reason", "summary.reason"),

@@ -1,4 +1,4 @@
-"""One test of one property by many cases."""
+"""One test of one property by many cases, and the errors that are cases of many properties."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-__all__ = ["each"]
+from airflow_s3commit import exceptions
+
+__all__ = ["ERRORS", "each"]
+
+#: Every error of the package, by its name.
+ERRORS = {name: kind for name, kind in sorted(vars(exceptions).items()) if isinstance(kind, type)}
 
 Test = Callable[..., None]
 

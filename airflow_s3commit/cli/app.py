@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
 
 from airflow_s3commit import __version__
-from airflow_s3commit.cli.commands import COMMANDS
-from airflow_s3commit.cli.leftovers import adopt, sweep
 from airflow_s3commit.cli.output import EXIT_CODES_HELP, ExitCode, Output
 from airflow_s3commit.cli.reports import jobs, log, manifest, pending, show
-from airflow_s3commit.cli.steps import abort, commit, put, recover, seal, setup
-from airflow_s3commit.cli.table import compact, doctor, publish, repair, rollback, verify
+from airflow_s3commit.cli.steps import abort, adopt, commit, put, recover, seal, setup
+from airflow_s3commit.cli.table import compact, doctor, publish, repair, rollback, sweep, verify
 from airflow_s3commit.present import NextStep
+
+#: The commands by what they are for, in the order of the help.
+COMMANDS = {
+    "See what is there": (jobs, show, pending, log, manifest),
+    "Write a job": (setup, put, seal),
+    "End a job": (commit, abort, recover),
+    "Let other engines read": (publish,),
+    "Check": (verify, doctor),
+    "Clean up and mend": (sweep, compact, rollback, repair, adopt),
+}
 
 
 class Program(click.Group):
@@ -25,9 +32,9 @@ class Program(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands, by what they are for."""
-        for title, names in COMMANDS.items():
+        for title, commands in COMMANDS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:<8}", self.commands[name].short_help or "") for name in names])
+                formatter.write_dl([(f"{command.name:<8}", command.short_help or "") for command in commands])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes, then the examples."""
@@ -35,35 +42,30 @@ class Program(click.Group):
             formatter.write_dl(EXIT_CODES_HELP)
         super().format_epilog(ctx, formatter)
 
-    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> Any:
-        """Run a command and exit with its code; see `click.Command.main`."""
+    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
+        """Run a command, report every exception, and exit with the code; see `click.Command.main`."""
         words = list(sys.argv[1:] if args is None else args)
-        run = partial(super().main, words, *more, **{**extra, "standalone_mode": False})
-        if not extra.get("standalone_mode", True):
-            return run()
-        sys.exit(_ended(run, Output(as_json="--json" in words, debug="--debug" in words)))
-
-
-def _ended(run: Callable[[], Any], output: Output) -> int:
-    """Run a command and return its exit code; report every exception."""
-    try:
-        return int(run() or ExitCode.OK)
-    except click.ClickException as error:
-        failure = {"type": "UsageError", "outcome": "usage", "message": error.format_message()}
-        if output.as_json:
-            return output.failure(failure, ExitCode.USAGE)
-        error.show()
-        return ExitCode.USAGE
-    except click.Abort:
+        output = Output(as_json="--json" in words, debug="--debug" in words)
         failure = {"type": "Interrupted", "outcome": "outcome_unknown"}
-        failure["message"] = "interrupted; it is safe to run the command again"
-        return output.failure(failure, ExitCode.INTERRUPTED)
-    except Exception as error:
-        where, kind = traceback.extract_tb(error.__traceback__)[-1], type(error).__name__
-        failure = {"type": kind, "outcome": "outcome_unknown"}
-        failure["message"] = f"a bug: {kind}: {error} ({where.name}, line {where.lineno})"
-        steps = [NextStep("run it again with --debug, and report the output")]
-        return output.failure(failure, ExitCode.INTERNAL, steps, error)
+        try:
+            code = super().main(words, *more, **{**extra, "standalone_mode": False})
+        except click.ClickException as error:
+            code = ExitCode.USAGE
+            failure = {"type": "UsageError", "outcome": "usage", "message": error.format_message()}
+            if output.as_json:
+                output.failure(failure, code)
+            else:
+                error.show()
+        except click.Abort:
+            failure["message"] = "interrupted; it is safe to run the command again"
+            code = output.failure(failure, ExitCode.INTERRUPTED)
+        except Exception as error:
+            where, kind = traceback.extract_tb(error.__traceback__)[-1], type(error).__name__
+            failure["type"] = kind
+            failure["message"] = f"a bug: {kind}: {error} ({where.name}, line {where.lineno})"
+            steps = [NextStep("run it again with --debug, and report the output")]
+            code = output.failure(failure, ExitCode.INTERNAL, steps, error)
+        sys.exit(int(code or ExitCode.OK))
 
 
 @click.group(
@@ -95,14 +97,8 @@ def program() -> None:
 def main() -> NoReturn:
     """Run the program named ``s3commit``."""
     program.main(prog_name="s3commit")
-    raise AssertionError("the program exits by itself")
 
 
-for _command in (
-    *(jobs, show, pending),
-    *(setup, put, seal),
-    *(commit, abort, recover),
-    *(sweep, compact, rollback, repair, publish),
-    *(verify, adopt, log, manifest, doctor),
-):
-    program.add_command(_command)
+for _commands in COMMANDS.values():
+    for _command in _commands:
+        program.add_command(_command)

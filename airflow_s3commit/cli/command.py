@@ -1,33 +1,39 @@
-"""The building blocks of commands: arguments and shared options, sessions, help, and errors."""
+"""The building blocks of commands: the store, arguments and shared options, sessions, help, and errors.
+
+No option takes credentials, because other users of the machine can read a command line. Credentials are found
+as boto3 finds them.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from airflow_s3commit._format import seconds_of
-from airflow_s3commit.cli import store_options
 from airflow_s3commit.cli.output import ExitCode, Output, exit_code, logged_to
-from airflow_s3commit.cli.store_options import Connection, StoreProvider
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import CommandLines, after_error
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
-from airflow_s3commit.protocol.model.destination import Destination, is_pattern, matches, split_uri
-from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.protocol.model.destination import Destination, is_pattern, matches
+from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
 from airflow_s3commit.protocol.steps.setup import recorded
 from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.headers import with_headers
-from airflow_s3commit.tables.options import parse_bytes
+from airflow_s3commit.store.s3.config import S3Config
+from airflow_s3commit.store.s3.store import S3Store
+from airflow_s3commit.tables.options import FLAGS, parse_bytes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,22 +43,22 @@ _VARIABLES = ("S3COMMIT_DESTINATION", "S3COMMIT_JOB")
 _SCHEME = re.compile("s3[an]?://")
 
 
-def _type(name: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a type for click, named so in the help, that parses with a function."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # older releases take no argument
+    """A type of arguments and options, named so in the help, that a function parses.
 
-    def parsed(text: str) -> Any:
+    Older releases of click show the text instead of what is wrong with it, and it may have a password.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what the function makes of a text."""
         try:
-            return parse(text)
-        except S3CommitError as error:
-            raise ValueError(str(error)) from error
-
-    parsed.__name__ = name
-    return parsed
-
-
-def _uri(text: str) -> str:
-    split_uri(text)
-    return text
+            return self._parse(value)
+        except (S3CommitError, ValueError) as error:
+            self.fail(str(error), param, ctx)
 
 
 def _stage(text: str) -> tuple[str, str]:
@@ -63,14 +69,14 @@ def _stage(text: str) -> tuple[str, str]:
         raise ValueError(f"{error}; write it as stage:attempt") from error
 
 
-#: Types of arguments and options.
-as_destination = _type("uri", Destination.parse)
-as_destinations = _type("uri", lambda text: text if is_pattern(text) else Destination.parse(text))
-as_duration = _type("duration", seconds_of)
-as_job_id = _type("uuid", check_id)
-as_size = _type("size", parse_bytes)
-as_stage = _type("stage:attempt", _stage)
-as_uri = _type("uri", _uri)
+as_destination = Parsed("uri", Destination.parse)
+as_destinations = Parsed("uri", lambda text: text if is_pattern(text) else Destination.parse(text))
+as_duration = Parsed("duration", seconds_of)
+as_endpoint = Parsed("url", lambda text: S3Config(endpoint_url=text).endpoint_url)
+as_job_id = Parsed("uuid", check_id)
+as_size = Parsed("size", parse_bytes)
+as_pendingsets = Parsed("uri", lambda text: Destination.parse(text).uri)
+as_stage = Parsed("stage:attempt", _stage)
 
 
 #: An option whose default the help shows.
@@ -83,15 +89,10 @@ def flag(name: str, does: str, parameter: str | None = None) -> Callable[[Comman
     return click.option(*names, is_flag=True, help=does)
 
 
-def registry_option(description: str) -> Callable[[Command], Command]:
+def registry_option(does: str) -> Callable[[Command], Command]:
     """Add the option for the prefix of a registry, which an environment variable can set too."""
-    return click.option(
-        "--registry",
-        type=as_destination,
-        envvar="S3COMMIT_REGISTRY",
-        show_envvar=True,
-        help=description,
-    )
+    variable = "S3COMMIT_REGISTRY"
+    return click.option("--registry", type=as_destination, envvar=variable, show_envvar=True, help=does)
 
 
 def apply_option(does: str) -> Callable[[Command], Command]:
@@ -116,29 +117,147 @@ def argument(name: str, metavar: str, description: str, **settings: Any) -> Call
     return click.argument(name, cls=DescribedArgument, metavar=metavar, description=description, **settings)
 
 
+class Connection(NamedTuple):
+    """How to connect to a store, by the options of a command.
+
+    Attributes:
+        patience: Seconds for which to retry a request.
+        object_options: Options of the objects that the command writes.
+    """
+
+    config: S3Config
+    patience: float = 30.0
+    object_options: ObjectOptions = ObjectOptions()
+
+
+def open_store(connection: Connection) -> ObjectStore:
+    """Return the store; sends no request.
+
+    Raises:
+        AccessDenied: The profile does not exist, or the credentials are incomplete.
+        StoreRejected: Another part of the configuration is not usable.
+    """
+    return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
+
+
+class StoreProvider(NamedTuple):
+    """Provides commands with their store; the context object of the program.
+
+    Attributes:
+        program: The words that start the program, for the command lines in next steps.
+        arguments: The options at the end of these command lines, to connect to the same store.
+        aws_conn_id: Airflow's connection of the store; None without Airflow.
+    """
+
+    open: Callable[[Connection], ObjectStore]
+    program: tuple[str, ...] = ("s3commit",)
+    arguments: tuple[str, ...] = ()
+    aws_conn_id: str | None = None
+
+
+#: The options of the connection to the store.
+_STORE = (
+    click.Option(
+        ["--endpoint-url"],
+        type=as_endpoint,
+        metavar="URL",
+        help="The store's address. Default: AWS_ENDPOINT_URL_S3, the profile, or AWS.",
+    ),
+    click.Option(["--region"], help="The bucket's region. Default: AWS_DEFAULT_REGION or the profile."),
+    click.Option(["--profile"], help="A profile of the AWS configuration files. Default: AWS_PROFILE."),
+    click.Option(
+        ["--path-style/--virtual-hosted"],
+        default=None,
+        help="Address keys as endpoint/bucket/key or bucket.endpoint/key. Default: the latter on AWS.",
+    ),
+    click.Option(
+        ["--verify-ssl/--no-verify-ssl"],
+        default=True,
+        help="Whether to verify the store's certificate. Default: yes.",
+    ),
+    click.Option(
+        ["--ca-bundle"],
+        type=click.Path(exists=True, dir_okay=False),
+        help="A file with the certificate authorities to trust.",
+    ),
+    click.Option(
+        ["--patience"],
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to retry a failed request.",
+    ),
+    click.Option(
+        ["--object-option", "object_options"],
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Option of the objects that this command writes, unless the job has options: sse=aws:kms, "
+        "sse_kms_key_id=…, acl=…; for doctor also storage_class=…, tags.NAME=…, headers.NAME=….",
+    ),
+)
+
+
+def _connection(values: dict[str, Any]) -> Connection:
+    """Remove the values of the store's options from those of a command, and return the connection."""
+    verify, bundle, patience, texts = (
+        values.pop(name) for name in ("verify_ssl", "ca_bundle", "patience", "object_options")
+    )
+    if not verify and bundle is not None:
+        raise click.UsageError("use only one of --no-verify-ssl and --ca-bundle")
+    address = {name: values.pop(name) for name in ("endpoint_url", "region", "profile", "path_style")}
+    return Connection(S3Config(**address, verify=verify and bundle), patience, _object_options(texts))
+
+
+def _object_options(texts: Iterable[str]) -> ObjectOptions:
+    """Parse object options such as ``sse=aws:kms``, ``tags.team=flights`` or ``headers.expires=…``."""
+    fields: dict[str, Any] = {}
+    groups: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        group, dot, entry = name.partition(".")
+        if dot:
+            groups.setdefault(group, {})[entry] = value
+        else:
+            fields[name] = FLAGS.get(value.lower(), value) if name == "sse_bucket_key" else value
+    try:
+        return ObjectOptions.from_dict(fields | groups)
+    except S3CommitError as error:
+        raise click.BadParameter(str(error), param_hint="--object-option") from error
+
+
+def _given_options(context: click.Context) -> Iterator[str]:
+    """Yield the words with which a command line connects to its store, for another one."""
+    for param in _STORE:
+        if context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+            value = context.params[param.name or ""]
+            if param.is_flag:
+                yield (param.opts if value else param.secondary_opts)[0]
+            else:
+                for one in value if param.multiple else [value]:
+                    yield from (param.opts[0], f"{one:g}" if isinstance(one, float) else str(one))
+
+
 @dataclass
 class Session:
     """One run of a command, on one destination.
 
     Attributes:
+        destination: The destination; the registry, if the command is about the destinations in it.
         staging_root: The root of the jobs' staging; None if it is the destination.
-        registry: The registry with the destinations of the command; None for ``destination`` only.
-        pattern: The pattern that these destinations match; None for all.
+        registry: The prefix of a registry.
+        pattern: The pattern of the registry's destinations that the command is about, empty for all; None for
+            a command about one destination.
     """
 
     connection: Connection
     provider: StoreProvider
     output: Output
     destination: Destination
-    job_id: str | None = None
-    staging_root: Destination | None = None
-    yes: bool = False
-    registry: Destination | None = None
-    pattern: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.staging_root == self.destination:
-            self.staging_root = None
+    job_id: str | None
+    staging_root: Destination | None
+    yes: bool
+    registry: Destination | None
+    pattern: str | None
 
     @cached_property
     def store(self) -> ObjectStore:
@@ -164,20 +283,24 @@ class Session:
     @property
     def commands(self) -> CommandLines:
         """Composes command lines about the same destination, job and store."""
-        options = (*store_options.given_options(click.get_current_context()), *self.provider.arguments)
+        options = (*_given_options(click.get_current_context()), *self.provider.arguments)
         program = self.provider.program
         return CommandLines(self.destination, self.job_id, self.staging_root, program, options)
+
+    def job_options(self, **own: Any) -> JobOptions:
+        """Return options of a job, with the staging and the object options of the command line."""
+        staging = self.staging_root.uri if self.staging_root is not None else None
+        return JobOptions(**own, staging=staging, object_options=self.connection.object_options)
 
     def registered(self) -> Iterator[Registered]:
         """Yield the matching entries of the registry.
 
         With Airflow's connections, only entries of this command's connection.
         """
-        assert self.registry is not None
         conn_id = self.provider.aws_conn_id
-        for entry in read_registry(self.store, self.registry):
+        for entry in read_registry(self.store, self.destination):
             record = entry.record
-            if self.pattern is not None and not matches(record.destination, self.pattern):
+            if self.pattern and not matches(record.destination, self.pattern):
                 continue
             if conn_id in (None, record.aws_conn_id):
                 yield entry
@@ -185,11 +308,29 @@ class Session:
                 self.output.note(f"left out: {record.destination} uses the connection {record.aws_conn_id}")
 
 
-Body = Callable[..., ExitCode]
+def _session(ctx: click.Context, values: dict[str, Any]) -> Session:
+    """Remove the values of shared arguments and options from those of a command, and return the session."""
+    given, registry, root = (values.pop(name, None) for name in ("destination", "registry", "staging_root"))
+    place = given if isinstance(given, Destination) else registry
+    if place is None:
+        raise click.UsageError("give DEST, or the prefix of a registry with --registry")
+    return Session(
+        _connection(values),
+        ctx.find_object(StoreProvider) or StoreProvider(open_store),
+        Output(as_json=values.pop("as_json"), debug=values.pop("debug")),
+        place,
+        values.pop("job_id", None),
+        staging_root=root if root != place else None,
+        yes=values.pop("yes", False),
+        registry=registry,
+        pattern=None if place is given else given or "",
+    )
 
 
 class StoreCommand(click.Command):
-    """A command whose help groups its options and ends with examples.
+    """A command whose callback takes a `Session` and the values of its own options.
+
+    Its help groups the options and ends with examples.
 
     Attributes:
         environment: The variables that replace its leading arguments, for command lines without them.
@@ -203,6 +344,31 @@ class StoreCommand(click.Command):
         if len(given) == len(self.environment) and not any(_SCHEME.match(word) for word in args):
             args = [*given, *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> ExitCode:
+        """Run the command, report its errors, and return the exit code."""
+        assert self.callback is not None
+        values = dict(ctx.params)
+        session = _session(ctx, values)
+        try:
+            with logged_to(session.output):
+                code: ExitCode = self.callback(session, **values)
+                return code
+        except BrokenPipeError:
+            session.output.discard()
+            return ExitCode.BROKEN_PIPE
+        except S3CommitError as error:
+            code = exit_code(error)
+            described = {
+                "type": type(error).__name__,
+                "outcome": code.name.lower(),
+                "message": str(error) or type(error).__name__,
+                "notes": list(getattr(error, "__notes__", ())),
+                "destination": session.destination.uri,
+                "bucket": session.destination.bucket,
+                "job_id": session.job_id,
+            }
+            return session.output.failure(described, code, after_error(error, session.commands), error)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write arguments and options, each group under its heading."""
@@ -220,7 +386,7 @@ def section_of(param: click.Parameter) -> str:
     """Return the heading in the help under which a parameter of a command is."""
     if isinstance(param, click.Argument):
         return "Arguments"
-    if param in store_options.OPTIONS:
+    if param in _STORE:
         return "Store"
     return "Output" if {"--json", "--debug", "--help"} & {*param.opts} else "Options"
 
@@ -233,7 +399,7 @@ def store_command(
     confirms: bool = False,
     environment: bool = False,
     registry: bool = False,
-) -> Callable[[Body], StoreCommand]:
+) -> Callable[[Callable[..., ExitCode]], StoreCommand]:
     """Turn a function of a `Session` and the command's own options into a command with the function's name.
 
     The function's docstring is the help; its first line is what the list of commands says. An exception of
@@ -245,101 +411,46 @@ def store_command(
         environment: Whether variables may give destination and job, as for a program's task.
         registry: Whether the command takes the destinations of a registry too.
     """
+    where = "The directory of a dataset: s3://bucket/prefix/ or s3a://bucket/prefix/."
+    if environment:
+        variables = " and ".join(_VARIABLES[: 1 if job == "none" else 2])
+        where += f" Default{'' if job == 'none' else ', with JOB'}: {variables}."
+    if registry:
+        where += " With --registry a pattern, such as 's3://lake/*'; default: all."
+    places = DescribedArgument(
+        ["destination"],
+        type=as_destinations if registry else as_destination,
+        metavar="[DEST]" if registry else "DEST",
+        required=not registry,
+        description=where,
+    )
+    a_job = DescribedArgument(
+        ["job_id"],
+        type=as_job_id,
+        metavar="JOB" if job == "required" else "[JOB]",
+        required=job == "required",
+        description="The id of a job, as s3commit jobs and s3commit log list it.",
+    )
 
-    def decorate(function: Body) -> StoreCommand:
+    def decorate(function: Callable[..., ExitCode]) -> StoreCommand:
         own: list[click.Parameter] = list(reversed(getattr(function, "__click_params__", [])))
+        arguments = [places] if job == "none" else [places, a_job]
+        shared = [*([_STAGING] if staging else []), *([_YES] if confirms else [])]
         says = inspect.getdoc(function) or ""
         lines = inspect.cleandoc(examples).splitlines()
         command = StoreCommand(
             function.__name__,
-            params=[
-                _destination(has_job=job != "none", environment=environment, registry=registry),
-                *([] if job == "none" else [_job(is_required=job == "required")]),
-                *own,
-                *([_STAGING] if staging else []),
-                *([_YES] if confirms else []),
-                *store_options.OPTIONS,
-                *_OUTPUTS,
-            ],
-            callback=_runner(function, registry=registry),
+            params=[*arguments, *own, *shared, *_STORE, *_OUTPUTS],
+            callback=function,
             help=says,
             short_help=says.partition("\n")[0],
             epilog="\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines),
         )
         if environment:
-            command.environment = _VARIABLES[: 1 if job == "none" else 2]
+            command.environment = _VARIABLES[: len(arguments)]
         return command
 
     return decorate
-
-
-def _runner(function: Body, *, registry: bool) -> Callable[..., ExitCode]:
-    """Return what runs a command's function, reports its errors, and returns the exit code."""
-
-    def callback(**values: Any) -> ExitCode:
-        connection = Connection.taken_from(values)
-        own = StoreProvider(("s3commit",), (), store_options.open_store)
-        provider = click.get_current_context().find_object(StoreProvider) or own
-        given = values.pop("destination")
-        among: Destination | None = values.pop("registry", None) if registry else None
-        place = given if isinstance(given, Destination) else among
-        if place is None:
-            raise click.UsageError("give DEST, or the prefix of a registry with --registry")
-        session = Session(
-            connection,
-            provider,
-            Output(as_json=values.pop("as_json"), debug=values.pop("debug")),
-            place,
-            values.pop("job_id", None),
-            values.pop("staging_root", None),
-            values.pop("yes", False),
-            None if place is given else among,
-            given if isinstance(given, str) else None,
-        )
-        try:
-            with logged_to(session.output):
-                return function(session, **values)
-        except BrokenPipeError:
-            session.output.discard()
-            return ExitCode.BROKEN_PIPE
-        except S3CommitError as error:
-            code = exit_code(error)
-            described = {
-                "type": type(error).__name__,
-                "outcome": code.name.lower(),
-                "message": str(error) or type(error).__name__,
-                "notes": list(getattr(error, "__notes__", ())),
-                "destination": place.uri,
-                "bucket": place.bucket,
-                "job_id": session.job_id,
-            }
-            return session.output.failure(described, code, after_error(error, session.commands), error)
-
-    return callback
-
-
-def _destination(*, has_job: bool, environment: bool, registry: bool) -> DescribedArgument:
-    variables = "Default, with JOB: S3COMMIT_DESTINATION and S3COMMIT_JOB."
-    variables = variables if has_job else "Default: S3COMMIT_DESTINATION."
-    return DescribedArgument(
-        ["destination"],
-        type=as_destinations if registry else as_destination,
-        metavar="[DEST]" if registry else "DEST",
-        required=not registry,
-        description="The directory of a dataset: s3://bucket/prefix/ or s3a://bucket/prefix/."
-        + (f" {variables}" if environment else "")
-        + (" With --registry a pattern, such as 's3://lake/*'; default: all." if registry else ""),
-    )
-
-
-def _job(*, is_required: bool) -> DescribedArgument:
-    return DescribedArgument(
-        ["job_id"],
-        type=as_job_id,
-        metavar="JOB" if is_required else "[JOB]",
-        required=is_required,
-        description="The id of a job, as s3commit jobs and s3commit log list it.",
-    )
 
 
 _STAGING = click.Option(

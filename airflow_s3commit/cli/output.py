@@ -21,14 +21,7 @@ from typing import Any, TypeVar
 import click
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -202,15 +195,22 @@ class Output:
             failure["message"] = "you answered no: nothing was deleted or discarded"
             raise click.exceptions.Exit(self.failure(failure, ExitCode.FINDINGS))
 
-    @property
-    def _shows_progress(self) -> bool:
-        return self.err.is_terminal and not self.as_json
-
     @contextmanager
-    def working(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Show progress on a terminal; yields a function that takes the number of completed steps."""
-        with self._bar(what, total) as update:
-            yield lambda steps: update(completed=steps)
+    def working(self, what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+        """Show progress on a terminal.
+
+        Yields a function of the number of completed steps and, optionally, of their total and of more words.
+        """
+        words, hidden = TextColumn("{task.description}"), self.as_json or not self.err.is_terminal
+        columns = words, BarColumn(), TextColumn("{task.fields[done]}"), TimeElapsedColumn()
+        with Progress(*columns, console=self.err, transient=True, disable=hidden) as shown:
+            task = shown.add_task(what, total=total, done="")
+
+            def step(done: int, total: int | None = total, more: str = "") -> None:
+                count = f"{done:,}" if total is None else f"{done:,}/{total:,}"
+                shown.update(task, completed=done, total=total, done=f"{count} {more}")
+
+            yield step
 
     def reading(self, what: str, items: Iterable[T]) -> list[T]:
         """Return items in a list, and show on a terminal how many were read so far."""
@@ -224,23 +224,11 @@ class Output:
     @contextmanager
     def completing(self, what: str) -> Iterator[Callable[[Pace], None]]:
         """Show the progress of completing uploads: a bar on a terminal, otherwise log lines."""
-        if not self._shows_progress:
+        if self.as_json or not self.err.is_terminal:
             yield ProgressLog(log)
             return
-        with self._bar(what, 0) as update:
-            yield lambda pace: update(completed=pace.files_done, total=pace.files_total, pace=pace.pace)
-
-    @contextmanager
-    def _bar(self, what: str, total: int | None) -> Iterator[Callable[..., None]]:
-        """Show a bar, or a spinner where no total is known; yields a function that updates it."""
-        how_far = (SpinnerColumn(),) if total is None else (BarColumn(), MofNCompleteColumn())
-        words = TextColumn("{task.description}"), *how_far, TextColumn("{task.fields[pace]}")
-        hidden = not self._shows_progress
-        with Progress(
-            *words, TimeElapsedColumn(), console=self.err, transient=True, disable=hidden
-        ) as progress:
-            task = progress.add_task(what, total=total, pace="")
-            yield lambda **values: progress.update(task, **values)
+        with self.working(what, 0) as step:
+            yield lambda pace: step(pace.files_done, pace.files_total, pace.pace)
 
 
 class _Handler(logging.Handler):
@@ -255,10 +243,9 @@ class _Handler(logging.Handler):
         message = record.getMessage()
         if self._output.debug and record.exc_info:
             message += "\n" + logging.Formatter().formatException(record.exc_info)
-        label, *lines = message.splitlines() or [""]
-        self._output.err.print(line(label, "yellow", record.levelname.lower()), soft_wrap=True)
-        for text in lines:
-            self._output.err.print(line(text), soft_wrap=True)
+        for number, text in enumerate(message.splitlines() or [""]):
+            label = "" if number else record.levelname.lower()
+            self._output.err.print(line(text, "yellow" if label else "", label), soft_wrap=True)
 
 
 @contextmanager
@@ -286,16 +273,8 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)
 
 
-#: Colours of states and judgements.
-_STYLES = {
-    "open": "cyan",
-    "sealed": "cyan",
-    "publishing": "yellow",
-    "committed": "green",
-    "aborted": "dim",
-    "no state": "red",
-    "bad": "red",
-}
+#: Colours of states.
+_STATES = {"open": "cyan", "sealed": "cyan", "committed": "green", "aborted": "dim", "no state": "red"}
 
 #: Lines with one label to show.
 _SHOWN = 20
@@ -326,15 +305,21 @@ def described(columns: Sequence[Column], report: object) -> Table:
     return pairs(facts(columns, report))
 
 
-def pairs(values: Iterable[tuple[str, str] | tuple[str, str, str]]) -> Table:
-    """Return labels and values, one pair a line; a third text is the tone of the value."""
+def pairs(values: Iterable[tuple[str, str]]) -> Table:
+    """Return labels and values, one pair a line."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
-    for name, text, *tone in values:
-        if text:
-            grid.add_row(line(name), line(text, _STYLES.get("".join(tone), "")))
+    for name, text in values:
+        grid.add_row(line(name), _value(name, text))
     return grid
+
+
+def _value(title: str, text: str) -> Text:
+    """Return a value of a report: states have their colours, and what is bad is red."""
+    if title == "state":
+        return line(text, "yellow" if "publishing" in text else _STATES.get(text.partition(",")[0], ""))
+    return line(text, "red" if title == "commit refused" or " MISSING" in text else "")
 
 
 class Rows:
@@ -354,13 +339,7 @@ class Rows:
             side = "right" if one.is_number else "left"
             grid.add_column(one.title, justify=side, no_wrap=not one.folds, overflow="fold")  # type: ignore[arg-type]
         for report in self._reports[: self._most]:
-            grid.add_row(*(_cell(column, report) for column in columns))
+            grid.add_row(*(_value(column.title, column.text(report)) for column in columns))
         yield grid
         if self._most is not None and (more := len(self._reports) - self._most) > 0:
             yield line(f"… and {more:,} more; --json has them all", "dim")
-
-
-def _cell(column: Column, report: object) -> Text:
-    text = column.text(report)
-    style = _STYLES.get(text.partition(",")[0], "") if column.title == "state" else ""
-    return Text(text, style=style, overflow="fold")

@@ -17,6 +17,7 @@ from rich.console import RenderableType
 from airflow_s3commit._clock import SystemClock
 from airflow_s3commit._format import Column, age, length, number, plain, several, size
 from airflow_s3commit.cli.command import (
+    Parsed,
     Session,
     as_duration,
     as_job_id,
@@ -25,15 +26,15 @@ from airflow_s3commit.cli.command import (
     registry_option,
     store_command,
 )
-from airflow_s3commit.cli.output import BLANK, ExitCode, Rows, described, labelled, line, pairs
+from airflow_s3commit.cli.output import BLANK, ExitCode, Rows, described, labelled, line
 from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
 from airflow_s3commit.present import (
+    JOB_COLUMNS,
     LOG_COLUMNS,
     MANIFEST_COLUMNS,
     NextStep,
     cost_per_month,
     for_job,
-    job_facts,
 )
 from airflow_s3commit.protocol.inspect.jobs import (
     JobSummary,
@@ -72,7 +73,7 @@ def jobs(session: Session) -> ExitCode:
     since the job entered its state, by the store's clock. Files and size are those in the seal or, before the
     job is sealed, those of all committed task attempts.
     """
-    if session.registry is not None:
+    if session.pattern is not None:
         return _jobs_of_registry(session)
     listed = list_jobs(session.store, session.destination, session.staging_root)
     found = session.output.reading("reading records", listed)
@@ -141,7 +142,7 @@ def show(session: Session) -> ExitCode:
     last = line("committed and cleaned up: only its entry in the log is left" if gone else "", "dim")
     problems = (line(problem, "red") for problem in details.problems)
     value = {**details.to_dict(), "next": [step._asdict() for step in steps]}
-    code = session.output.result(value, pairs(job_facts(details)), *stages, *problems, last)
+    code = session.output.result(value, described(JOB_COLUMNS, details), *stages, *problems, last)
     session.output.advise(steps)
     return code
 
@@ -232,10 +233,8 @@ def _since(text: str) -> int | datetime:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(
-            f"{text!r} is neither a generation nor a time such as 2026-11-01T06:00"
-        ) from error
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a generation nor a time such as 2026-11-01T06:00") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -260,8 +259,7 @@ def _since(text: str) -> int | datetime:
 )
 @option(
     "--since",
-    type=_since,
-    metavar="GENERATION|TIME",
+    type=Parsed("generation|time", _since),
     help="List commits after this generation, or after this ISO 8601 time (UTC without a time zone).",
 )
 @flag(

@@ -1,4 +1,4 @@
-"""The steps of a job: setup, put and seal from a shell or a program in any language; then its end."""
+"""The steps of a job: setup, put and seal from a shell, its end, and the end of one that Hadoop wrote."""
 
 from __future__ import annotations
 
@@ -11,28 +11,44 @@ from typing import Any, get_args
 from uuid import uuid4
 
 import click
+import msgspec
+from rich.text import Text
 
-from airflow_s3commit._format import several, size
+from airflow_s3commit._causes import described as words_of
+from airflow_s3commit._format import number, several, size
 from airflow_s3commit.cli.command import (
     Session,
+    apply_option,
     argument,
+    as_duration,
     as_job_id,
+    as_pendingsets,
     as_stage,
     flag,
     option,
     registry_option,
     store_command,
 )
-from airflow_s3commit.cli.output import ExitCode, described, line
+from airflow_s3commit.cli.output import NOT_APPLIED, ExitCode, Rows, described, line
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.present import MANIFEST_COLUMNS, amount, replacement
+from airflow_s3commit.protocol.hadoop.adopt import Adoption
+from airflow_s3commit.protocol.hadoop.jobs import (
+    HadoopJob,
+    classify,
+    find_hadoop_job,
+    find_hadoop_jobs,
+    job_id_of,
+)
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
-from airflow_s3commit.protocol.model.destination import Destination, check_directories, hive_values, is_data
-from airflow_s3commit.protocol.model.job import AbortReport, Committer, ConflictMode, JobOptions
+from airflow_s3commit.protocol.model.destination import check_directories, hive_values, is_data
+from airflow_s3commit.protocol.model.job import AbortReport, Committer, ConflictMode
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
+
+_MODES = click.Choice([mode for mode in get_args(ConflictMode) if mode != "as-written"])
 
 #: Bytes to read at once.
 _CHUNK = 1024 * 1024
@@ -47,8 +63,7 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
         ("--attempt", "S3COMMIT_ATTEMPT", "The attempt: letters and digits, such as the number of the try."),
         ("--stage", "S3COMMIT_STAGE", "The stage: a name for this program, the same in each attempt."),
     ):
-        option = click.option(name, envvar=variable, required=True, show_envvar=True, help=what)
-        function = option(function)
+        function = click.option(name, envvar=variable, required=True, show_envvar=True, help=what)(function)
     return function
 
 
@@ -66,7 +81,7 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
 )
 @option(
     "--conflict-mode",
-    type=click.Choice([mode for mode in get_args(ConflictMode) if mode != "as-written"]),
+    type=_MODES,
     default="fail",
     help="What to do with existing data: refuse the job, add to the data, or replace it.",
 )
@@ -87,33 +102,18 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
 @option("--retain", default="0s", metavar="DURATION", help="How long replaced files stay, such as 7d.")
 @option("--publish", type=click.Choice(["delta"]), help="Let other engines read each commit as a version.")
 @registry_option("Register the destination in the registry at this prefix; a failure is only logged.")
-def setup(
-    session: Session, *, new_id: str | None, name: str | None, registry: Destination | None, **options: Any
-) -> ExitCode:
+def setup(session: Session, *, new_id: str | None, name: str | None, **settings: Any) -> ExitCode:
     """Set up a job, and print its id.
 
     A job is one refresh of one destination. Write its output with put, seal each stage, then commit or abort.
     --object-option sets options of the objects that the job writes. May be repeated with --job-id.
     """
-    root = session.staging_root
-    if registry is not None:
+    if (registry := session.registry) is not None:
         with failures_logged(registry.uri, session.destination.uri):
-            register_destination(session.store, registry, session.destination, staging=root)
-    job = Job.setup(
-        session.store,
-        session.destination,
-        options=JobOptions(
-            **options,
-            staging=root.uri if root is not None else None,
-            object_options=session.connection.object_options,
-        ),
-        job_id=new_id,
-        name=name,
-    )
-    if session.output.as_json:
-        return session.output.result({"result": "open", **job.reference.to_dict()})
-    click.echo(job.reference.job_id)
-    return ExitCode.OK
+            register_destination(session.store, registry, session.destination, staging=session.staging_root)
+    options = session.job_options(**settings)
+    job = Job.setup(session.store, session.destination, options=options, job_id=new_id, name=name)
+    return session.output.result({"result": "open", **job.reference.to_dict()}, line(job.reference.job_id))
 
 
 @store_command(
@@ -151,7 +151,10 @@ def put(
         check_directories(f"{target}/" if source != "-" and Path(source).is_dir() else target, "TARGET")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    job, task = session.job, _task(target if source == "-" or Path(source).is_dir() else files[0][1])
+    job = session.job
+    # Another put to a target is another attempt of the same task.
+    named = target if source == "-" or Path(source).is_dir() else files[0][1]
+    task = f"put-{hashlib.sha256(named.encode()).hexdigest()[:32]}"
     if job.stage_seal(stage, attempt) is not None:
         raise JobClosed(f"stage {stage}-{attempt} of job {session.job_id} is sealed: use another --attempt")
     earlier = committed_attempts(session.context, stage, attempt, task)
@@ -207,9 +210,8 @@ def seal(session: Session, *, empty: bool, stage: str, attempt: str) -> ExitCode
         sealed = job.seal_stage(stage, attempt, tasks)
     where = several(len(sealed.partitions), "partition")
     words = f"sealed stage {stage}-{attempt}: {amount(sealed.counts)} in {where}"
-    return session.output.result(
-        {"result": "sealed", "job_id": session.job_id, **sealed.to_dict()}, line(words)
-    )
+    value = {"result": "sealed", "job_id": session.job_id, **sealed.to_dict()}
+    return session.output.result(value, line(words))
 
 
 @store_command(
@@ -355,6 +357,141 @@ def _schema(path: str, end: bytes) -> str | None:
         return None
 
 
-def _task(target: str) -> str:
-    """Return the task of a target: another put to it is another attempt of the same task."""
-    return f"put-{hashlib.sha256(target.encode()).hexdigest()[:32]}"
+@store_command(
+    """
+    s3commit adopt s3://lake/sales/                             list Hadoop's jobs
+    s3commit adopt s3://lake/sales/ JOB --commit                preview its commit
+    s3commit adopt s3://lake/sales/ JOB --commit --apply        commit it
+    s3commit adopt s3://lake/sales/ JOB --abort --apply         abort it
+    s3commit adopt s3://lake/sales/ --commit --apply \\
+        --pendingsets s3://lake/tmp/etl/UUID/staging-uploads/_temporary/0/
+    """,
+    job="optional",
+    confirms=True,
+    staging=True,
+)
+@flag("--commit", "Finish the job: complete the uploads of its committed tasks.", "to_commit")
+@flag("--abort", "Discard the job: abort all of its uploads.", "to_abort")
+@flag("--clean-up", "Remove the leftovers of a successful job; its published files stay.", "to_clean")
+@apply_option("Change the store")
+@option(
+    "--pendingsets",
+    type=as_pendingsets,
+    help="Directory of a staging committer's pendingsets, or of a copy.",
+)
+@option(
+    "--conflict-mode",
+    type=_MODES,
+    default="append",
+    help="Treatment of existing data.",
+)
+@option(
+    "--expect-tasks", type=int, metavar="N", help="Expected number of tasks; refuse the job if it differs."
+)
+@flag("--accept-partial", "Commit even if task numbers are missing: publish the tasks that exist.")
+@option(
+    "--older-than",
+    type=as_duration,
+    default="0s",
+    help="Refuse a job with activity within this time. The default assumes that the job is dead.",
+)
+@flag("--force", "End a job that may be alive; skip unreadable files if that loses no committed file.")
+def adopt(
+    session: Session,
+    *,
+    to_commit: bool,
+    to_abort: bool,
+    to_clean: bool,
+    apply: bool,
+    pendingsets: str | None,
+    conflict_mode: Any,
+    **settings: Any,
+) -> ExitCode:
+    """Finish or discard a job of Hadoop's S3A committers.
+
+    Without --commit, --abort or --clean-up, lists the jobs of the magic committer. The Hadoop job must be
+    dead. This is a dry run unless --apply is given; a dry run makes the same decisions. May be repeated: it
+    continues where the last run stopped. A successful job is neither committed nor aborted: --clean-up
+    removes its leftovers.
+    """
+    asked = {"commit": to_commit, "abort": to_abort, "clean up": to_clean}
+    verb, *more = [verb for verb, wanted in asked.items() if wanted] or [""]
+    if more or (apply and not verb):
+        raise click.UsageError("use one of --commit, --abort and --clean-up")
+    job_id = session.job_id = session.job_id or (job_id_of(pendingsets) if pendingsets is not None else None)
+    if job_id is None and (verb or pendingsets is not None):
+        raise click.UsageError("the job's UUID is missing; s3commit adopt DEST lists the jobs")
+    if job_id is None or not verb:
+        return _list_jobs(session, pendingsets)
+    output, committer = session.output, "magic" if pendingsets is None else "partitioned"
+    options = session.job_options(committer=committer, conflict_mode=conflict_mode)
+    settings |= {"pendingsets_uri": pendingsets, "options": options}
+    how = {} if verb == "clean up" else settings
+    adoption = Adoption(session.store, session.destination, job_id, **how)
+    if not apply:
+        return _dry_run(session, adoption, verb)
+    output.confirm(f"{verb.capitalize()} Hadoop job {job_id} on {session.destination.uri}?", yes=session.yes)
+    if verb == "clean up":
+        with output.working("cleaning up"):
+            uploads = adoption.clean_up()
+        words = (
+            f"removed the leftovers of {job_id}: {several(uploads, 'upload')} discarded, no object changed"
+        )
+        value = {"result": "cleaned up", "job_id": job_id, "destination": session.destination.uri}
+        return output.result({**value, "would": verb, "uploads": uploads}, line(words))
+    with output.completing("adopting") as progress:
+        ended = adoption.commit(progress=progress) if to_commit else adoption.abort()
+    return report_ending(session, ended)
+
+
+def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
+    place, job_id = session.destination, session.job_id
+    with session.output.working("listing Hadoop's files"):
+        if pendingsets is None or job_id is None:
+            found = [job for job in find_hadoop_jobs(session.store, place) if job_id in (None, job.job_id)]
+        else:
+            one = find_hadoop_job(session.store, place, job_id, pendingsets_uri=pendingsets)
+            found = [one] if one is not None else []
+    value = {"destination": place.uri, "jobs": [_plain(job) for job in found]}
+    if not found:
+        words = f"no Hadoop job at {place.uri}; for a staging committer, add --pendingsets"
+        return session.output.result(value, line(words))
+    return session.output.result(value, Rows(HadoopJob.columns, found), *_problems(found))
+
+
+def _dry_run(session: Session, adoption: Adoption, verb: str) -> ExitCode:
+    with session.output.working("reading Hadoop's files"):
+        job = adoption.job
+        refused = adoption.refusal(commit=verb == "commit") if verb != "clean up" else None
+    job_id, uri = session.job_id, session.destination.uri
+    value: dict[str, Any] = {"dry_run": True, "would": verb, "job_id": job_id, "destination": uri}
+    value |= {"job": _plain(job), "refused": words_of(refused) if refused is not None else None}
+    if job is None:
+        words = f"no files of Hadoop job {job_id} at {uri}; it may be adopted already"
+        return session.output.result(value, line(words), ok=verb == "clean up")
+    verdict, ok = classify(job, older_than=adoption.older_than), refused is None
+    if verb == "commit":
+        effect = f"complete {several(job.uploads, 'upload')} ({size(job.bytes)})"
+        effect += f" of {several(job.pendingsets, 'task')}"
+        effect += f", and discard {number(job.others)} of attempts that are not committed"
+        ok = ok and not job.lost
+    elif verb == "abort":
+        effect = f"discard {several(job.uploads + job.others, 'upload')}"
+        effect += f", and take back {several(job.published + job.others_published, 'object')}"
+    else:
+        effect, ok = "remove the leftovers of a successful job", verdict.status == "successful"
+    known = line(f"{verdict.status}: {verdict.reason}", "", f"job {job_id} in {job.prefix}")
+    would = line(f"it would {effect}") if refused is None else line(f"it would be refused: {refused}", "red")
+    return session.output.result(value, NOT_APPLIED, known, would, *_problems([job]), ok=ok)
+
+
+def _problems(found: list[HadoopJob]) -> Iterator[Text]:
+    for job in found:
+        if job.gaps:
+            words = f"{job.gaps} task numbers have no pendingset: {job.missing_words}"
+            yield line(f"{job.job_id}: {words}; check that all of its tasks finished", "yellow")
+        yield from (line(f"{job.job_id}: {damage}", "red") for damage in job.damaged)
+
+
+def _plain(job: HadoopJob | None) -> dict[str, Any] | None:
+    return {**msgspec.to_builtins(job), **classify(job)._asdict()} if job is not None else None

@@ -1,29 +1,44 @@
-"""Doctor, verify, rollback, repair, compact and publish: the checks of a table, and what is done to it."""
+"""What is checked and done at a destination: doctor, verify, rollback, repair, compact, publish and sweep."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 
 import click
+from rich.console import RenderableType
 from rich.text import Text
 
-from airflow_s3commit._format import number, several, size
-from airflow_s3commit.cli.command import Session, apply_option, as_size, flag, option, store_command
+from airflow_s3commit._format import age, number, several, size
+from airflow_s3commit.cli.command import (
+    Session,
+    apply_option,
+    as_duration,
+    as_size,
+    flag,
+    option,
+    registry_option,
+    store_command,
+)
 from airflow_s3commit.cli.output import BLANK, DRY_RUN, NOT_APPLIED, ExitCode, Rows, described, labelled, line
 from airflow_s3commit.cli.reports import report_missing
-from airflow_s3commit.exceptions import NoSuchKey
-from airflow_s3commit.present import CommandLines, NextStep
+from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
+from airflow_s3commit.present import CommandLines, NextStep, cost_per_month
 from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
 from airflow_s3commit.protocol.doctor.policy import iam_policies
 from airflow_s3commit.protocol.inspect.verify_job import PendingReport, VerifyReport, verify_job
 from airflow_s3commit.protocol.inspect.verify_table import TableReport
 from airflow_s3commit.protocol.inspect.verify_table import verify as verify_table
+from airflow_s3commit.protocol.metadata.registry import Registered
+from airflow_s3commit.protocol.metadata.removal import forget_destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.publication import ENGINES, ddl, publish_table
 from airflow_s3commit.protocol.repair import repair as rebuild
+from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep, plan_registered
+from airflow_s3commit.protocol.sweep.plan import SweepPlan, plan_sweep
 from airflow_s3commit.protocol.table_rollback import rollback as roll_back
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
@@ -326,3 +341,147 @@ def publish(session: Session, *, engine: str | None, name: str) -> ExitCode:
         f" ({several(report.written, 'version')} written)"
     )
     return session.output.result(report.to_dict(), line(words, "green"))
+
+
+#: Maximum number of items of a sweep to show.
+_MOST_ITEMS = 40
+
+
+@store_command(
+    """
+    s3commit sweep s3://lake/flights/ --older-than 7d              preview the removals
+    s3commit sweep s3://lake/flights/ --older-than 7d --apply      remove the leftovers
+    s3commit sweep s3://lake/flights/ --older-than 7d --apply --json   from a scheduled script
+    s3commit sweep --registry s3://lake-ops/s3commit/ --older-than 7d  every destination
+    """,
+    confirms=True,
+    registry=True,
+    staging=True,
+)
+@registry_option("Sweep all destinations that the registry at this prefix names.")
+@option(
+    "--older-than",
+    type=as_duration,
+    required=True,
+    help="Treat a job as dead after this time without activity: 7d, 36h. It must be longer than any job"
+    " takes.",
+)
+@apply_option("Remove the leftovers")
+def sweep(session: Session, *, older_than: float, apply: bool) -> ExitCode:
+    """Remove leftovers of dead jobs. A dry run by default.
+
+    Leftovers are pending uploads, published files and records. Aborts jobs that have not ended, also one
+    whose commit was interrupted, and finishes what is left to clean up of those that have. Also deletes files
+    that commits replaced, after the time that their jobs' option retain says; --older-than does not apply to
+    these files. Exit code 1 if a removal failed.
+
+    With --registry each destination is swept by its own records; the registry only says where to look.
+    Entries of empty destinations are removed from it.
+    """
+    output, store, heads = session.output, session.store, session.pattern is not None
+    plans, gone, failures = _planned(session, older_than)
+    due = [plan for plan in plans if not plan.is_empty]
+    views = [*_registry_views(plans, due, gone)] if heads else [*_plan_views(plans[0])]
+    reports = [SweepReport(plan=plan, dry_run=not apply) for plan in plans]
+    forgotten: list[str] = []
+    if (due or gone) and not apply:
+        views.insert(0, NOT_APPLIED)
+    elif due or gone:
+        output.show(*views)
+        places = f" at {several(len(due), 'destination')}, and remove {several(len(gone), 'destination')}"
+        where = f"{places} from the registry" if heads else ""
+        output.confirm(f"{_question(due)}{where}?", yes=session.yes)
+        views, reports = [], []
+        for plan in due:
+            with _noted(failures, plan.destination) if heads else nullcontext():
+                with output.working("sweeping"):
+                    reports.append(apply_sweep(store, plan))
+                views += [line(plan.destination, "bold")] if heads else []
+                views += _report_views(reports[-1])
+        for entry in gone:
+            with _noted(failures, entry.record.destination):
+                if forget_destination(store, session.destination.bucket, entry.key, entry.etag):
+                    forgotten.append(entry.record.destination)
+    ok = not failures and not any(report.failures for report in reports)
+    if not heads:
+        return output.result(reports[0].to_dict(), *views, ok=ok)
+    value = {
+        "registry": session.destination.uri,
+        "sweeps": [report.to_dict() for report in reports],
+        "gone": [entry.record.destination for entry in gone],
+        "forgotten": forgotten,
+        "failures": [{"destination": uri, "message": message} for uri, message in failures.items()],
+    }
+    views += labelled("FAILED", (f"{uri}: {message}" for uri, message in failures.items()))
+    return output.result(value, *views, ok=ok)
+
+
+def _planned(session: Session, older_than: float) -> tuple[list[SweepPlan], list[Registered], dict[str, str]]:
+    """Return the plans, the registered destinations that are gone, and those that could not be planned."""
+    output, what = session.output, "finding dead jobs and orphans"
+    if session.pattern is None:
+        with output.working(what):
+            roots = [] if session.staging_root is None else [session.staging_root]
+            plan = plan_sweep(session.store, session.destination, older_than=older_than, staging_roots=roots)
+        return [plan], [], {}
+    sweeps = plan_registered(session.registered(), lambda _: session.store, older_than=older_than)
+    found = output.reading(what, sweeps)
+    for one in found:
+        if not (one.plan or one.gone or one.error):
+            output.note(f"left alone: {one.entry.record.destination} has no records of jobs")
+    failures = {one.entry.record.destination: str(one.error) for one in found if one.error is not None}
+    plans = [one.plan[1] for one in found if one.plan is not None]
+    return plans, [one.entry for one in found if one.gone], failures
+
+
+@contextmanager
+def _noted(failures: dict[str, str], uri: str) -> Iterator[None]:
+    """Note an error of the block as a destination's failure, which does not stop the others."""
+    try:
+        yield
+    except S3CommitError as error:
+        failures[uri] = str(error)
+
+
+def _registry_views(
+    plans: list[SweepPlan], due: list[SweepPlan], gone: list[Registered]
+) -> Iterator[RenderableType]:
+    for plan in due:
+        yield from (line(plan.destination, "bold"), *_plan_views(plan), BLANK)
+    yield from labelled("nothing is left of", (entry.record.destination for entry in gone), "dim")
+    yield line(f"{several(len(due), 'destination')} of {len(plans):,} to sweep: {_totals(due)}")
+
+
+def _plan_views(plan: SweepPlan) -> Iterator[RenderableType]:
+    if plan.is_empty:
+        yield line(f"nothing to sweep at {plan.destination}", "green")
+    else:
+        yield from (Rows(plan.columns, plan.items, most=_MOST_ITEMS), BLANK)
+        yield line(f"total: {_totals([plan])}; the oldest is {age(plan.oldest)} old")
+    yield from labelled("left alone", plan.left, "dim")
+
+
+def _totals(plans: list[SweepPlan]) -> str:
+    uploads, stored = sum(plan.pending for plan in plans), sum(plan.bytes for plan in plans)
+    return f"{several(uploads, 'upload')}, {size(stored)}, {cost_per_month(stored)} per month"
+
+
+def _report_views(report: SweepReport) -> Iterator[Text]:
+    with_jobs = sum(job.uploads for job in report.jobs)
+    taken = sum(job.objects for job in report.jobs)
+    replaced = f", {several(report.replaced, 'replaced file')} deleted" if report.replaced else ""
+    yield line(
+        f"swept: {several(len(report.jobs), 'job')} ended ({several(with_jobs, 'upload')},"
+        f" {several(taken, 'object')} taken back),"
+        f" {several(report.uploads, 'orphan')} discarded ({size(report.bytes)}){replaced}",
+        "green",
+    )
+    yield from labelled("skipped", report.skipped, "yellow")
+    yield from labelled("FAILED", report.failures)
+
+
+def _question(plans: list[SweepPlan]) -> str:
+    jobs, uploads = sum(len(plan.jobs) for plan in plans), sum(plan.pending for plan in plans)
+    files = sum(one.files for plan in plans for one in plan.replaced)
+    deleted = f", and delete {several(files, 'replaced file')}" if files else ""
+    return f"End {several(jobs, 'job')} and discard {several(uploads, 'upload')}{deleted}"

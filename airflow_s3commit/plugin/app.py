@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from airflow_s3commit import _format
 from airflow_s3commit._causes import described
-from airflow_s3commit._format import Column, length
+from airflow_s3commit._format import Column, facts, length
 from airflow_s3commit.exceptions import (
     InvalidDestination,
     InvalidRecord,
@@ -56,12 +56,12 @@ from airflow_s3commit.plugin.views import (
     stored,
 )
 from airflow_s3commit.present import (
+    JOB_COLUMNS,
     CommandLines,
     NextStep,
     amount,
     cost_per_day,
     for_job,
-    job_facts,
     replacement,
     state,
 )
@@ -411,7 +411,7 @@ def job_values(view: JobView) -> dict[str, Any]:
     preview = view.details.preview
     return {
         "view": view,
-        "facts": [(fact.name, fact.text) for fact in job_facts(view.details) if fact.name not in elsewhere],
+        "facts": facts((one for one in JOB_COLUMNS if one.title not in elsewhere), view.details),
         "replaces": replacement(preview) if preview else view.details.conflict,
         "steps": _steps(view),
     }

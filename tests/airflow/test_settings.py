@@ -16,9 +16,7 @@ import pytest
 import airflow_s3commit
 from airflow_s3commit import Job, S3Config, airflow_commands
 from airflow_s3commit.airflow_commands import get_cli_commands
-from airflow_s3commit.cli.app import program
-from airflow_s3commit.cli.commands import COMMANDS
-from airflow_s3commit.cli.store_options import Connection
+from airflow_s3commit.cli.command import Connection
 from airflow_s3commit.exceptions import StoreRejected
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.provider_info import get_provider_info
@@ -85,16 +83,8 @@ def test_airflow_defines_the_commands_without_loading_them() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
-    names = ("", "._names", ".airflow_commands", ".cli", ".cli.commands")
+    names = ("", "._names", ".airflow_commands")
     assert set(done.stdout.split()) <= {f"airflow_s3commit{name}" for name in names}
-
-
-def test_airflows_help_lists_the_commands() -> None:
-    """``airflow s3commit --help`` names every command of the program, as the program's own help does."""
-    (command,) = get_cli_commands()
-    listed = [name for names in COMMANDS.values() for name in names]
-    assert sorted(listed) == sorted(program.commands)
-    assert re.findall(r"(\w+)(?:,|$)", command.epilog, re.MULTILINE)[: len(listed)] == listed
 
 
 class Asked:

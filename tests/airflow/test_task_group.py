@@ -19,7 +19,7 @@ from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators.base import FAILURE, failures_are_noted
 from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.task_group import s3_commit_task_group
-from tests.cases import each
+from tests.cases import ERRORS, each
 
 
 def build() -> DAG:
@@ -301,7 +301,7 @@ SECONDS = timedelta(seconds=1)
 
 def every_error() -> list[type[exceptions.S3CommitError]]:
     """Return every error class of the package."""
-    return [getattr(exceptions, name) for name in exceptions.__all__]
+    return list(ERRORS.values())
 
 
 @each("kind", every_error())

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 import pytest
 from click.testing import CliRunner, Result
 
-from airflow_s3commit.cli import store_options
 from airflow_s3commit.cli.app import program
-from airflow_s3commit.cli.store_options import Connection
+from airflow_s3commit.cli.command import Connection
 from tests.protocol.building import Lake
 
 __all__ = ["FILES", "OLD", "RunProgram", "Terminal", "plain_json"]
@@ -41,7 +40,7 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Lake:
         opened.append(connection)
         return made.store
 
-    monkeypatch.setattr(store_options, "open_store", open_store)
+    monkeypatch.setattr("airflow_s3commit.cli.command.open_store", open_store)
     monkeypatch.setattr(made, "opened", opened, raising=False)
     return made
 

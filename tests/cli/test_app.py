@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_s3commit import S3Config, S3Store, __version__
-from airflow_s3commit.cli import store_options
 from airflow_s3commit.cli.app import program
+from airflow_s3commit.cli.command import Connection, open_store
 from airflow_s3commit.cli.output import ExitCode, exit_code
-from airflow_s3commit.cli.store_options import Connection, open_store
 from airflow_s3commit.exceptions import (
     AccessDenied,
     NoSuchBucket,
@@ -233,7 +232,7 @@ def test_a_missing_profile_is_an_ordinary_error(
     run: RunProgram, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """There is no traceback of boto3's."""
-    monkeypatch.setattr(store_options, "open_store", open_store)
+    monkeypatch.setattr("airflow_s3commit.cli.command.open_store", open_store)
     result = run("jobs", "s3://lake/x", "--profile", "nobody", AWS_CONFIG_FILE=str(tmp_path / "none"))
     assert result.exit_code == 4
     assert "nobody" in result.stderr

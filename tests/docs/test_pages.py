@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from airflow_s3commit import exceptions
 from airflow_s3commit.exceptions import DidNotHappen, Refused, S3CommitError
-from tests.cases import each
+from tests.cases import ERRORS, each
 from tests.docs.blocks import DOCS, ROOT
 
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
@@ -90,8 +89,7 @@ def test_an_overview_leads_to_every_page(folder: str) -> None:
 
 @cache
 def _errors() -> list[type[S3CommitError]]:
-    classes = [getattr(exceptions, name) for name in exceptions.__all__]
-    return [kind for kind in classes if kind not in (S3CommitError, DidNotHappen, Refused)]
+    return [kind for kind in ERRORS.values() if kind not in (S3CommitError, DidNotHappen, Refused)]
 
 
 def test_every_exception_says_what_to_do() -> None:

@@ -12,7 +12,6 @@ from itertools import cycle
 
 import pytest
 
-from airflow_s3commit.cli import store_options
 from tests.hostile.doors import COMMANDS, READING, only_ours, run_command
 from tests.hostile.rotation import ALL, in_turn
 from tests.hostile.scene import GuardedLake, TooMuch
@@ -62,7 +61,7 @@ def test_commands_with_hostile_records(turn: int, monkeypatch: pytest.MonkeyPatc
     They take turns: each field goes through several of them.
     """
     opened: list[GuardedLake] = []
-    monkeypatch.setattr(store_options, "open_store", lambda _: opened[-1].store)
+    monkeypatch.setattr("airflow_s3commit.cli.command.open_store", lambda _: opened[-1].store)
     commands = cycle([*COMMANDS][turn:] + [*COMMANDS][:turn])
 
     def command(lake: GuardedLake) -> None:
