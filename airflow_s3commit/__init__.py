@@ -76,12 +76,12 @@ if TYPE_CHECKING:
         manifest_files,
         read_manifest,
     )
+    from airflow_s3commit.protocol.steps.output_file import OutputFile
+    from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
     from airflow_s3commit.protocol.table_rollback import RollbackReport, rollback
     from airflow_s3commit.protocol.watch import search_manifest
     from airflow_s3commit.protocol.write_job import JobWriter, write_job, write_table
-    from airflow_s3commit.protocol.writer.files import OutputFile
-    from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
     from airflow_s3commit.reader.table import dataset
     from airflow_s3commit.store.base import ObjectStore
     from airflow_s3commit.store.execute import RetryPolicy

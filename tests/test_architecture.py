@@ -30,7 +30,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"protocol.model", "store.s3"}),
     frozenset({"protocol.metadata", "tables", "testing", "xcom"}),
     frozenset({"protocol.steps"}),
-    frozenset({"protocol.hadoop", "protocol.writer"}),
+    frozenset({"protocol.hadoop"}),
     frozenset({"protocol.inspect"}),
     frozenset({"protocol", "protocol.sweep"}),
     frozenset({"protocol.doctor"}),

@@ -39,7 +39,7 @@ from airflow_s3commit.protocol.steps.setup import (
     open_job,
     recorded,
 )
-from airflow_s3commit.protocol.writer.task_attempt import UPLOAD_THREADS, TaskAttempt
+from airflow_s3commit.protocol.steps.task_attempt import UPLOAD_THREADS, TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
 
 #: The entry of a job's context that holds its display name.

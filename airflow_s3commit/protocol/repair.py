@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain, encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
-from airflow_s3commit.protocol.model.layout import Layout, job_key, log_prefix, partition_of
+from airflow_s3commit.protocol.model.layout import LOG, Layout, job_key, partition_of
 from airflow_s3commit.protocol.model.table import Entry, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.abort import undo
@@ -94,7 +94,7 @@ def repair(
     except NoSuchKey:
         return report
     report.entries = check.head
-    log = join_uri(home.bucket, log_prefix(home))
+    log = join_uri(home.bucket, home.key(LOG))
     if any(finding.where.startswith(log) for finding in check.findings):
         # What a changed entry says must replace no good copy.
         report.left = check.findings

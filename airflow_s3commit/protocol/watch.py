@@ -35,7 +35,7 @@ from airflow_s3commit.protocol.model.destination import (
     partition_form,
 )
 from airflow_s3commit.protocol.model.job import JobReference, Position
-from airflow_s3commit.protocol.model.layout import log_prefix, receipt_key
+from airflow_s3commit.protocol.model.layout import LOG, receipt_key
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.fold import entries_after, entries_before, newest_entries, newest_entry
@@ -122,7 +122,7 @@ class Snapshot:
     def where(self, job_id: str | None = None) -> str:
         """Return the URI of the log, or of a job's receipt, whether it exists or not."""
         home = self.destination
-        return join_uri(home.bucket, receipt_key(home, job_id) if job_id else log_prefix(home))
+        return join_uri(home.bucket, receipt_key(home, job_id) if job_id else home.key(LOG))
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

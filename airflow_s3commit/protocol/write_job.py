@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.metadata.pending_uploads import Progress
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import ConflictMode
-    from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
+    from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
     from airflow_s3commit.store.base import ObjectStore
 
 _STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT = "write", "1", "00000", "1"

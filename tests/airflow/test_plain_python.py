@@ -80,7 +80,7 @@ def test_a_try_that_fails_leaves_nothing(
 ) -> None:
     """An error between writing and the end of the block aborts what the try has uploaded."""
     reference = set_up(store)
-    monkeypatch.setattr("airflow_s3commit.protocol.writer.task_attempt.TaskAttempt.commit", _refused)
+    monkeypatch.setattr("airflow_s3commit.protocol.steps.task_attempt.TaskAttempt.commit", _refused)
     with pytest.raises(AirflowFailException):
         load(page, monkeypatch, reference, "2013-01-01", number=0, try_number=1)
     assert pending(store) == []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.manifest import Manifest
-    from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
+    from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
 
 
 _BOUNDS: dict[str, Any] = {"part_bytes": 1 << 20, "threads": 0, "min_part_bytes": 1}

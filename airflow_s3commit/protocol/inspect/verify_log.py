@@ -22,10 +22,10 @@ from airflow_s3commit.protocol.model.delta import START_BYTES, origin_of
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
+    CHECKPOINTS,
     SUCCESS,
     checkpoint_key,
     checkpoint_number,
-    checkpoints_prefix,
     entry_key,
     is_id,
     job_key,
@@ -192,7 +192,7 @@ class LogCheck:
         listed = find_head(self.store, home)
         if not listed:
             raise NoSuchKey(f"{home.uri} has no log: no job was set up there")
-        prefix = checkpoints_prefix(home)
+        prefix = home.key(CHECKPOINTS)
         found = self.store.list_objects(home.bucket, prefix, recursive=False)
         checkpoints = {checkpoint_number(home, info.key) for info in found}
         self.newest = Table()

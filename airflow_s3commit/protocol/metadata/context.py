@@ -29,7 +29,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.model.codec import MIB, decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
-from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, RECORD, Layout, log_prefix
+from airflow_s3commit.protocol.model.layout import LOG, PENDINGSET_SUFFIX, RECORD, Layout
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 from airflow_s3commit.store.forwarding import RememberingStore
@@ -47,7 +47,7 @@ def remembering(store: ObjectStore, home: Destination) -> ObjectStore:
     Also entries of the log and pendingsets that it has read. Not the job's record: the looks at the store are
     at that, and need the store's own answers.
     """
-    log = log_prefix(home)
+    log = home.key(LOG)
     return RememberingStore(
         store, but=(RECORD,), is_fixed=lambda key: key.startswith(log) or key.endswith(PENDINGSET_SUFFIX)
     )

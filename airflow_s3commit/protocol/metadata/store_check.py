@@ -37,9 +37,9 @@ from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
     PENDING_SUFFIX,
     PENDINGSET_SUFFIX,
+    PROBES,
     SUCCESS,
     entry_key,
-    probes_prefix,
 )
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete
 from airflow_s3commit.store.forwarding import CountingStore, RememberingStore
@@ -108,7 +108,7 @@ def _lists_upload(context: JobContext, headers: Mapping[str, str]) -> bool:
 
     with ending(abort, f"aborting {where}", f"it {left}"):
         # By a prefix, as an abort lists them: some stores list uploads by their exact keys only.
-        listed = store.list_uploads(bucket, probes_prefix(context.layout.destination))
+        listed = store.list_uploads(bucket, context.layout.destination.key(PROBES))
         return any(upload.upload_id == upload_id for upload in listed)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -116,10 +116,16 @@ class Destination:
     Attributes:
         bucket: The bucket.
         prefix: Empty for the bucket's root; otherwise it ends with ``/``.
+        uri: It as ``s3://bucket/prefix/``.
     """
 
     bucket: str
     prefix: str
+    uri: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the URI once."""
+        object.__setattr__(self, "uri", join_uri(self.bucket, self.prefix))
 
     @classmethod
     def parse(cls, uri: str) -> Destination:
@@ -150,11 +156,6 @@ class Destination:
     def of(cls, destination: str | Destination) -> Destination:
         """Return a `Destination`; a URI is parsed, and fails as in `parse`."""
         return destination if isinstance(destination, Destination) else cls.parse(destination)
-
-    @property
-    def uri(self) -> str:
-        """The destination as ``s3://bucket/prefix/``."""
-        return join_uri(self.bucket, self.prefix)
 
     def key(self, relative_path: str) -> str:
         """Return the key of ``relative_path``, a path below this destination."""

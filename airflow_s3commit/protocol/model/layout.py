@@ -36,6 +36,15 @@ DELTA_LOG = "_delta_log"
 #: it but to read receipts.
 HOME = "_s3commit"
 
+#: Below a destination: the records of jobs whose clean-up is not finished; the log, and its checkpoints.
+OPEN_JOBS, LOG, CHECKPOINTS = f"{HOME}/open/", f"{HOME}/log/", f"{HOME}/checkpoints/"
+
+#: What the keys begin with of the probes with which jobs look at the store; and the key of those of its time.
+PROBES, TIME = f"{HOME}/probe-", f"{HOME}/time"
+
+#: The versions of a destination as a Delta table.
+VERSIONS = f"{DELTA_LOG}/"
+
 _ENTRY_DIGITS = 20
 
 _CHECKPOINT_SUFFIX = ".jsonl.gz"
@@ -144,24 +153,14 @@ def _is_named_by(name: str, job_id: str) -> bool:
 OLDER_DATA = "older-data"
 
 
-def receipts_prefix(destination: Destination) -> str:
-    """Return the prefix of the receipts of all jobs of a destination that have ended."""
-    return f"{destination.prefix}{HOME}/jobs/"
-
-
 def receipt_key(destination: Destination, job_id: str) -> str:
     """Return the key of a job's receipt: a copy of the entry that ended it, which is never deleted."""
-    return f"{receipts_prefix(destination)}{check_id(job_id)}.json"
-
-
-def open_jobs_prefix(destination: Destination) -> str:
-    """Return the prefix of the records of all jobs whose clean-up is not finished."""
-    return f"{destination.prefix}{HOME}/open/"
+    return f"{destination.prefix}{HOME}/jobs/{check_id(job_id)}.json"
 
 
 def open_prefix(destination: Destination, job_id: str) -> str:
     """Return the prefix of the records of one job whose clean-up is not finished."""
-    return f"{open_jobs_prefix(destination)}{check_id(job_id)}/"
+    return f"{destination.prefix}{OPEN_JOBS}{check_id(job_id)}/"
 
 
 def job_key(destination: Destination, job_id: str) -> str:
@@ -184,67 +183,42 @@ def list_key(destination: Destination, job_id: str, sha256: str) -> str:
     return f"{lists_prefix(destination, job_id)}{sha256}.jsonl"
 
 
-def log_prefix(destination: Destination) -> str:
-    """Return the prefix of a destination's log of commits."""
-    return f"{destination.prefix}{HOME}/log/"
-
-
 def entry_key(destination: Destination, number: int) -> str:
     """Return the key of an entry of the log; keys sort as their numbers do."""
-    return f"{log_prefix(destination)}{number:0{_ENTRY_DIGITS}d}.json"
+    return f"{destination.prefix}{LOG}{number:0{_ENTRY_DIGITS}d}.json"
 
 
 def entry_number(destination: Destination, key: str) -> int | None:
     """Return the number of an entry by its key; None for any other key."""
-    return _number_in(key, log_prefix(destination), ".json")
-
-
-def versions_prefix(destination: Destination) -> str:
-    """Return the prefix of a destination's versions as a Delta table."""
-    return f"{destination.prefix}{DELTA_LOG}/"
+    return _number_in(key, destination.prefix + LOG, ".json")
 
 
 def version_key(destination: Destination, version: int) -> str:
     """Return the key of a version of a Delta table; keys sort as their versions do."""
-    return f"{versions_prefix(destination)}{version:0{_ENTRY_DIGITS}d}.json"
+    return f"{destination.prefix}{VERSIONS}{version:0{_ENTRY_DIGITS}d}.json"
 
 
 def delta_version(destination: Destination, key: str) -> int | None:
     """Return the version of a key of a Delta table's log, a checkpoint's too; None for any other key."""
-    digits = key.removeprefix(versions_prefix(destination)).partition(".")[0]
+    digits = key.removeprefix(destination.prefix + VERSIONS).partition(".")[0]
     is_version = len(digits) == _ENTRY_DIGITS and digits.isascii() and digits.isdigit()
     return int(digits) if is_version else None
 
 
-def checkpoints_prefix(destination: Destination) -> str:
-    """Return the prefix of all checkpoints of a destination's log."""
-    return f"{destination.prefix}{HOME}/checkpoints/"
-
-
 def checkpoint_key(destination: Destination, number: int) -> str:
     """Return the key of the checkpoint of the log up to an entry; keys sort as their numbers do."""
-    return f"{checkpoints_prefix(destination)}{number:0{_ENTRY_DIGITS}d}{_CHECKPOINT_SUFFIX}"
+    return f"{destination.prefix}{CHECKPOINTS}{number:0{_ENTRY_DIGITS}d}{_CHECKPOINT_SUFFIX}"
 
 
 def checkpoint_number(destination: Destination, key: str) -> int | None:
     """Return the number of the last entry of a checkpoint by its key; None for any other key."""
-    return _number_in(key, checkpoints_prefix(destination), _CHECKPOINT_SUFFIX)
+    return _number_in(key, destination.prefix + CHECKPOINTS, _CHECKPOINT_SUFFIX)
 
 
 def _number_in(key: str, prefix: str, suffix: str) -> int | None:
     name = key.removeprefix(prefix).removesuffix(suffix)
     number = int(name) if len(name) == _ENTRY_DIGITS and name.isascii() and name.isdigit() else 0
     return number if number and key == f"{prefix}{name}{suffix}" else None
-
-
-def time_key(destination: Destination) -> str:
-    """Return the key of the probe object and upload that show the store's time."""
-    return f"{destination.prefix}{HOME}/time"
-
-
-def probes_prefix(destination: Destination) -> str:
-    """Return the prefix of the probes with which jobs look at the store of the destination."""
-    return f"{destination.prefix}{HOME}/probe-"
 
 
 class Place(TypedDict):
@@ -330,7 +304,7 @@ class Layout:
     @property
     def probe(self) -> str:
         """Key of the uploads and objects with which the job looks at its store; it removes them at once."""
-        return f"{probes_prefix(self.destination)}{self.job_id}"
+        return f"{self.destination.prefix}{PROBES}{self.job_id}"
 
     def is_own_upload(self, key: str) -> bool:
         """Return whether a key is that of one of the job's uploads that are not data."""

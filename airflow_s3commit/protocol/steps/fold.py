@@ -14,11 +14,11 @@ from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, larg
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
+    CHECKPOINTS,
     SUCCESS,
     Layout,
     checkpoint_key,
     checkpoint_number,
-    checkpoints_prefix,
     entry_key,
 )
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest, SuccessData
@@ -155,7 +155,7 @@ def _from_checkpoint(store: ObjectStore, home: Destination, last: int | None) ->
     """Return the table of the newest checkpoint up to an entry; an empty one without a checkpoint."""
     if last is not None and last < CHECKPOINT_EVERY:
         return Table()
-    listed = store.list_objects(home.bucket, checkpoints_prefix(home), recursive=False)
+    listed = store.list_objects(home.bucket, home.key(CHECKPOINTS), recursive=False)
     numbers = {checkpoint_number(home, info.key) or 0 for info in listed}
     for number in sorted(numbers, reverse=True):
         if not number or (last is not None and number > last):

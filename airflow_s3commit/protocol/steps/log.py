@@ -26,12 +26,12 @@ from airflow_s3commit.protocol.model.codec import decode, encode, largest, sha25
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord, Position
 from airflow_s3commit.protocol.model.layout import (
+    CHECKPOINTS,
+    LOG,
     checkpoint_key,
     checkpoint_number,
-    checkpoints_prefix,
     entry_key,
     entry_number,
-    log_prefix,
     receipt_key,
 )
 from airflow_s3commit.protocol.model.table import Entry, Table
@@ -218,7 +218,7 @@ def find_head(store: ObjectStore, home: Destination) -> int:
 
     def after(number: int) -> Iterator[int]:
         start = entry_key(home, number) if number else None
-        listed = store.list_objects(home.bucket, log_prefix(home), recursive=False, start_after=start)
+        listed = store.list_objects(home.bucket, home.key(LOG), recursive=False, start_after=start)
         return (found for info in listed if (found := entry_number(home, info.key)) is not None)
 
     first = list(islice(after(0), _PAGE))
@@ -227,7 +227,7 @@ def find_head(store: ObjectStore, home: Destination) -> int:
         return head
     # Checkpoints say where the end is about. One whose entry is gone says nothing.
     listed = store.list_objects(
-        home.bucket, checkpoints_prefix(home), recursive=False, start_after=checkpoint_key(home, head)
+        home.bucket, home.key(CHECKPOINTS), recursive=False, start_after=checkpoint_key(home, head)
     )
     marked = max((checkpoint_number(home, info.key) or 0 for info in listed), default=0)
     near = max(after(marked - 1), default=0) if marked > head else 0

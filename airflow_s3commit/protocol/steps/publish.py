@@ -43,7 +43,7 @@ from airflow_s3commit.protocol.model.delta import (
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, Position
-from airflow_s3commit.protocol.model.layout import DELTA_LOG, delta_version, version_key, versions_prefix
+from airflow_s3commit.protocol.model.layout import DELTA_LOG, VERSIONS, delta_version, version_key
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.table import Entry, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in
@@ -192,7 +192,7 @@ def is_published(context: JobContext, entry: Entry) -> bool:
 def missing_versions(store: ObjectStore, home: Destination, newest: int) -> list[int]:
     """Return the versions up to one that are missing, oldest first, after the newest checkpoint of Delta."""
     there, checkpoints = set[int](), [-1]
-    for info in store.list_objects(home.bucket, versions_prefix(home), recursive=False):
+    for info in store.list_objects(home.bucket, home.key(VERSIONS), recursive=False):
         version = delta_version(home, info.key)
         if version is not None and info.key == version_key(home, version):
             there.add(version)
@@ -295,7 +295,7 @@ def refuse_others_versions(context: JobContext) -> None:
         InvalidOption: It does.
     """
     home = context.layout.destination
-    for info in context.store.list_objects(home.bucket, versions_prefix(home), page=1):
+    for info in context.store.list_objects(home.bucket, home.key(VERSIONS), page=1):
         raise InvalidOption(
             f"{context.name} cannot be published: {join_uri(home.bucket, info.key)} is of another program,"
             " which keeps a Delta table there. Write to another directory, or move it away"
@@ -326,7 +326,7 @@ class LastCheckpoint(Struct, frozen=True):
 
 def checkpoint_if_due(store: ObjectStore, home: Destination) -> None:
     """Write a checkpoint of the versions, if there are many or large ones since the last."""
-    prefix, bucket = versions_prefix(home), home.bucket
+    prefix, bucket = home.key(VERSIONS), home.bucket
     last = f"{prefix}_last_checkpoint"
     try:
         since = 0

@@ -22,11 +22,11 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord, Position
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
+    OPEN_JOBS,
     Layout,
     entry_key,
     is_id,
     job_key,
-    open_jobs_prefix,
     owner_of,
     partition_of,
 )
@@ -136,7 +136,7 @@ def find_jobs(
             if not found.records:
                 found.layout = Layout.of(home, owner, root)
             found.saw_staged(info)
-    for owner, name, info in owned(store, home.bucket, open_jobs_prefix(home), job_id):
+    for owner, name, info in owned(store, home.bucket, home.key(OPEN_JOBS), job_id):
         found = jobs.setdefault(owner, Found(Layout.of(home, owner)))
         found.records += 1
         found.saw(info.modified)

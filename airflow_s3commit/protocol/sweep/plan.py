@@ -28,7 +28,7 @@ from airflow_s3commit.protocol.metadata.store_check import has_true_upload_times
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import State
-from airflow_s3commit.protocol.model.layout import Layout, job_key, receipt_key, time_key
+from airflow_s3commit.protocol.model.layout import TIME, Layout, job_key, receipt_key
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.sweep import (
     Found,
@@ -254,7 +254,7 @@ def decide(context: JobContext, older_than: float, roots: Collection[Destination
     try:
         left = find_left(context, roots)
         if now is None and (left.jobs or left.unnamed):
-            plan.now = probe_time(store, home.bucket, time_key(home))
+            plan.now = probe_time(store, home.bucket, home.key(TIME))
         if plan.now is not None:
             planner.judge_all(left, roots)
             planner.judge_replaced()
@@ -423,7 +423,7 @@ class Planner:
         """Whether listings show when uploads began: a probe tells, once."""
         if self._dates_uploads is None:
             home = self.context.layout.destination
-            self._dates_uploads = bool(has_true_upload_times(self.context.store, home.bucket, time_key(home)))
+            self._dates_uploads = bool(has_true_upload_times(self.context.store, home.bucket, home.key(TIME)))
         return self._dates_uploads
 
     def _sizes(self, uploads: Iterable[Upload]) -> list[int]:

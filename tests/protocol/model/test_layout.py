@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import (
+    LOG,
     Layout,
     check_attempt_id,
     check_id,
@@ -19,7 +20,6 @@ from airflow_s3commit.protocol.model.layout import (
     entry_number,
     job_key,
     list_key,
-    log_prefix,
     owner_of,
     partition_of,
     receipt_key,
@@ -47,7 +47,7 @@ def test_the_keys_are_those_of_the_design() -> None:
     assert seal_key(HERE, "j-1") == "flights/_s3commit/open/j-1/sealed.json"
     assert receipt_key(HERE, "j-1") == "flights/_s3commit/jobs/j-1.json"
     assert list_key(HERE, "j-1", "e3b0") == "flights/_s3commit/lists/j-1-e3b0.jsonl"
-    assert log_prefix(HERE) == "flights/_s3commit/log/"
+    assert HERE.key(LOG) == "flights/_s3commit/log/"
     assert entry_key(HERE, 7) == "flights/_s3commit/log/00000000000000000007.json"
     assert checkpoint_key(HERE, 13) == "flights/_s3commit/checkpoints/00000000000000000013.jsonl.gz"
     assert LAYOUT.success == "flights/_SUCCESS"
@@ -74,7 +74,7 @@ def test_keys_of_the_log_sort_as_their_numbers_do(one: int, other: int) -> None:
 )  # fmt: skip
 def test_other_keys_in_the_log_are_not_entries(name: str) -> None:
     """Only a key that this package writes has a number."""
-    assert entry_number(HERE, log_prefix(HERE) + name) is None
+    assert entry_number(HERE, HERE.key(LOG) + name) is None
     assert entry_number(HERE, f"trains/_s3commit/log/{name or '00000000000000000001.json'}") is None
 
 

@@ -12,7 +12,7 @@ from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol import table_rollback
 from airflow_s3commit.protocol.model.job import AbortReport
-from airflow_s3commit.protocol.model.layout import open_jobs_prefix, seal_key
+from airflow_s3commit.protocol.model.layout import OPEN_JOBS, seal_key
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps import (
     abort,
@@ -216,7 +216,7 @@ def _sweep_reads_records_first(patch: pytest.MonkeyPatch) -> None:
     find_left, find_jobs, known = sweep.find_left, sweep.find_jobs, set[str]()
 
     def read_first(context: Any) -> Any:
-        prefix = open_jobs_prefix(context.layout.destination)
+        prefix = context.layout.destination.key(OPEN_JOBS)
         known.clear()
         known.update(info.key.split("/")[-2] for info in context.store.list_objects(context.bucket, prefix))
         return find_left(context)

@@ -22,7 +22,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet
-from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
+from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, WatchedStore, named, once
 from tests.protocol.model.test_destination import BAD_PATHS

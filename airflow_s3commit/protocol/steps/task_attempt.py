@@ -27,9 +27,9 @@ from airflow_s3commit.protocol.model.layout import PENDING_SUFFIX, PENDINGSET_SU
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.protocol.steps.log import find_end
+from airflow_s3commit.protocol.steps.output_file import OutputFile, PartSender
 from airflow_s3commit.protocol.steps.seal import commit_attempt
 from airflow_s3commit.protocol.steps.setup import load_job, refusing_ended
-from airflow_s3commit.protocol.writer.files import OutputFile, PartSender
 from airflow_s3commit.store.execute import in_threads
 
 if TYPE_CHECKING:

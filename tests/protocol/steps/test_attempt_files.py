@@ -14,8 +14,8 @@ import pytest
 from airflow_s3commit.exceptions import DuplicateOutput, JobClosed, StoreRejected, Unavailable
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.pendingset import PendingSet
-from airflow_s3commit.protocol.writer.files import OutputFile, PartSender
-from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
+from airflow_s3commit.protocol.steps.output_file import OutputFile, PartSender
+from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
 from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, ROOT, Lake, named
 

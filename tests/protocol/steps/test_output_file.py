@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.metadata.removal import JOB_METADATA, PLACE_METAD
 from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.writer.files import OutputFile, PartSender
+from airflow_s3commit.protocol.steps.output_file import OutputFile, PartSender
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
