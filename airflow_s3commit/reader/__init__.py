@@ -11,9 +11,8 @@ from airflow_s3commit._names import lazy
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
-    from airflow_s3commit.reader.formats import UnreadableFiles
     from airflow_s3commit.reader.pruning import UnreadablePartitions
-    from airflow_s3commit.reader.table import dataset
+    from airflow_s3commit.reader.table import UnreadableFiles, dataset
 
 __all__ = [
     "UnreadableFiles",

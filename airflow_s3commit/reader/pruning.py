@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from contextlib import suppress
 from decimal import Decimal
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,10 +28,20 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.model.columns import ColumnStatistics, Value
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_INTEGER_DIGITS = 38
+_is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
+_is_number = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?").fullmatch
+_is_date = re.compile(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}").fullmatch
+# Arrow does not refuse a decimal of more digits: it makes another number of it.
+_is_decimal = re.compile(r"[+-]?[0-9]{1,38}").fullmatch
+
+#: The types that are inferred, narrowest first, with what all texts look like; Arrow reads them then, or not.
+_INFERRED = (
+    (_is_integer, pa.int32()),
+    (_is_integer, pa.int64()),
+    (_is_decimal, pa.decimal128(38, 0)),
+    (_is_number, pa.float64()),
+    (_is_date, pa.date32()),
+)
 
 
 class UnreadablePartitions(ValueError):
@@ -42,33 +55,13 @@ def infer_type(values: Iterable[str]) -> pa.DataType:
     all of them, or string. Times stay strings because their meaning depends on a session's time zone;
     infinities and NaN stay strings too.
     """
-    texts = set(values)
-    if texts and all(_INTEGER.fullmatch(text) for text in texts):
-        return _integer_type([int(text) for text in texts])
-    if texts and all(_NUMBER.fullmatch(text) for text in texts):
-        return pa.float64()
-    if texts and all(map(_is_date, texts)):
-        return pa.date32()
+    texts = sorted(set(values))
+    for is_like, kind in _INFERRED if texts else ():
+        if all(map(is_like, texts)):
+            with suppress(pa.ArrowInvalid):
+                pa.array(texts).cast(kind)
+                return kind
     return pa.string()
-
-
-def _integer_type(numbers: list[int]) -> pa.DataType:
-    for bits, kind in ((31, pa.int32()), (63, pa.int64())):
-        if all(-(2**bits) <= number < 2**bits for number in numbers):
-            return kind
-    if all(abs(number) < 10**_INTEGER_DIGITS for number in numbers):
-        return pa.decimal128(_INTEGER_DIGITS, 0)
-    return pa.float64()
-
-
-def _is_date(text: str) -> bool:
-    if not _DATE.fullmatch(text):
-        return False
-    try:
-        dt.date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _parse(directory: str) -> dict[str, str | None]:
@@ -106,8 +99,10 @@ class PartitionColumns:
                 f" {', '.join(names) or 'none'}"
             )
         self.schema = pa.schema([(name, types.get(name) or infer_type(self._texts(name))) for name in names])
-        self._known: dict[tuple[str, str], ds.Expression] = {}
-        self._expressions = {directory: self._make_expression(directory) for directory in self._values}
+        self._expressions = {
+            directory: _all_of([self._part(name, text) for name, text in values.items()])
+            for directory, values in self._values.items()
+        }
 
     def expression(self, directory: str) -> ds.Expression | None:
         """Return an expression that is true for every row of a directory; None without partition columns."""
@@ -130,26 +125,21 @@ class PartitionColumns:
     def _texts(self, name: str) -> Iterable[str]:
         return (text for values in self._values.values() if (text := values[name]) is not None)
 
-    def _make_expression(self, directory: str) -> ds.Expression | None:
-        whole = None
-        for name, text in self._values[directory].items():
-            part = ds.field(name).is_null() if text is None else self._equals(name, text)
-            whole = part if whole is None else whole & part
-        return whole
+    def _part(self, name: str, text: str | None) -> ds.Expression:
+        if text is None:
+            return ds.field(name).is_null()
+        kind = self.schema.field(name).type
+        try:
+            return ds.field(name) == pa.scalar(text, pa.string()).cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UnreadablePartitions(
+                f"partition column {name!r} has the value {text!r}, which is not {kind}: {error}; give"
+                " its type in partition_schema"
+            ) from error
 
-    def _equals(self, name: str, text: str) -> ds.Expression:
-        known = self._known.get((name, text))
-        if known is None:
-            kind = self.schema.field(name).type
-            try:
-                value = pa.scalar(text, pa.string()).cast(kind)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise UnreadablePartitions(
-                    f"partition column {name!r} has the value {text!r}, which is not {kind}: {error}; give"
-                    " its type in partition_schema"
-                ) from error
-            known = self._known[name, text] = ds.field(name) == value
-        return known
+
+def _all_of(parts: list[ds.Expression]) -> ds.Expression | None:
+    return reduce(and_, parts) if parts else None
 
 
 #: The beginning of a time in a list of files.
@@ -166,65 +156,42 @@ def bounds_expression(
         schema: The dataset's schema.
         columns: The columns whose bounds to use.
     """
-    whole = None
+    parts: list[ds.Expression] = []
     for name in columns:
-        known = statistics.get(name)
+        known, kind, field = statistics.get(name), schema.field(name).type, ds.field(name)
         if known is None or known.values is None or known.nulls is None:
             continue
-        for part in _column_bounds(name, known, schema.field(name).type):
-            whole = part if whole is None else whole & part
-    return whole
-
-
-def _column_bounds(name: str, known: ColumnStatistics, kind: pa.DataType) -> list[ds.Expression]:
-    field, parts = ds.field(name), []
-    least, greatest = (_scalar(bound, kind, known.decimal) for bound in (known.least, known.greatest))
-    if least is not None:
-        parts.append(field >= least)
-    if greatest is not None:
-        parts.append(field <= greatest)
-    if known.nulls:
-        parts = [part | field.is_null() for part in parts]
-    return parts
+        least, greatest = (_scalar(bound, kind, known.decimal) for bound in (known.least, known.greatest))
+        bounds = [] if least is None else [field >= least]
+        bounds += [] if greatest is None else [field <= greatest]
+        parts += [bound | field.is_null() for bound in bounds] if known.nulls else bounds
+    return _all_of(parts)
 
 
 def _scalar(bound: Value, kind: pa.DataType, decimal: bool) -> pa.Scalar | None:
-    value = _value(bound, kind, decimal)
-    if value is None:
-        return None
-    try:
-        return pa.scalar(value, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return None
-
-
-def _value(bound: Value, kind: pa.DataType, decimal: bool) -> Any:
-    """Return a bound as a Python value; None if it does not fit this type of column."""
+    """Return a bound as a value of a column; None if it does not fit the type."""
     if isinstance(bound, bool) or decimal != pt.is_decimal(kind):
         return None
     if isinstance(bound, int):
-        return bound if pt.is_integer(kind) else None
-    return _read(bound, kind) if isinstance(bound, str) else None
+        value = bound if pt.is_integer(kind) else None
+    else:
+        value = _read(bound, kind) if isinstance(bound, str) else None
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.scalar(value, kind) if value is not None else None
+    return None
 
 
 def _read(text: str, kind: pa.DataType) -> Any:
-    try:
+    with suppress(ValueError, ArithmeticError):
         if pt.is_decimal(kind):
             return Decimal(text)
         if pt.is_date32(kind):
             return dt.date.fromisoformat(text)
         if pt.is_timestamp(kind):
-            return _moment(text, kind)
-    except (ValueError, ArithmeticError):
-        return None
-    if _TIME.match(text):
+            moment = dt.datetime.fromisoformat(text)
+            # Manifests hold microseconds.
+            return moment if kind.unit == "us" and (moment.tzinfo is None) == (kind.tz is None) else None
         # The bounds of times that are read as text: their text in the list of files is another one.
-        return None
-    return text if pt.is_string(kind) or pt.is_large_string(kind) else None
-
-
-def _moment(text: str, kind: pa.TimestampType) -> dt.datetime | None:
-    """Return a time; None if its column has another precision, or zone, than manifests hold."""
-    moment = dt.datetime.fromisoformat(text)
-    zoned = moment.tzinfo is not None
-    return moment if kind.unit == "us" and zoned == (kind.tz is not None) else None
+        if (pt.is_string(kind) or pt.is_large_string(kind)) and not _TIME.match(text):
+            return text
+    return None

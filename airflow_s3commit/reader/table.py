@@ -1,17 +1,20 @@
 """Opens the files of a table, or of one job, as a ``pyarrow.dataset.Dataset``.
 
-Its file system opens only unchanged files of the table; pyarrow's S3 is made from an `S3Config`.
+Its file system opens only unchanged files of the table; pyarrow's S3 is made from an `S3Config`. The names of
+files tell Parquet and ORC. How text is to be read only its writer knows, so the caller passes pyarrow's own
+format for CSV and JSON.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.types as pt
 from pyarrow import fs
 from pyarrow.fs import PyFileSystem, S3FileSystem
 
@@ -19,22 +22,139 @@ from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.steps.files import FileSummary
-from airflow_s3commit.reader.formats import FileReading, UnreadableFiles
-from airflow_s3commit.reader.listing import Choice, FilesByPath, Table, find_table
+from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
 from airflow_s3commit.store.credentials import is_aws_host
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.s3.config import S3Config, new_client
 from airflow_s3commit.store.s3.store import S3Store
-from airflow_s3commit.tables.columns import DifferentTypes, WrittenSchema, from_text, merge
+from airflow_s3commit.tables.columns import DifferentTypes, WrittenSchema, from_text, merge, rebuilt
+from airflow_s3commit.tables.options import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyarrow.fs import FileSystem
 
     from airflow_s3commit.reader.listing import TableFile
     from airflow_s3commit.store.base import ObjectStore
+
+
+#: Endings of compressed text.
+_COMPRESSED = frozenset({"gz", "bz2", "zst", "deflate", "snappy", "lz4", "zstd", "br", "xz", "zip", "Z"})
+
+#: pyarrow's formats, by our names of them.
+_KINDS: dict[str, type[ds.FileFormat]] = {
+    "parquet": ds.ParquetFileFormat,
+    "orc": ds.OrcFileFormat,
+    "csv": ds.CsvFileFormat,
+    "json": ds.JsonFileFormat,
+}
+
+#: The attribute that holds Spark's type of an ORC column where ORC has no such type; our writer sets it too.
+_SPARK_TYPE = b"spark.sql.catalyst.type"
+
+#: Prefixes of Spark's interval types that are stored as microseconds, not months.
+_DURATIONS = (b"interval day", b"interval hour", b"interval minute", b"interval second")
+
+
+class UnreadableFiles(ValueError):
+    """A table's files have no common format, or one that has to be given as pyarrow's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """How to read the files of one dataset.
+
+    Attributes:
+        format: The files' format.
+        arrow: The same as pyarrow's.
+    """
+
+    format: str
+    arrow: ds.FileFormat
+
+    @classmethod
+    def of(cls, paths: Iterable[str], given: str | ds.FileFormat | None) -> FileReading:
+        """Return how to read files, whose names must not contradict the format that is given.
+
+        Raises:
+            UnreadableFiles: The format cannot be told, or is none of ours, as for `format_of`; or it is that
+                of text, and not given as pyarrow's.
+        """
+        if isinstance(given, ds.FileFormat):
+            name = next((name for name, kind in _KINDS.items() if isinstance(given, kind)), None)
+            if name is None:
+                raise UnreadableFiles(f"{type(given).__name__} is none of the formats {', '.join(FORMATS)}")
+            return cls(format_of(paths, name), given)
+        name = format_of(paths, given)
+        if FORMATS[name].text:
+            kind = f"pyarrow.dataset.{_KINDS[name].__name__}()"
+            raise UnreadableFiles(
+                f"how {name} is to be read only its writer knows: pass format={kind}, with its separator,"
+                " quotes and names of columns, or read the table in Spark with read_table"
+            )
+        return cls(name, _KINDS[name]())
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the files are text, whose columns have no types."""
+        return FORMATS[self.format].text
+
+    def inspect(self, path: str, filesystem: FileSystem) -> pa.Schema:
+        """Return the columns of a file; those of text come from its first rows."""
+        return self.as_read(self.arrow.inspect(path, filesystem))
+
+    def as_read(self, stored: pa.Schema) -> pa.Schema:
+        """Return the columns as they are read from files with a stored schema."""
+        return pa.schema([rebuilt(column, _with_spark_type) for column in stored], metadata=stored.metadata)
+
+
+def format_of(paths: Iterable[str], given: str | None) -> str:
+    """Return the format of files: the given one, or that with which their names end.
+
+    Raises:
+        UnreadableFiles: The names have several formats, a format other than the given one, or no format
+            while none is given.
+    """
+    found: dict[str | None, str] = {}
+    for path in paths:
+        found.setdefault(_format_in(path), path)
+    name = given or next(iter(found), None) or "parquet"
+    for format_, path in found.items():
+        if format_ is None and given is None:
+            raise UnreadableFiles(
+                f"the name of s3://{path} has no known format: set format to one of {', '.join(FORMATS)}"
+            )
+        if format_ not in (None, name):
+            other = f"s3://{found[name]} is {name}" if name in found else f"format={name} was given"
+            raise UnreadableFiles(
+                f"s3://{path} is {format_}, and {other}: one dataset has files of one format"
+            )
+    return name
+
+
+def _format_in(path: str) -> str | None:
+    """Return the format that a file's name ends with; for text an ending of its compression may follow."""
+    stem, _, last = path.rpartition("/")[2].rpartition(".")
+    if stem and last in FORMATS:
+        return last
+    inner_stem, _, format_ = stem.rpartition(".")
+    if inner_stem and last in _COMPRESSED and format_ in FORMATS and FORMATS[format_].text:
+        return format_
+    return None
+
+
+def _with_spark_type(column: pa.Field) -> pa.Field:
+    """Return a column with Spark's type, where ORC stores an integer."""
+    note = (column.metadata or {}).get(_SPARK_TYPE, b"")
+    if note == b"timestamp_ntz":
+        return column.with_type(pa.timestamp("us"))
+    if note == b"timestamp":
+        return column.with_type(pa.timestamp("us", "UTC"))
+    if note.startswith(_DURATIONS) and pt.is_int64(column.type):
+        return column.with_type(pa.duration("us"))
+    return column
 
 
 class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
@@ -48,7 +168,7 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         destination: URI of the table.
     """
 
-    def __init__(self, inner: fs.FileSystem, files: FilesByPath, destination: str) -> None:
+    def __init__(self, inner: fs.FileSystem, files: Mapping[str, TableFile], destination: str) -> None:
         self._inner = inner
         self._files = files
         self._destination = destination
@@ -254,13 +374,13 @@ def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> li
         DestinationChanged: The file's size differs from the committed one.
         InvalidRecord: A recorded schema is damaged.
     """
-    known = [] if reading.is_text else [schema for schema in table.schemas if schema.has_arrow]
+    known = [] if reading.is_text else [schema for schema in table.schemas if schema.columns.arrow]
     recorded = [_recorded(table, schema.job_id, schema.text, reading) for schema in known]
-    files = [*table.unknown, *table.without_arrow]
+    files = table.to_inspect
     if reading.is_text:
         # pyarrow cannot parse a file without rows.
         files = [*islice((file for file in table.examples if file.rows != 0), 1)]
-    guarded = guarded_files(table, filesystem, files)
+    guarded = guarded_files(table, filesystem, {file.path: file for file in files})
 
     def inspect(file: TableFile) -> tuple[str, WrittenSchema]:
         return file.job_id, WrittenSchema(reading.inspect(file.path, guarded), pa.schema([]))
@@ -332,7 +452,7 @@ def dataset_of(
     arrow, guarded = reading.arrow, guarded_files(table, filesystem, table.files)
 
     def fragments() -> Iterator[ds.Fragment]:
-        for file in table.files:
+        for file in table.files.values():
             if reading.is_text and file.rows == 0:
                 continue
             guarantee = columns.expression(file.directory)
@@ -344,6 +464,6 @@ def dataset_of(
     return ds.FileSystemDataset(fragments(), whole, arrow, guarded)
 
 
-def guarded_files(table: Table, filesystem: FileSystem, files: Sequence[TableFile]) -> PyFileSystem:
+def guarded_files(table: Table, filesystem: FileSystem, files: Mapping[str, TableFile]) -> PyFileSystem:
     """Return a file system that opens files of the table if their sizes are the committed ones."""
-    return PyFileSystem(CommittedFiles(filesystem, FilesByPath(files), table.destination))
+    return PyFileSystem(CommittedFiles(filesystem, files, table.destination))

@@ -17,12 +17,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.reader.formats import FileReading, UnreadableFiles, format_of
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.pruning import UnreadablePartitions
-from airflow_s3commit.reader.table import partition_columns, s3_filesystem, schemas_of, table_schema
+from airflow_s3commit.reader.table import (
+    FileReading,
+    UnreadableFiles,
+    format_of,
+    partition_columns,
+    s3_filesystem,
+    schemas_of,
+    table_schema,
+)
 from airflow_s3commit.spark.driver import renewing_store
 from airflow_s3commit.spark.pyspark_private import spark_type
 from airflow_s3commit.spark.session import getter_of, store_from_conf, store_of_process
@@ -129,7 +135,7 @@ def read_table(
     recorded = _recorded(table) if schema is None else None
     # With a schema no file is opened for its columns.
     is_known = schema is not None or recorded is not None
-    asked = replace(table, unknown=(), without_arrow=()) if is_known else table
+    asked = replace(table, to_inspect=()) if is_known else table
     schemas: list[tuple[str, WrittenSchema]] = []
     if has_record:
         schemas = schemas_of(asked, s3_filesystem(S3Config(**asdict(address))), FileReading.of(paths, name))
@@ -146,7 +152,7 @@ def read_table(
         whole = source.read(table.examples, None).schema if table.examples else StructType()
     columns = [column for column in whole if column.name not in partitions]
     wanted = _nullable(StructType([*columns, *partitions.values()]))
-    return source.read(table.files, wanted) if table.files else spark.createDataFrame([], wanted)
+    return source.read(table.files.values(), wanted) if table.files else spark.createDataFrame([], wanted)
 
 
 def _address(spark: SparkSession, bucket: str) -> StoreAddress:
@@ -156,9 +162,9 @@ def _address(spark: SparkSession, bucket: str) -> StoreAddress:
 
 def _recorded(table: Table) -> StructType | None:
     """Return the columns that every commit recorded, if Spark's own writers did; None if commits differ."""
-    where = f"the log of {table.destination}"
-    found = [WrittenColumns.of(schema.text, where).spark for schema in table.schemas]
-    if table.unknown or not table.without_arrow or any(one != found[0] for one in found):
+    found = [schema.columns.spark for schema in table.schemas]
+    by_spark = any(schema.columns.arrow is None for schema in table.schemas)
+    if not table.all_recorded or not by_spark or any(one != found[0] for one in found):
         return None
     with suppress(ValueError):  # one has a type that Spark lacks
         fields = [structs.asdict(one) for one in found[0].fields]
@@ -199,17 +205,13 @@ def _partitions(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> d
             f"{table.destination}{odd} has a directory without '=' between two partitions, and Spark would"
             " not see the outer one: read the table with airflow_s3commit.dataset"
         )
-    where = f"the log of {table.destination}"
-    types = [
-        {column.name: column.type for column in WrittenColumns.of(schema.text, where).spark.fields}
-        for schema in table.schemas
-    ]
+    types = [{column.name: column.type for column in schema.columns.spark.fields} for schema in table.schemas]
     found = {}
     for column in partition_columns(table, None, schemas).schema:
         found[column.name] = StructField(column.name, spark_type(column.type))
         kinds = [known.get(column.name, _UNKNOWN) for known in types]
         # Another program's directories, or those of a commit without a record, may have other values.
-        if kinds and not table.unknown and kinds.count(kinds[0]) == len(kinds) and kinds[0] != _UNKNOWN:
+        if table.all_recorded and kinds.count(kinds[0]) == len(kinds) and kinds[0] != _UNKNOWN:
             with suppress(ValueError):  # it is a type that Spark lacks
                 found[column.name] = StructField.fromJson(
                     {"name": column.name, "type": kinds[0], "nullable": True, "metadata": {}}
@@ -240,7 +242,7 @@ class _Source:
     options: Mapping[str, str]
     partitions: Collection[str]
 
-    def read(self, files: Sequence[TableFile], schema: StructType | None) -> DataFrame:
+    def read(self, files: Collection[TableFile], schema: StructType | None) -> DataFrame:
         """Return the rows of files; Spark infers the schema if there is none."""
         reader = self.spark.read.format(self.format).options(**self.options)
         reader = reader if schema is None else reader.schema(schema)

@@ -102,7 +102,7 @@ def _dataset(lake: GuardedLake) -> None:
     except UnreadablePartitions:
         return
     schema = pa.schema({"delay": pa.int64(), "price": pa.decimal128(9, 2), "day": pa.date32()})
-    for file in table.files:
+    for file in table.files.values():
         bounds_expression(file.statistics or {}, schema, ["delay", "price", "day"])
 
 

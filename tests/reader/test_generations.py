@@ -211,5 +211,5 @@ def test_statistics_are_read_on_demand(table: Table) -> None:
     """A reader that does not prune files by bounds does not pay for decoding them."""
     table.commit({"a.parquet": numbers(1)})
     place = table.lake.context().layout.destination
-    (file,) = find_table(table.lake.store, place, Choice()).files
+    (file,) = find_table(table.lake.store, place, Choice()).files.values()
     assert (file.rows, file.statistics, file.job_id) == (1, None, OURS)

@@ -1,50 +1,36 @@
-"""Files in columns are the same files."""
+"""Which files of several commits are read."""
 
 from __future__ import annotations
 
-import pickle
+from typing import TYPE_CHECKING, Any
 
-import pytest
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.table import Source, Table
+from airflow_s3commit.protocol.steps.files import FileSummary
+from airflow_s3commit.reader import listing
+from airflow_s3commit.store.memory import MemoryStore
 
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
-from airflow_s3commit.reader.listing import FilesByPath, JobFiles, PackedFiles, TableFile
-
-ONE = [
-    TableFile("lake/t/dt=1/a-j1.parquet", 10, "dt=1", "j1", 3),
-    TableFile("lake/t/dt=é/b-j1.parquet", 2**40, "dt=é", "j1", 0, {"n": ColumnStatistics(nulls=1)}),
-    TableFile("lake/t/c-j1.parquet", 0, "", "j1"),
-]
-OTHER = [TableFile("lake/t/dt=1/a-j2.parquet", 11, "dt=1", "j2", None)]
+if TYPE_CHECKING:
+    import pytest
 
 
-def test_what_is_packed_comes_out_as_it_was() -> None:
-    """Every field of every file, by number, in slices and in order."""
-    files = PackedFiles([JobFiles(ONE), JobFiles([]), JobFiles(OTHER)])
-    assert list(files) == [*ONE, *OTHER]
-    assert (len(files), files[0], files[3], files[-1]) == (4, ONE[0], OTHER[0], OTHER[0])
-    assert files[1:9] == [*ONE[1:], *OTHER]
-    with pytest.raises(IndexError):
-        _ = files[4]
-    assert (len(PackedFiles([])), list(PackedFiles([JobFiles([])]))) == (0, [])
-
-
-def test_of_two_files_with_one_path_the_later_counts() -> None:
+def test_of_two_files_with_one_path_the_later_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fixed names do not contain the job's id; whatever else the jobs have stays."""
-    old = [TableFile("lake/t/a.parquet", 1, "", "j1"), TableFile("lake/t/b.parquet", 2, "", "j1")]
-    new = [TableFile("lake/t/a.parquet", 3, "", "j2")]
-    assert list(PackedFiles([JobFiles(old), JobFiles(new)])) == [old[1], *new]
+    lists = {1: {"t/a.parquet": 1, "t/b.parquet": 2}, 2: {"t/a.parquet": 3}}
+    table = Table()
+    table.sources = {number: Source(number, f"j{number}", "", False, {}) for number in lists}
 
+    def each_list(_kind: object, _store: object, _home: object, sources: Any) -> Any:
+        for source in reversed([*sources]):
+            yield source, [FileSummary(key=key, size=size) for key, size in lists[source.number].items()]
 
-def test_a_file_is_found_by_its_path() -> None:
-    """Before and after pickling; files that are equal make equal file systems."""
-    found = FilesByPath(PackedFiles([JobFiles(ONE), JobFiles(OTHER)]))
-    for files in (found, pickle.loads(pickle.dumps(found))):
-        assert [files[file.path] for file in (*OTHER, *ONE)] == [*OTHER, *ONE]
-        with pytest.raises(KeyError):
-            files["lake/t/none"]
-    assert found == FilesByPath([*ONE, *OTHER])
-    assert found != FilesByPath(ONE)
-    assert found != FilesByPath([*ONE, *ONE[:1]])
-    assert FilesByPath([]) == FilesByPath(PackedFiles([]))
-    with pytest.raises(KeyError):
-        FilesByPath([])["x"]
+    monkeypatch.setattr(listing, "each_list", each_list)
+    files, firsts = listing._files_of(
+        MemoryStore(), Destination.parse("s3://lake/t/"), table, {1: [""], 2: [""]}, FileSummary
+    )
+    found = {path: (file.size, file.job_id) for path, file in files.items()}
+    assert found == {"lake/t/a.parquet": (3, "j2"), "lake/t/b.parquet": (2, "j1")}
+    assert {number: file.path for number, file in firsts.items()} == {
+        1: "lake/t/b.parquet",
+        2: "lake/t/a.parquet",
+    }

@@ -57,7 +57,7 @@ def read_older_data(lake: Lake) -> object:
     """Read a table with files that are older than its log."""
     lake.put({"dt=1/old": b"old"})
     lake.sealed({"dt=2/a": b"1"}, conflict_mode="append").commit()
-    return sorted(file.path for file in find_table(lake.store, HOME, Choice()).files)
+    return sorted(file.path for file in find_table(lake.store, HOME, Choice()).files.values())
 
 
 def verify_a_table(lake: Lake) -> object:
@@ -99,7 +99,7 @@ def roll_back(lake: Lake) -> object:
     lake.sealed({"dt=1/a": b"1"}, conflict_mode="append").commit()
     lake.sealed({"dt=1/b": b"2"}, job_id=THEIRS, conflict_mode="append").commit()
     rollback(lake.store, HOME, to=2, clock=lake.clock, new_id=lake.new_id, threads=0)
-    return sorted(file.path for file in find_table(lake.store, HOME, Choice()).files)
+    return sorted(file.path for file in find_table(lake.store, HOME, Choice()).files.values())
 
 
 def audit_against_the_commit_before(lake: Lake) -> object:
