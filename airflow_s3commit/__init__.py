@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     )
     from airflow_s3commit.protocol.steps.output_file import OutputFile
     from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
-    from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
+    from airflow_s3commit.protocol.sweep import SweepReport, sweep
     from airflow_s3commit.protocol.table_rollback import RollbackReport, rollback
     from airflow_s3commit.protocol.watch import search_manifest
     from airflow_s3commit.protocol.write_job import JobWriter, write_job, write_table

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
     from airflow_s3commit.protocol.inspect.jobs import JobSummary
     from airflow_s3commit.protocol.model.manifest import Manifest
-    from airflow_s3commit.protocol.sweep.apply import SweepReport
+    from airflow_s3commit.protocol.sweep import SweepReport
 
 __all__ = [
     "METRICS",

@@ -43,7 +43,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.commit import Preview
-from airflow_s3commit.protocol.sweep.plan import monthly_cost
+from airflow_s3commit.protocol.sweep_plan import monthly_cost
 
 _DAYS_A_MONTH = 30.0
 

@@ -32,7 +32,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"protocol.steps"}),
     frozenset({"protocol.hadoop"}),
     frozenset({"protocol.inspect"}),
-    frozenset({"protocol", "protocol.sweep"}),
+    frozenset({"protocol"}),
     frozenset({"protocol.doctor"}),
     frozenset({"assets", "compaction", "hooks", "iceberg", "present", "reader"}),
     frozenset({"spark"}),

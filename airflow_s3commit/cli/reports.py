@@ -49,7 +49,7 @@ from airflow_s3commit.protocol.model.destination import check_partition_names, p
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.fold import history, manifest_files, manifest_of, read_manifest
-from airflow_s3commit.protocol.sweep.plan import monthly_cost
+from airflow_s3commit.protocol.sweep_plan import monthly_cost
 from airflow_s3commit.protocol.watch import follow
 
 #: Maximum number of uploads to show without --all.

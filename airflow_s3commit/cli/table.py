@@ -37,8 +37,8 @@ from airflow_s3commit.protocol.metadata.removal import forget_destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.publication import ENGINES, ddl, publish_table
 from airflow_s3commit.protocol.repair import repair as rebuild
-from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep, plan_registered
-from airflow_s3commit.protocol.sweep.plan import SweepPlan, plan_sweep
+from airflow_s3commit.protocol.sweep import SweepReport, apply_sweep, plan_registered
+from airflow_s3commit.protocol.sweep_plan import SweepPlan, plan_sweep
 from airflow_s3commit.protocol.table_rollback import rollback as roll_back
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.model.destination import RegisteredDestination
     from airflow_s3commit.protocol.model.job import ObjectOptions
-    from airflow_s3commit.protocol.sweep.apply import SweepReport
-    from airflow_s3commit.protocol.sweep.plan import SweepPlan
+    from airflow_s3commit.protocol.sweep import SweepReport
+    from airflow_s3commit.protocol.sweep_plan import SweepPlan
     from airflow_s3commit.store.base import ObjectStore
     from airflow_s3commit.xcom import JsonObject
 
@@ -103,7 +103,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         self.require_text("destination", "staging")
         if is_pattern(self.destination):
             return self._sweep_registry(context)
-        from airflow_s3commit.protocol.sweep.plan import plan_sweep  # noqa: PLC0415 - light DAG parsing
+        from airflow_s3commit.protocol.sweep_plan import plan_sweep  # noqa: PLC0415 - light DAG parsing
 
         dry = not self.read("apply", _flag)
         with refusals_are_final():
@@ -130,7 +130,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
     def _apply(self, store: ObjectStore, plan: SweepPlan, *, dry: bool) -> SweepReport:
         """Apply a plan unless it is a dry run, report what is pending afterwards, and log what was found."""
         from airflow_s3commit.protocol.inspect.jobs import list_jobs  # noqa: PLC0415 - keeps DAG parsing light
-        from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep  # noqa: PLC0415
+        from airflow_s3commit.protocol.sweep import SweepReport, apply_sweep  # noqa: PLC0415
 
         report = SweepReport(plan=plan, dry_run=True) if dry else apply_sweep(store, plan)
         count_sweep(report)
@@ -146,7 +146,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         from airflow_s3commit.protocol.metadata.registry import read_registry  # noqa: PLC0415
         from airflow_s3commit.protocol.metadata.removal import forget_destination  # noqa: PLC0415
         from airflow_s3commit.protocol.model.destination import matches  # noqa: PLC0415
-        from airflow_s3commit.protocol.sweep.apply import plan_registered  # noqa: PLC0415
+        from airflow_s3commit.protocol.sweep import plan_registered  # noqa: PLC0415
 
         if REGISTRY is None:
             raise AirflowFailException(
@@ -228,7 +228,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                 plan.destination,
                 plan.pending,
                 plan.bytes,
-                plan.monthly_cost,
+                plan.monthly_cost_usd,
                 text_table(plan.columns, plan.items),
             )
         for left in plan.left:

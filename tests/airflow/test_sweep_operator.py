@@ -13,7 +13,7 @@ from airflow_s3commit import Destination, register_destination
 from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.operators import S3CommitSweepOperator, sweep
 from airflow_s3commit.protocol.metadata.registry import read_registry
-from airflow_s3commit.protocol.sweep.plan import plan_sweep
+from airflow_s3commit.protocol.sweep_plan import plan_sweep
 from tests.airflow.runs import FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
 
 DAY = 86_400.0
@@ -104,7 +104,7 @@ def test_a_failure_leaves_room_for_a_retry(store, context, dead, monkeypatch) ->
     def denied(*_: object, **__: object) -> object:
         raise AccessDenied("403 on AbortMultipartUpload")
 
-    monkeypatch.setattr("airflow_s3commit.protocol.sweep.apply.carry_out", denied)
+    monkeypatch.setattr("airflow_s3commit.protocol.sweep.carry_out", denied)
     with pytest.raises(AirflowException, match="403") as raised:
         sweeper(apply=True).execute(context)
     assert not isinstance(raised.value, AirflowFailException)

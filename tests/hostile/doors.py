@@ -24,8 +24,8 @@ from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.hadoop.jobs import find_hadoop_jobs
 from airflow_s3commit.protocol.inspect.jobs import describe_job, latest_endings, list_jobs, pending_uploads
 from airflow_s3commit.protocol.inspect.verify_job import verify_pending
-from airflow_s3commit.protocol.sweep.apply import apply_sweep
-from airflow_s3commit.protocol.sweep.plan import plan_sweep
+from airflow_s3commit.protocol.sweep import apply_sweep
+from airflow_s3commit.protocol.sweep_plan import plan_sweep
 from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, ManifestSearch, Snapshot
 from airflow_s3commit.reader import UnreadablePartitions
 from airflow_s3commit.reader.listing import Choice, find_table

@@ -21,7 +21,7 @@ from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, Outcome
 from airflow_s3commit.store.execute import with_threads
 from airflow_s3commit.store.forwarding import ForwardingStore

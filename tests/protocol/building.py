@@ -25,7 +25,7 @@ from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
 from tests.fakes import ManualClock
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.sweep.apply import SweepReport
+    from airflow_s3commit.protocol.sweep import SweepReport
 
 __all__ = [
     "BUCKET",

@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.repair import repair
 from airflow_s3commit.protocol.steps.fold import latest_manifest, manifest_files, read_manifest
-from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.protocol.table_rollback import rollback
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, apart, named

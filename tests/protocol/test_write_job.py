@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import Manifest, SuccessData
 from airflow_s3commit.protocol.steps.fold import latest_manifest, read_manifest
-from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.protocol.watch import search_manifest
 from airflow_s3commit.protocol.write_job import write_job, write_table
 from airflow_s3commit.store.base import ObjectStore

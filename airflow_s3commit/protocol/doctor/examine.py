@@ -37,7 +37,7 @@ from airflow_s3commit.protocol.model.codec import KIB, Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions, ObjectOptions
 from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX, SUCCESS
-from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore, StoreProfile
 from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, with_headers

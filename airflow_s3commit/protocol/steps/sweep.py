@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuchKey, Unavailable
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
@@ -52,8 +52,7 @@ class Found:
 
     Attributes:
         layout: Its keys. Its staging is that of its record; without one the one that was listed.
-        created: When its record was written; None without one.
-        sealed: When it was sealed; None if it is not.
+        created: When its record was written, and ``sealed`` its seal; None without one.
         newest: When the newest thing that was found of it was written.
         records: How many objects are in its staging and among the records of open jobs.
         is_hadoops: Whether Hadoop's committers have written in its staging, or it was adopted from them.
@@ -202,8 +201,7 @@ def find_end(store: ObjectStore, found: Found, newest: Entry | None) -> None:
 Action: TypeAlias = Literal["finish", "abort"]
 
 
-@dataclass
-class Left:
+class Left(NamedTuple):
     """What listings show of all jobs at a destination.
 
     Attributes:
@@ -212,9 +210,9 @@ class Left:
         has_log: Whether a job of this package was ever set up there.
     """
 
-    jobs: dict[str, Found] = field(default_factory=dict)
-    unnamed: list[Upload] = field(default_factory=list)
-    has_log: bool = False
+    jobs: dict[str, Found]
+    unnamed: list[Upload]
+    has_log: bool
 
 
 def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
@@ -225,17 +223,27 @@ def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
     Raises:
         InvalidRecord: An entry of the log is damaged.
     """
-    store, home, left = context.store, context.layout.destination, Left()
-    _list(context, left)
-    left.jobs = find_jobs(store, home, (home, *roots), known=left.jobs)
+    store, home, unnamed = context.store, context.layout.destination, list[Upload]()
+    listed: dict[str, Found] = {}
+    for upload in store.list_uploads(home.bucket, home.prefix):
+        if (owner := owner_of(upload.key)) is None:
+            unnamed.append(upload)
+            continue
+        found = listed.setdefault(owner, Found(Layout.of(home, owner)))
+        found.uploads.append(upload)
+        found.saw(upload.initiated)
+    for owner, objects in _strays(context).items():
+        found = listed.setdefault(owner, Found(Layout.of(home, owner)))
+        found.objects = objects
+        found.saw(max(info.modified for info in objects))
+    jobs = find_jobs(store, home, (home, *roots), known=listed)
     # Entries are read by their keys: a listing that lags may show none.
     log = Log(context)
     log.read()
-    left.has_log = log.newest is not None
-    for found in left.jobs.values():
+    for found in jobs.values():
         find_end(store, found, log.newest.entry if log.newest is not None else None)
         found.objects = list(written_here(context, found.job_id, found.objects))
-    return left
+    return Left(jobs, unnamed, log.newest is not None)
 
 
 def judge(found: Found, now: float, older_than: float) -> tuple[Action | None, str]:
@@ -283,39 +291,11 @@ def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
     return AbortReport(uploads=report.uploads, objects=report.objects + late)
 
 
-def _list(context: JobContext, left: Left) -> None:
-    """List pending uploads, and objects that the table does not have, by their job."""
-    home = context.layout.destination
-
-    def of(job_id: str) -> Found:
-        return left.jobs.setdefault(job_id, Found(Layout.of(home, job_id)))
-
-    for upload in context.store.list_uploads(home.bucket, home.prefix):
-        if (owner := owner_of(upload.key)) is None:
-            left.unnamed.append(upload)
-            continue
-        of(owner).uploads.append(upload)
-        of(owner).saw(upload.initiated)
-    for job_id, objects in strays(context).items():
-        of(job_id).objects = objects
-        for info in objects:
-            of(job_id).saw(info.modified)
-
-
-_BATCH = 1_000
-
-
 def release(context: JobContext, now: float) -> int:
     """Release what has been retained for long enough, and delete all that was ever released.
 
-    Repeatable by any process, beside jobs and rollbacks.
-
-    Args:
-        context: A job of the destination with an id that nobody uses.
-        now: The store's time, in seconds since the epoch.
-
-    Returns:
-        How many objects were deleted.
+    Repeatable by any process, beside jobs and rollbacks. The context is as for `find_left`, and ``now`` the
+    store's time. Returns how many objects were deleted.
 
     Raises:
         Unavailable: Entries of jobs came first a hundred times: run it again.
@@ -333,7 +313,8 @@ def release(context: JobContext, now: float) -> int:
             table = read_table(store, home, log.head.number)
             # A release makes the table forget what the one before freed; so that is deleted first.
             deleted += _delete_freed(context, table)
-            if not (frees := due(context, table, now)):
+            ages = retained_since(context, table, now)
+            if not (frees := sorted(one for one, age in ages.items() if is_over(table.retained[one], age))):
                 return deleted
 
             def freeing(head: Position, frees: list[int] = frees) -> Entry:
@@ -362,18 +343,8 @@ def release(context: JobContext, now: float) -> int:
         )
 
 
-def due(context: JobContext, table: Table, now: float) -> list[int]:
-    """Return the generations whose retention has passed, by the store's clock.
-
-    Args:
-        now: The store's time, in seconds since the epoch.
-    """
-    ages = retained_since(context, table, now)
-    return sorted(one for one, age in ages.items() if is_over(table.retained[one], age))
-
-
 def retained_since(context: JobContext, table: Table, now: float) -> dict[int, float]:
-    """Return for how many seconds each generation retains what it took. Arguments as for `due`."""
+    """Return for how many seconds each generation retains what it took, at the store's time."""
     home = context.layout.destination
     calls = [(generation, Head(home.bucket, entry_key(home, generation))) for generation in table.retained]
     entered = outcomes(context.store, calls)
@@ -421,7 +392,7 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
                 yield info
 
 
-def strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
+def _strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
     """Return the data objects with a job's id in their names that the table does not know, by job.
 
     An object and the job may have any relation: the job may be open, its commit may be the newest entry

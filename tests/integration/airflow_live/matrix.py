@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.protocol.sweep import sweep
 from tests.integration.airflow_live.control import RUN_TIMEOUT
 from tests.integration.airflow_live.scenario import Run, Story
 

@@ -32,7 +32,7 @@ from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import latest_manifest, manifest_files, read_table
-from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.protocol.table_rollback import rollback
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import PartEtag

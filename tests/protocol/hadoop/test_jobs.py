@@ -14,7 +14,7 @@ from airflow_s3commit.protocol.hadoop.jobs import HadoopJob, classify, find_hado
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
-from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
+from airflow_s3commit.protocol.sweep import SweepReport, sweep
 from airflow_s3commit.store.base import Part, Upload
 from tests.cases import each
 from tests.protocol.hadoop.dead_jobs import BUCKET, MAGIC, ROOT, TASKS, UUID, DeadJob, task_id

@@ -14,8 +14,8 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.sweep.apply import apply_sweep, sweep
-from airflow_s3commit.protocol.sweep.plan import SweepPlan, plan_sweep
+from airflow_s3commit.protocol.sweep import apply_sweep, sweep
+from airflow_s3commit.protocol.sweep_plan import SweepPlan, plan_sweep
 from airflow_s3commit.store.base import Upload
 from airflow_s3commit.testing.faulty_store import Crash, Effect, Fault, FaultyStore, StoreCall
 from tests.crash.faulty import FAULTS
@@ -70,7 +70,7 @@ def test_a_dry_run_is_the_default_and_removes_nothing() -> None:
     report = sweep(lake.store, FLIGHTS, older_than=DAY)
     assert report.dry_run
     assert (report.plan.pending, report.plan.bytes, report.plan.oldest) == (3, 1014, 2 * DAY)
-    assert report.plan.monthly_cost == pytest.approx(1014 / 2**30 * 0.023)
+    assert report.plan.monthly_cost_usd == pytest.approx(1014 / 2**30 * 0.023)
     assert report.to_dict()["plan"]["bytes"] == 1014
     assert lake.everything() == before
 

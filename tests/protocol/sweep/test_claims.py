@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
+from airflow_s3commit.protocol.sweep import SweepReport, sweep
 from tests.fakes import ManualClock
 from tests.protocol.building import an_id
 from tests.protocol.hadoop.dead_jobs import BUCKET, MAGIC, ROOT, UUID, DeadJob

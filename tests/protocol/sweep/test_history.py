@@ -10,8 +10,8 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
-from airflow_s3commit.protocol.sweep.plan import plan_sweep
+from airflow_s3commit.protocol.sweep import SweepReport, apply_sweep
+from airflow_s3commit.protocol.sweep_plan import plan_sweep
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, Crash, Lake, an_id, named, once
 

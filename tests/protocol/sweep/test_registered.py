@@ -7,7 +7,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import read_registry, register_destination
 from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.sweep.apply import RegisteredSweep, apply_sweep, plan_registered
+from airflow_s3commit.protocol.sweep import RegisteredSweep, apply_sweep, plan_registered
 from airflow_s3commit.store.base import ObjectStore
 from tests.protocol.building import BUCKET, ROOT, Lake, an_id
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -58,13 +59,7 @@ def monthly_cost(stored: int) -> float:
 
 
 class OrphanUpload(Struct, frozen=True, kw_only=True):
-    """A pending upload that no job claims.
-
-    Attributes:
-        age: Seconds from its start to the plan.
-        bytes: Size of its parts.
-        reason: Why it is to be aborted.
-    """
+    """A pending upload that no job claims: seconds since its start, and the size of its parts."""
 
     key: str
     upload_id: str
@@ -77,11 +72,9 @@ class DeadJob(Struct, frozen=True, kw_only=True):
     """A dead job, to be ended and removed with its uploads.
 
     Attributes:
-        staging: URI of its staging.
         state: How far it is; None if nothing says so.
         silent: Seconds since its last activity.
-        uploads: Number of its pending uploads.
-        bytes: Size of their parts.
+        uploads: Number of its pending uploads, and ``bytes`` the size of their parts.
         objects: Number of its published objects; known once it was ended.
     """
 
@@ -155,7 +148,7 @@ class SweepPlan(Plain, Struct, kw_only=True):
         jobs_left: Number of jobs that it leaves.
     """
 
-    derived = ("pending", "bytes", "oldest")
+    derived = ("pending", "bytes", "oldest", "monthly_cost_usd")
     columns = (
         Column("what", "what", folds=True),
         Column("action", "action"),
@@ -183,12 +176,11 @@ class SweepPlan(Plain, Struct, kw_only=True):
     @property
     def items(self) -> list[Item]:
         """Everything that it would remove."""
-        items = [
-            Item(f"job {job.job_id}", job.action, job.silent, job.uploads, job.bytes, job.reason)
-            for job in self.jobs
+        return [
+            *(Item(f"job {j.job_id}", j.action, j.silent, j.uploads, j.bytes, j.reason) for j in self.jobs),
+            *(Item(one.key, "discard", one.age, 1, one.bytes, one.reason) for one in self.uploads),
+            *(Item(one.what, "delete", one.age, 0, one.bytes, one.reason) for one in self.replaced),
         ]
-        items += [Item(one.key, "discard", one.age, 1, one.bytes, one.reason) for one in self.uploads]
-        return items + [Item(one.what, "delete", one.age, 0, one.bytes, one.reason) for one in self.replaced]
 
     @property
     def pending(self) -> int:
@@ -203,17 +195,12 @@ class SweepPlan(Plain, Struct, kw_only=True):
     @property
     def oldest(self) -> float:
         """Age of the oldest orphan or job in the plan, in seconds; 0 if there is none."""
-        ages = [upload.age for upload in self.uploads] + [job.silent for job in self.jobs]
-        return max(ages, default=0.0)
+        return max((*(one.age for one in self.uploads), *(one.silent for one in self.jobs)), default=0.0)
 
     @property
-    def monthly_cost(self) -> float:
+    def monthly_cost_usd(self) -> float:
         """Estimated cost of `bytes` in US dollars per month, at `USD_PER_GB_MONTH`."""
         return monthly_cost(self.bytes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with the totals."""
-        return {**super().to_dict(), "monthly_cost_usd": self.monthly_cost}
 
 
 _UNDATED = "this store does not show when uploads began"
@@ -227,15 +214,10 @@ def plan_sweep(
     staging_roots: Collection[Destination] = (),
     threads: int = 16,
 ) -> SweepPlan:
-    """Return what a sweep of a destination would remove, without removing it. Repeatable.
+    """Return what a sweep would remove, without removing it, as a dry run of `sweep` does. Repeatable.
 
     If no record is there to read the store's time from, a small hidden object is written and deleted. If
     there are orphans, an upload is also started and aborted, to check that listings show when uploads began.
-
-    The arguments are those of `sweep`, with any number of staging roots.
-
-    Raises:
-        ValueError: ``older_than`` is negative.
     """
     context = JobContext(store, Layout.of(destination, new_uuid()), threads=threads)
     return decide(context, older_than, staging_roots).plan
@@ -270,7 +252,6 @@ class Planner:
     context: JobContext
     plan: SweepPlan
     found: dict[str, Found] = field(default_factory=dict)
-    _dates_uploads: bool | None = None
 
     @property
     def time(self) -> float:
@@ -316,7 +297,7 @@ class Planner:
         elif action == "abort" and not found.is_known and (reason := self._why_not_ours(found)):
             action, why = None, reason
         if action is None:
-            self.leave(f"job {found.job_id} ({found.layout.staging.uri})", why)
+            self.leave(name_of_job(found.job_id, found.layout.staging.uri), why)
             self.plan.jobs_left += 1
             return []
         if not (has_log or found.records):
@@ -365,9 +346,7 @@ class Planner:
             recorded = list(tracked_uploads(job, found.layout.staging.prefix))
             if None in recorded:
                 # A job on another directory may have chosen this one for its staging.
-                return (
-                    "its staging has a record that is damaged, or of another destination: look, and abort it"
-                )
+                return "its staging has a damaged record, or one of another destination: look, and abort it"
             keys += (upload.destinationKey for upload in recorded if upload is not None)
         if not keys and not found.layout.is_below_destination:
             return f"no record shows that it is a job on {home.uri}"
@@ -375,16 +354,15 @@ class Planner:
             records = (job_key(place, found.job_id), receipt_key(place, found.job_id))
             if any(has_object(store, place.bucket, key) for key in records):
                 return f"it is a job on {place.uri}: sweep that"
-        if not (found.records or found.objects or self._times_are_true):
-            return f"nobody knows it, but {_UNDATED}"
-        return ""
+        is_dated = found.records or found.objects or self._times_are_true
+        return "" if is_dated else f"nobody knows it, but {_UNDATED}"
 
     def _judge_orphans(self, orphans: list[Upload]) -> None:
         """Decide about old uploads that are of no job."""
         for upload, stored in zip(orphans, self._sizes(orphans), strict=True):
             past = self.time - upload.initiated
             if not self._times_are_true:
-                what = f"upload {upload.upload_id} of {join_uri(self.context.bucket, upload.key)}"
+                what = name_of_upload(self.context.bucket, upload.key, upload.upload_id)
                 self.leave(what, f"no job claims it, but {_UNDATED}")
                 continue
             why = f"no job claims it, and it began {past:.0f} s ago"
@@ -418,13 +396,11 @@ class Planner:
                 ReplacedFiles(generation=generation, files=len(freed), bytes=stored, reason=why)
             )
 
-    @property
+    @cached_property
     def _times_are_true(self) -> bool:
         """Whether listings show when uploads began: a probe tells, once."""
-        if self._dates_uploads is None:
-            home = self.context.layout.destination
-            self._dates_uploads = bool(has_true_upload_times(self.context.store, home.bucket, home.key(TIME)))
-        return self._dates_uploads
+        home = self.context.layout.destination
+        return bool(has_true_upload_times(self.context.store, home.bucket, home.key(TIME)))
 
     def _sizes(self, uploads: Iterable[Upload]) -> list[int]:
         ids = (PendingId(self.context.bucket, upload.key, upload.upload_id) for upload in uploads)
@@ -438,3 +414,13 @@ def _state(found: Found) -> State | None:
     if found.record is None:
         return None
     return "sealed" if found.sealed is not None else "open"
+
+
+def name_of_job(job_id: str, staging: str) -> str:
+    """Return a job's name in a report."""
+    return f"job {job_id} ({staging})"
+
+
+def name_of_upload(bucket: str, key: str, upload_id: str) -> str:
+    """Return an upload's name in a report."""
+    return f"upload {upload_id} of {join_uri(bucket, key)}"

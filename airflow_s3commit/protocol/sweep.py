@@ -1,4 +1,4 @@
-"""Apply a sweep: remove what a plan lists, after deciding about each item anew.
+"""Sweep a destination: plan what to remove, and remove it after deciding about each item anew.
 
 The plan may be old. So everything is looked at again, and what has changed since is left. A job is ended by
 an entry of the log: if its processes resume, they notice, and a commit that came first wins.
@@ -7,9 +7,8 @@ an entry of the log: if its processes resume, they notice, and a commit that cam
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -22,18 +21,18 @@ from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.registry import Registered, has_records, is_gone
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.steps.sweep import Found, carry_out, release
-from airflow_s3commit.protocol.sweep.plan import (
-    Action,
+from airflow_s3commit.protocol.steps.sweep import carry_out, release
+from airflow_s3commit.protocol.sweep_plan import (
     DeadJob,
     LeftAlone,
-    OrphanUpload,
     Planner,
     SweepPlan,
     decide,
+    name_of_job,
+    name_of_upload,
     plan_sweep,
 )
 from airflow_s3commit.store.base import Abort, ObjectStore
@@ -98,8 +97,8 @@ def sweep(
         ValueError: ``older_than`` is negative.
         S3CommitError: The destination could not be read. Errors of removals are in the report instead.
     """
-    place = Destination.of(destination)
     roots = [] if staging_root is None else [Destination.of(staging_root)]
+    place = Destination.of(destination)
     plan = plan_sweep(store, place, older_than=older_than, staging_roots=roots, threads=threads)
     if dry_run:
         return SweepReport(plan=plan, dry_run=True)
@@ -123,82 +122,72 @@ def apply_sweep(
     """
     layout = Layout.of(Destination.parse(plan.destination), new_uuid())
     context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
-    roots = [Destination.parse(uri) for uri in plan.staging_roots]
-    run = _Sweep(decide(context, plan.older_than, roots), SweepReport(plan=plan, dry_run=False))
+    now = decide(context, plan.older_than, [Destination.parse(uri) for uri in plan.staging_roots])
+    report = SweepReport(plan=plan, dry_run=False)
     for job in plan.jobs:
-        run.guard(_name(job), partial(run.end_job, job))
-    run.abort_orphans(plan.uploads)
+        with _noting(report, name_of_job(job.job_id, job.staging)):
+            _end_job(now, job, report)
+    _abort_orphans(now, report)
     if plan.replaced:
-        run.guard("retained files", run.release)
-    return run.report
+        with _noting(report, "retained files"):
+            report.replaced = release(context, now.time)
+    return report
 
 
-@dataclass(frozen=True)
-class _Sweep:
-    """The application of a plan: what is decided now, and the results so far."""
-
-    now: Planner
-    report: SweepReport
-
-    def guard(self, what: str, remove: Callable[[], None]) -> None:
-        """Run a removal, and note its error instead of raising it."""
-        try:
-            remove()
-        except AlreadyCommitted as error:
-            self._skip(what, str(error))
-        except S3CommitError as error:
-            self._fail(what, error)
-
-    def end_job(self, planned: DeadJob) -> None:
-        """End a job, if it is as the plan says."""
-        current = next((one for one in self.now.plan.jobs if one.job_id == planned.job_id), None)
-        if current is None or current.action != planned.action:
-            left = [one.reason for one in self.now.plan.left if one.what == _name(planned)]
-            self._skip(_name(planned), current.reason if current else (left or ["it is gone"])[0])
-            return
-        ended = self._end(self.now.found[planned.job_id], planned.action, f"swept: {current.reason}")
-        self.report.jobs.append(replace(planned, uploads=ended.uploads, objects=ended.objects))
-
-    def _end(self, found: Found, action: Action, why: str) -> AbortReport:
-        context = self.now.context
-        home, clock = context.layout.destination, context.clock
-        adoption = Adoption(context.store, home, found.job_id, force=True, clock=clock, new_id=context.new_id)
-        if action == "discard":
-            return AbortReport(uploads=adoption.clean_up(), objects=0)
-        if found.is_hadoops and not found.is_known:
-            # As a job of ours, which nobody else adopts meanwhile.
-            return adoption.abort()
-        return carry_out(context, found, why)
-
-    def abort_orphans(self, planned: Collection[OrphanUpload]) -> None:
-        """Abort the orphans that are orphans still."""
-        bucket, still = self.now.context.bucket, {upload.upload_id for upload in self.now.plan.uploads}
-        names = {one.upload_id: f"upload {one.upload_id} of {join_uri(bucket, one.key)}" for one in planned}
-        for upload_id in names.keys() - still:
-            self._skip(names[upload_id], "it is gone, or a job claims it now")
-        calls = [(one, Abort(bucket, one.key, one.upload_id)) for one in planned if one.upload_id in still]
-        for upload, outcome in self.now.context.store.perform(calls):
-            if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
-                self._fail(names[upload.upload_id], outcome)
-            else:
-                self.report.uploads += 1
-                self.report.bytes += upload.bytes
-
-    def release(self) -> None:
-        """Release the retained files that no rollback has brought back, and delete them."""
-        self.report.replaced = release(self.now.context, self.now.time)
-
-    def _skip(self, what: str, reason: str) -> None:
-        self.report.skipped.append(LeftAlone(what=what, reason=reason))
-
-    def _fail(self, what: str, error: S3CommitError) -> None:
-        reason = described(error)
-        logger.warning("sweep of %s: %s: %s", self.report.plan.destination, what, reason)
-        self.report.failures.append(LeftAlone(what=what, reason=reason))
+def _end_job(now: Planner, planned: DeadJob, report: SweepReport) -> None:
+    """End a job, if it is as the plan says."""
+    current = next((one for one in now.plan.jobs if one.job_id == planned.job_id), None)
+    if current is None or current.action != planned.action:
+        name = name_of_job(planned.job_id, planned.staging)
+        left = [one.reason for one in now.plan.left if one.what == name]
+        why = current.reason if current else (left or ["it is gone"])[0]
+        report.skipped.append(LeftAlone(what=name, reason=why))
+        return
+    context, found = now.context, now.found[planned.job_id]
+    home, clock = context.layout.destination, context.clock
+    adoption = Adoption(context.store, home, found.job_id, force=True, clock=clock, new_id=context.new_id)
+    if planned.action == "discard":
+        ended = AbortReport(uploads=adoption.clean_up(), objects=0)
+    elif found.is_hadoops and not found.is_known:
+        # As a job of ours, which nobody else adopts meanwhile.
+        ended = adoption.abort()
+    else:
+        ended = carry_out(context, found, f"swept: {current.reason}")
+    report.jobs.append(replace(planned, uploads=ended.uploads, objects=ended.objects))
 
 
-def _name(job: DeadJob) -> str:
-    return f"job {job.job_id} ({job.staging})"
+def _abort_orphans(now: Planner, report: SweepReport) -> None:
+    """Abort the planned orphans that are orphans still."""
+    planned, bucket = report.plan.uploads, now.context.bucket
+    still = {upload.upload_id for upload in now.plan.uploads}
+    names = {one.upload_id: name_of_upload(bucket, one.key, one.upload_id) for one in planned}
+    for upload_id in names.keys() - still:
+        gone = "it is gone, or a job claims it now"
+        report.skipped.append(LeftAlone(what=names[upload_id], reason=gone))
+    calls = [(one, Abort(bucket, one.key, one.upload_id)) for one in planned if one.upload_id in still]
+    for upload, outcome in now.context.store.perform(calls):
+        if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
+            _fail(report, names[upload.upload_id], outcome)
+        else:
+            report.uploads += 1
+            report.bytes += upload.bytes
+
+
+@contextmanager
+def _noting(report: SweepReport, what: str) -> Iterator[None]:
+    """Note an error of a removal instead of raising it."""
+    try:
+        yield
+    except AlreadyCommitted as error:
+        report.skipped.append(LeftAlone(what=what, reason=str(error)))
+    except S3CommitError as error:
+        _fail(report, what, error)
+
+
+def _fail(report: SweepReport, what: str, error: S3CommitError) -> None:
+    reason = described(error)
+    logger.warning("sweep of %s: %s: %s", report.plan.destination, what, reason)
+    report.failures.append(LeftAlone(what=what, reason=reason))
 
 
 class RegisteredSweep(NamedTuple):
@@ -223,16 +212,12 @@ def plan_registered(
     *,
     older_than: float,
 ) -> Iterator[RegisteredSweep]:
-    """Yield what a sweep would remove at each destination, without removing it.
+    """Yield what a sweep would remove at each destination of a registry, without removing it.
 
-    A destination that cannot be read does not keep back the others. One without records of jobs is not swept:
-    a sweep there would abort the uploads of other programs. One with several entries, which name different
-    stagings, is swept once, with all of these.
-
-    Args:
-        entries: Entries of a registry.
-        open_store: Opens the store of a destination; its `S3CommitError` is the destination's error.
-        older_than: Seconds without activity after which a job is dead, and minimum age of an entry to remove.
+    A destination that cannot be read does not keep back the others; an `S3CommitError` of ``open_store`` is
+    the destination's error. One without records of jobs is not swept: a sweep there would abort the uploads
+    of other programs. One with several entries, which name different stagings, is swept once, with all of
+    these. ``older_than`` is also the minimum age of an entry to remove, in seconds.
     """
     places: dict[tuple[str, str | None], list[Registered]] = {}
     for entry in entries:
