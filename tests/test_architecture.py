@@ -145,7 +145,12 @@ CALLS = {"Abort", "DeleteMany"}
 
 #: Where something is destroyed beside `protocol/metadata/removal.py`: uploads that no job claims, looked at
 #: once more, and probes, which remove what they made a moment ago.
-DESTROYERS = {"removal.py", "apply.py", "probes.py", "store_check.py"}
+DESTROYERS = {
+    "protocol/doctor/probes.py",
+    "protocol/metadata/removal.py",
+    "protocol/metadata/store_check.py",
+    "protocol/sweep.py",
+}
 
 
 def test_everything_of_a_job_is_destroyed_through_one_gate() -> None:
@@ -159,9 +164,8 @@ def test_everything_of_a_job_is_destroyed_through_one_gate() -> None:
                 called = ast.unparse(node.func)
                 place, _, verb = called.rpartition(".")
                 if called in CALLS or (verb in VERBS and "store" in place):
-                    found.add((_room(path), path.name))
-    assert {name for _, name in found} <= DESTROYERS
-    assert {room for room, _ in found} == {"protocol"}
+                    found.add(path.relative_to(ROOT).as_posix())
+    assert found == DESTROYERS
 
 
 @each("path", _modules())

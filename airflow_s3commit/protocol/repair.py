@@ -141,51 +141,42 @@ def _unfinished(check: LogCheck, job_id: str) -> LogFinding:
     )
 
 
-def _entry(context: JobContext, number: int) -> Entry:
-    return read_entry(context.store, context.layout.destination, number).entry
-
-
 def _derive(context: JobContext, key: str, cure: Cure, number: int) -> None:
-    """Derive a record again."""
-    match cure.kind:
-        case "receipt":
-            _rebuild_receipt(context, key, number)
-        case "checkpoint":
-            _rebuild_checkpoint(context, key, number)
-        case "marker":
-            entry = _entry(context, number)
-            names = partial(first_keys, context, entry)
-            write_marker(context, context.layout.success, entry, names, over_others=True)
-        case "partition marker":
-            partition = partition_of(context.layout.destination.relative(key) or "")
-            derive_markers(context, _entry(context, number), [partition], over_others=True)
-        case "version":
-            publish(context, _entry(context, number))
+    """Derive a record again, a checkpoint from all entries: an earlier one may be wrong too."""
+    store, home, bucket = context.store, context.layout.destination, context.bucket
+    if cure.kind == "checkpoint":
+        table = Table()
+        for read in entries_after(store, home, Position(), number):
+            table.apply(read.entry, read.sha256)
+        store.put(bucket, key, checkpoint.to_bytes(table, home.uri), content_type="application/gzip")
+        return
+    entry = read_entry(store, home, number).entry
+    if cure.kind == "receipt":
+        _write_receipt(context, key, entry)
+    elif cure.kind == "marker":
+        names = partial(first_keys, context, entry)
+        write_marker(context, context.layout.success, entry, names, over_others=True)
+    elif cure.kind == "partition marker":
+        derive_markers(context, entry, [partition_of(home.relative(key) or "")], over_others=True)
+    elif cure.kind == "version":
+        publish(context, entry)
 
 
 def _finish(context: JobContext, check: LogCheck, job_id: str) -> None:
     """Do again all that follows the entry of a job."""
-    entry, found = _entry(context, check.ended[job_id].number), check.open[job_id]
+    entry = read_entry(context.store, context.layout.destination, check.ended[job_id].number).entry
+    found = check.open[job_id]
     job = replace(context, layout=found.layout).in_staging(entry.staging)
     job = job if found.record is None else job.as_recorded(found.record)
     finish(job, entry) if entry.commit is not None else undo(job, entry)
 
 
-def _rebuild_receipt(context: JobContext, key: str, number: int) -> None:
+def _write_receipt(context: JobContext, key: str, entry: Entry) -> None:
     """Write a receipt again, over a damaged one that is the same still."""
-    store, bucket, entry = context.store, context.bucket, _entry(context, number)
+    store, bucket = context.store, context.bucket
     try:
         found = store.head(bucket, key)
     except NoSuchKey:
         write_receipt(store, context.layout.destination, entry)
     else:
         store.put(bucket, key, encode(entry), if_match=found.etag)
-
-
-def _rebuild_checkpoint(context: JobContext, key: str, number: int) -> None:
-    """Write a checkpoint again, from all entries: an earlier one may be wrong too."""
-    table, home = Table(), context.layout.destination
-    for read in entries_after(context.store, home, Position(), number):
-        table.apply(read.entry, read.sha256)
-    body = checkpoint.to_bytes(table, home.uri)
-    context.store.put(context.bucket, key, body, content_type="application/gzip")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -61,12 +61,8 @@ class Changed(Struct, frozen=True, kw_only=True):
         return f"{self.key}: {size(self.size)}, ETag {self.etag}; was {before}"
 
 
-class Difference(NamedTuple):
-    """A file that is not as a commit of this number made it: ``change`` is None if it is gone."""
-
-    key: str
-    number: int
-    change: Changed | None
+#: A file that is not as a commit made it: its key, the commit's number, and its change; None if it is gone.
+_Difference: TypeAlias = tuple[str, int, Changed | None]
 
 
 class FileDifferences(Plain, Struct, kw_only=True):
@@ -111,7 +107,7 @@ class FileDifferences(Plain, Struct, kw_only=True):
         """Whether every file exists unchanged that no later commit replaced."""
         return not self.missing_count and not self.changed_count
 
-    def add(self, home: Destination, differences: Iterable[Difference], table: Table) -> None:
+    def add(self, home: Destination, differences: Iterable[_Difference], table: Table) -> None:
         """Count what differs, by a table that was read after the files: it tells which are still needed."""
         for key, commit, change in differences:
             if not table.can_restore(partition_of(home.relative(key) or ""), commit):
@@ -139,22 +135,18 @@ class ExpectedFile(NamedTuple):
 class ExpectedFiles:
     """Files by key, in a temporary database on disk: memory does not grow with their number.
 
-    Args:
-        context: Any job of the destination.
-        report: Counts and names what differs.
-        newest: Returns the table as it is now, which tells which files are still needed.
+    The context is of any job of the destination. ``newest`` returns the table as it is now, which tells which
+    files are still needed. The report counts and names what differs.
     """
 
     def __init__(self, context: JobContext, report: FileDifferences, newest: Callable[[], Table]) -> None:
         self._context, self._report, self._newest = context, report, newest
         self._rows = sqlite3.connect("", isolation_level=None)
-        self._rows.execute("PRAGMA journal_mode = OFF")
-        self._rows.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        self._rows.execute(
-            "CREATE TABLE file (key BLOB PRIMARY KEY, size INT, etag TEXT, upload TEXT, number INT)"
-            " WITHOUT ROWID"
+        self._rows.executescript(
+            f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{_CACHE_KIB};"
+            " CREATE TABLE file (key BLOB PRIMARY KEY, size INT, etag TEXT, upload TEXT, number INT)"
+            " WITHOUT ROWID; BEGIN"
         )
-        self._rows.execute("BEGIN")
 
     def close(self) -> None:
         """Delete the database."""
@@ -184,18 +176,16 @@ class ExpectedFiles:
         """Add the files to the report that must be there, and were in none of the listings."""
         rows = self._rows.execute("SELECT key, number FROM file WHERE number > 0 ORDER BY key")
         for batch in in_batches(rows, BATCH):
-            self._add([Difference(key.decode("utf-8", "surrogatepass"), one, None) for key, one in batch])
+            self._add([(key.decode("utf-8", "surrogatepass"), one, None) for key, one in batch])
 
-    def _add(self, differences: list[Difference]) -> None:
+    def _add(self, differences: list[_Difference]) -> None:
         if differences:
             self._report.add(self._context.layout.destination, differences, self._newest())
 
     def _pop(self, key: str) -> ExpectedFile | None:
-        row = self._rows.execute(
-            "SELECT size, etag, upload, number FROM file WHERE key = ?", (_bytes_of(key),)
-        ).fetchone()
-        if row is not None:
-            self._rows.execute("DELETE FROM file WHERE key = ?", (_bytes_of(key),))
+        one = (_bytes_of(key),)
+        row = self._rows.execute("SELECT size, etag, upload, number FROM file WHERE key = ?", one).fetchone()
+        self._rows.execute("DELETE FROM file WHERE key = ?", one)
         return ExpectedFile(*row) if row is not None else None
 
 
@@ -206,14 +196,13 @@ def _bytes_of(key: str) -> bytes:
 
 def _compare(
     context: JobContext, pairs: Iterable[tuple[ObjectInfo, ExpectedFile]], report: FileDifferences
-) -> list[Difference]:
+) -> list[_Difference]:
     """Compare listed objects with the files that are expected at their keys; return those that differ.
 
-    The others are counted. Sends a HEAD request only for a file whose ETag in the listing is not the expected
-    one: the upload id in its metadata decides.
+    The others are counted. The upload id in its metadata decides about a file with another ETag.
     """
     doubtful: list[tuple[tuple[ObjectInfo, ExpectedFile], Head]] = []
-    differing: list[Difference] = []
+    differing: list[_Difference] = []
     for info, file in pairs:
         is_same = info.size == file.size
         if is_same and file.etag and info.etag == file.etag:
@@ -226,22 +215,21 @@ def _compare(
             differing.append(_change(info, file))
     for (info, file), outcome in outcomes(context.store, doubtful, NoSuchKey):
         if isinstance(outcome, NoSuchKey):
-            differing.append(Difference(info.key, file.number, None))
-        elif isinstance(outcome, ObjectInfo) and (outcome.size, outcome.metadata.get(UPLOAD_METADATA)) == (
-            file.size,
-            file.upload,
-        ):
+            differing.append((info.key, file.number, None))
+            continue
+        assert isinstance(outcome, ObjectInfo)
+        if (outcome.size, outcome.metadata.get(UPLOAD_METADATA)) == (file.size, file.upload):
             report.intact += 1
         else:
             differing.append(_change(info, file))
     return differing
 
 
-def _change(info: ObjectInfo, file: ExpectedFile) -> Difference:
+def _change(info: ObjectInfo, file: ExpectedFile) -> _Difference:
     change = Changed(
         key=info.key, expected_size=file.size, size=info.size, expected_etag=file.etag, etag=info.etag
     )
-    return Difference(info.key, file.number, change)
+    return info.key, file.number, change
 
 
 class VerifyReport(FileDifferences, kw_only=True):
@@ -367,8 +355,8 @@ def verify_job(
 def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
     """Compare the files that a job committed with the objects at its destination. Reads only.
 
-    Lists the partitions. Sends a HEAD request only for a file whose ETag in the listing is not the one
-    computed from its parts, because the object is encrypted or changed; the HEAD shows the upload id.
+    Lists the partitions. Sends a HEAD request for a file whose ETag in the listing is not the one computed
+    from its parts, because the object is encrypted or changed; the HEAD shows the upload id.
 
     Raises:
         InvalidRecord: The manifest's list of files is gone or was changed, or has a key outside the
@@ -412,10 +400,12 @@ def verify_pending(context: JobContext) -> PendingReport:
         listed = context.store.list_uploads(context.bucket, home.prefix)
         existing = {upload.upload_id: upload.key for upload in listed}
         seen: set[str] = set()
-        for batch in in_batches(_once(_recorded(context, report), seen), BATCH):
-            report.files += len(batch)
-            report.bytes += sum(upload.length for upload in batch)
-            _check(context, batch, existing, report)
+        for batch in in_batches(_recorded(context, report), BATCH):
+            fresh = {upload.uploadId: upload for upload in batch if upload.uploadId not in seen}
+            seen.update(fresh)
+            report.files += len(fresh)
+            report.bytes += sum(upload.length for upload in fresh.values())
+            _check(context, list(fresh.values()), existing, report)
         report.unrecorded = sum(
             upload_id not in seen and owner_of(key) == context.job_id for upload_id, key in existing.items()
         )
@@ -447,13 +437,6 @@ def _recorded(context: JobContext, report: PendingReport) -> Iterator[PendingUpl
     if unreadable:
         where = context.layout.staging.uri
         report.damaged.append(f"{unreadable} records in {where} cannot be read; the log names them")
-
-
-def _once(uploads: Iterator[PendingUpload], seen: set[str]) -> Iterator[PendingUpload]:
-    for upload in uploads:
-        if upload.uploadId not in seen:
-            seen.add(upload.uploadId)
-            yield upload
 
 
 def _check(

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Literal, NamedTuple
 
 from msgspec import UNSET, Struct
@@ -55,10 +54,7 @@ logger = logging.getLogger(__name__)
 class LogFinding(Struct, frozen=True, kw_only=True):
     """Something that is wrong with a destination's log, or with a record that is derived from it.
 
-    Attributes:
-        where: URI of the record.
-        harmless: Whether commits and readers of the table do without the record.
-        remedy: What puts it right.
+    ``where`` is the record's URI. It is harmless if commits and readers of the table do without the record.
     """
 
     where: str
@@ -189,14 +185,14 @@ class LogCheck:
     def _read_entries(self) -> None:
         """Read all entries, and add them up."""
         home = self.destination
-        listed = find_head(self.store, home)
-        if not listed:
+        if not (listed := find_head(self.store, home)):
             raise NoSuchKey(f"{home.uri} has no log: no job was set up there")
         prefix = home.key(CHECKPOINTS)
         found = self.store.list_objects(home.bucket, prefix, recursive=False)
         checkpoints = {checkpoint_number(home, info.key) for info in found}
         self.newest = Table()
-        for number, outcome in self._each_entry(listed):
+        # What the listing does not show is caught up with.
+        for number, outcome in fetch_entries(self.store, home, range(1, listed + 1)):
             read = self._checked(number, outcome)
             if read is None:
                 self.head, self.newest = number, None
@@ -208,14 +204,6 @@ class LogCheck:
             self.step(number)
         if self.newest is None:
             self.newest = self._checkpointed()
-
-    def _each_entry(self, listed: int) -> Iterator[tuple[int, Outcome]]:
-        """Yield all entries in their order; those that the listing does not show until one is missing."""
-        yield from fetch_entries(self.store, self.destination, range(1, listed + 1))
-        for number, outcome in fetch_entries(self.store, self.destination, count(listed + 1), at_once=1):
-            if isinstance(outcome, NoSuchKey):
-                return
-            yield number, outcome
 
     def _checked(self, number: int, outcome: Outcome) -> Read | None:
         """Return an entry if it is whole and follows the one before; otherwise add a finding."""
@@ -405,12 +393,8 @@ class LogCheck:
 
     def _add(self, key: str, problem: str, cure: Cure, number: int = 0) -> None:
         where = join_uri(self.destination.bucket, key)
-        finding = LogFinding(
-            where=where,
-            problem=problem.removeprefix(f"{where} "),
-            harmless=cure.harmless,
-            remedy=cure.words,
-        )
+        problem = problem.removeprefix(f"{where} ")
+        finding = LogFinding(where=where, problem=problem, harmless=cure.harmless, remedy=cure.words)
         self.findings.append(finding)
         if cure.kind is not None:
             self.cures[where] = key, cure, number

@@ -35,10 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Beside(Struct, frozen=True, kw_only=True):
-    """A data object that is not part of the table.
-
-    ``job_id`` is the job that wrote it; None if none is known.
-    """
+    """A data object that is not part of the table, and the job that wrote it; None if none is known."""
 
     key: str
     size: int
@@ -142,8 +139,7 @@ def verify(
     log = LogCheck(store, Destination.of(destination), step).read()
     report = TableReport(destination=log.destination.uri)
     if log.newest is not None:
-        with closing(_Comparison(log, log.newest, report)) as comparison:
-            comparison.run(step)
+        _Comparison(log, log.newest, report).run(step)
     report.entries, report.log = log.head, log.findings
     return report
 
@@ -157,33 +153,25 @@ class _Comparison:
     """Compares a listing of a destination with the files of a table, and judges what lies beside them."""
 
     def __init__(self, log: LogCheck, table: Table, report: TableReport) -> None:
-        self._log = log
-        self._table = table
-        self._report = report
-        self._home = log.destination
-        self._head = log.head
+        self._log, self._table, self._report = log, table, report
+        self._home, self._head = log.destination, log.head
         # Any job's context lists the destination.
         self._context = JobContext(log.store, Layout.of(log.destination, OLDER_DATA))
         self._expected = ExpectedFiles(self._context, report, self._newest)
-        self._unowned: dict[str, str] = {}
-
-    def close(self) -> None:
-        """Delete what is on disk."""
-        self._expected.close()
+        self._unowned = table.unowned_in_place()
 
     def run(self, step: Callable[[int], None]) -> None:
-        """Compare everything."""
-        self._read_lists()
-        compared = 0
-        for batch in in_batches(data_objects(self._context, None), BATCH):
-            self._judge(self._expected.compare(batch))
-            compared += len(batch)
-            step(compared)
-        self._expected.add_missing()
+        with closing(self._expected) as expected:
+            self._read_lists()
+            compared = 0
+            for batch in in_batches(data_objects(self._context, None), BATCH):
+                self._judge(expected.compare(batch))
+                compared += len(batch)
+                step(compared)
+            expected.add_missing()
 
     def _read_lists(self) -> None:
         log, table = self._log, self._table
-        self._unowned = table.unowned_in_place()
         sources: dict[int, Source] = {}
         numbers: dict[tuple[str, int], int] = {}
 
