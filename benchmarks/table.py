@@ -89,7 +89,7 @@ class Server(MemoryStore):
         end += f'"partition":"{partition}","upload":"{"0" * 32}","statistics":null}}\n'
         return "".join(f"{start}{n:05}{end}" for n in range(self._files)).encode()
 
-    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Any:
+    def get(self, bucket: str, key: str, limit: int | None = None) -> Any:
         """Return an object; a list of files is rendered now."""
         self._count("GET")
         if key not in self._jobs:

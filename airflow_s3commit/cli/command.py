@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, che
 from airflow_s3commit.protocol.steps.setup import recorded
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.execute import RetryPolicy
-from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.forwarding import with_headers
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.tables.options import FLAGS, parse_bytes

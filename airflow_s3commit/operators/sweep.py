@@ -123,7 +123,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         return totals
 
     def _with_options(self, store: ObjectStore) -> ObjectStore:
-        from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.store.forwarding import with_headers  # noqa: PLC0415 - keeps DAG parsing light
 
         return with_headers(store, _object_options(self.object_options).of_records)
 

@@ -47,7 +47,7 @@ from airflow_s3commit.spark.session import (
 )
 from airflow_s3commit.spark.writer_settings import s3a_settings, with_file_settings, with_s3a
 from airflow_s3commit.store.credentials import StoreAddress
-from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.forwarding import with_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

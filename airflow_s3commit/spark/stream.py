@@ -35,7 +35,7 @@ from airflow_s3commit.spark.plan import check_layout, check_own_overwrite, sets_
 from airflow_s3commit.spark.session import JobInConf, job_from_conf, store_from_conf, store_of_process
 from airflow_s3commit.spark.write import write_frame
 from airflow_s3commit.spark.writer_settings import conf_of, s3a_settings, with_file_settings, with_s3a
-from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.forwarding import with_headers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.exceptions import S3CommitError, StoreRejected
 
 #: A multipart upload has at most this many parts, numbered from 1 (S3's limit).
 MAX_PARTS = 10_000
 
 #: Every part but the last has at least this many bytes (S3's limit).
 MIN_PART_BYTES = 5 * 1024 * 1024
+
+#: Prefix of user metadata headers.
+METADATA_PREFIX = "x-amz-meta-"
+
+#: The response header with the number of an object's tags.
+TAG_COUNT = "x-amz-tagging-count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +189,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
+    def get(self, bucket: str, key: str, limit: int | None = None) -> Fetched:
         """Read a whole object into memory: records and pendingsets, never data.
 
         Args:
@@ -350,7 +356,8 @@ class ObjectStore(Protocol):
 
 
 # Structs, not dataclasses: one is created per file, and a frozen dataclass takes microseconds. They hold only
-# text, so they cannot be part of a cycle, and the garbage collector need not track them.
+# text, so they cannot be part of a cycle, and the garbage collector need not track them. A call has the name
+# of the method of `ObjectStore` that makes it, and its arguments in their order.
 class ObjectToDelete(Struct, frozen=True, gc=False):
     """An object to delete; with an ETag, stores that compare ETags delete only the object that has it."""
 
@@ -379,6 +386,7 @@ PartEtag: TypeAlias = str | CheckedEtag
 class Complete(Struct, frozen=True, gc=False):
     """A call of `ObjectStore.complete_upload`."""
 
+    verb: ClassVar[str] = "complete_upload"
     bucket: str
     key: str
     upload_id: str
@@ -388,6 +396,7 @@ class Complete(Struct, frozen=True, gc=False):
 class Abort(Struct, frozen=True, gc=False):
     """A call of `ObjectStore.abort_upload`."""
 
+    verb: ClassVar[str] = "abort_upload"
     bucket: str
     key: str
     upload_id: str
@@ -396,6 +405,7 @@ class Abort(Struct, frozen=True, gc=False):
 class Head(Struct, frozen=True, gc=False):
     """A call of `ObjectStore.head`."""
 
+    verb: ClassVar[str] = "head"
     bucket: str
     key: str
 
@@ -403,6 +413,7 @@ class Head(Struct, frozen=True, gc=False):
 class Get(Struct, frozen=True, gc=False):
     """A call of `ObjectStore.get`."""
 
+    verb: ClassVar[str] = "get"
     bucket: str
     key: str
     limit: int | None = None
@@ -411,8 +422,59 @@ class Get(Struct, frozen=True, gc=False):
 class DeleteMany(Struct, frozen=True, gc=False):
     """A call of `ObjectStore.delete_many`."""
 
+    verb: ClassVar[str] = "delete_many"
     bucket: str
     objects: Sequence[ObjectToDelete]
 
 
 Call: TypeAlias = Complete | Abort | Head | Get | DeleteMany
+
+#: Headers of a write, and boto3's names of them.
+_PARAMETERS = {
+    "cache-control": "CacheControl",
+    "content-disposition": "ContentDisposition",
+    "content-encoding": "ContentEncoding",
+    "content-language": "ContentLanguage",
+    "expires": "Expires",
+    "x-amz-acl": "ACL",
+    "x-amz-server-side-encryption": "ServerSideEncryption",
+    "x-amz-server-side-encryption-aws-kms-key-id": "SSEKMSKeyId",
+    "x-amz-server-side-encryption-bucket-key-enabled": "BucketKeyEnabled",
+    "x-amz-storage-class": "StorageClass",
+    "x-amz-tagging": "Tagging",
+}
+
+#: Boolean headers.
+_FLAGS = frozenset({"x-amz-server-side-encryption-bucket-key-enabled"})
+
+#: Sent, but not returned.
+_NOT_RETURNED = frozenset({"x-amz-acl", "x-amz-tagging"})
+
+_RETURNED = (_PARAMETERS.keys() - _NOT_RETURNED) | {TAG_COUNT}
+
+
+def boto3_parameters(
+    headers: Mapping[str, str] | None, metadata: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return headers, names in lower case, and metadata as parameters of a boto3 call that writes an object.
+
+    Raises:
+        StoreRejected: A header does not describe an object.
+    """
+    parameters: dict[str, Any] = {}
+    entries = dict(metadata or {})
+    for name, value in (headers or {}).items():
+        if name.startswith(METADATA_PREFIX):
+            entries[name.removeprefix(METADATA_PREFIX)] = value
+        elif name not in _PARAMETERS:
+            raise StoreRejected(f"header {name} does not describe an object", code="InvalidArgument")
+        else:
+            parameters[_PARAMETERS[name]] = value == "true" if name in _FLAGS else value
+    if entries:
+        parameters["Metadata"] = entries
+    return parameters
+
+
+def object_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a response that describe the object, without user metadata."""
+    return {name: value for name, value in headers.items() if name in _RETURNED}

@@ -14,18 +14,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
+from msgspec.structs import astuple
+
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import OutcomeUnknown, S3CommitError, Unavailable
-from airflow_s3commit.store.base import (
-    Abort,
-    Call,
-    Complete,
-    DeleteMany,
-    Get,
-    Head,
-    ObjectStore,
-    Outcome,
-)
+from airflow_s3commit.store.base import Call, ObjectStore, Outcome
 
 T = TypeVar("T")
 
@@ -114,20 +107,10 @@ def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> 
 def make_call(store: ObjectStore, call: Call) -> Outcome:
     """Make one call and return its outcome; an `S3CommitError` is returned, not raised."""
     try:
-        match call:
-            case Complete(bucket, key, upload_id, etags):
-                return store.complete_upload(bucket, key, upload_id, etags)
-            case Abort(bucket, key, upload_id):
-                store.abort_upload(bucket, key, upload_id)
-                return None
-            case Head(bucket, key):
-                return store.head(bucket, key)
-            case Get(bucket, key, limit):
-                return store.get(bucket, key, limit=limit)
-            case DeleteMany(bucket, objects):
-                return store.delete_many(bucket, objects)
+        outcome: Outcome = getattr(store, call.verb)(*astuple(call))
     except S3CommitError as error:
         return error
+    return outcome
 
 
 def outcomes(

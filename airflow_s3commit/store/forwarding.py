@@ -22,14 +22,10 @@ from weakref import WeakKeyDictionary
 
 from airflow_s3commit.exceptions import PreconditionFailed
 from airflow_s3commit.store.base import (
-    Abort,
     Call,
-    Complete,
     DeleteFailure,
-    DeleteMany,
     Fetched,
     Get,
-    Head,
     Load,
     ObjectInfo,
     ObjectStore,
@@ -63,14 +59,6 @@ _STATISTICS = {
     "put": "object_put_requests",
     "stale_upload_days": "action_http_get_request",
     "upload_part": "multipart_upload_part_put",
-}
-
-_CALLS: dict[type[Call], str] = {
-    Abort: "abort_upload",
-    Complete: "complete_upload",
-    DeleteMany: "delete_many",
-    Get: "get",
-    Head: "head",
 }
 
 
@@ -154,6 +142,21 @@ class ForwardingStore:
         return self.inner.perform(calls)
 
 
+def with_headers(store: ObjectStore, headers: Mapping[str, str]) -> ObjectStore:
+    """Return a store that sends these headers with each write that has none of its own.
+
+    They replace default headers set before; an empty mapping returns the store unchanged.
+    """
+    if not headers:
+        return store
+    return ForwardingStore(store_without_headers(store), dict(headers))
+
+
+def store_without_headers(store: ObjectStore) -> ObjectStore:
+    """Undo `with_headers`; any other store is returned unchanged."""
+    return store.inner if isinstance(store, ForwardingStore) and store.headers is not None else store
+
+
 class CountingStore(ForwardingStore):
     """An `ObjectStore` that counts every call and forwards it."""
 
@@ -180,7 +183,7 @@ class CountingStore(ForwardingStore):
 
     def _counted(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Call]]:
         for tag, call in calls:
-            self._add(_STATISTICS[_CALLS[type(call)]])
+            self._add(_STATISTICS[call.verb])
             yield tag, call
 
     def _add(self, statistic: str) -> None:
@@ -219,11 +222,11 @@ class RememberingStore(ForwardingStore):
         self._known = _known.setdefault(inner, OrderedDict())
         self._lock = Lock()
 
-    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
+    def get(self, bucket: str, key: str, limit: int | None = None) -> Fetched:
         """Return what is known, or forward the call."""
         found = self._known.get((bucket, key))
         if found is None:
-            found = super().get(bucket, key, limit=limit)
+            found = super().get(bucket, key, limit)
             self._read(bucket, key, found)
         return found
 

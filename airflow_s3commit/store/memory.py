@@ -25,7 +25,9 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.store.base import (
     MAX_PARTS,
+    METADATA_PREFIX,
     MIN_PART_BYTES,
+    TAG_COUNT,
     Call,
     DeleteFailure,
     Fetched,
@@ -38,9 +40,10 @@ from airflow_s3commit.store.base import (
     StoreProfile,
     Upload,
     Written,
+    boto3_parameters,
+    object_headers,
 )
 from airflow_s3commit.store.execute import one_by_one
-from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, boto3_parameters, object_headers
 
 T = TypeVar("T")
 
@@ -50,7 +53,6 @@ class _Stored:
     info: ObjectInfo
     body: bytes
     upload_id: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ class MemoryStore:
         """Implement `ObjectStore.head`."""
         return self._object(bucket, key).info
 
-    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
+    def get(self, bucket: str, key: str, limit: int | None = None) -> Fetched:
         """Implement `ObjectStore.get`."""
         with self._lock:
             stored = self._object(bucket, key)
@@ -171,7 +173,7 @@ class MemoryStore:
             now = self._now()
             etag = _md5(bytes(body)).hexdigest()
             info = _object_info(key, len(body), etag, now, headers or {})
-            objects[key] = _Stored(info, bytes(body), headers=dict(headers or {}))
+            objects[key] = _Stored(info, bytes(body))
             return Written(etag, now)
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
@@ -251,7 +253,7 @@ class MemoryStore:
             pending = self._pending(bucket, key, upload_id)
             body, etag = self._assemble(bucket, pending, etags)
             info = _object_info(key, len(body), etag, self._now(), pending.headers)
-            home.objects[key] = _Stored(info, body, upload_id, pending.headers)
+            home.objects[key] = _Stored(info, body, upload_id)
             del home.uploads[upload_id]
             return etag
 

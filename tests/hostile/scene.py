@@ -62,7 +62,7 @@ class TooMuch(BaseException):
 class GuardedStore(WatchedStore):
     """A store that stops a command after too many calls, and takes any length of a hostile record."""
 
-    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
+    def get(self, bucket: str, key: str, limit: int | None = None) -> Fetched:
         """Refuse to be read without a limit."""
         if limit is None:
             raise TooMuch(f"{key} is read without a limit")

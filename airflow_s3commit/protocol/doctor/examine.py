@@ -39,8 +39,8 @@ from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions, Object
 from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX, SUCCESS
 from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.protocol.write_job import write_job
-from airflow_s3commit.store.base import ObjectInfo, ObjectStore, StoreProfile
-from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, with_headers
+from airflow_s3commit.store.base import METADATA_PREFIX, TAG_COUNT, ObjectInfo, ObjectStore, StoreProfile
+from airflow_s3commit.store.forwarding import with_headers
 
 
 class Check(Struct, frozen=True, kw_only=True):

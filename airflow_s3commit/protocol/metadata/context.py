@@ -32,8 +32,7 @@ from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import LOG, PENDINGSET_SUFFIX, RECORD, Layout
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
-from airflow_s3commit.store.forwarding import RememberingStore
-from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.forwarding import RememberingStore, with_headers
 
 Alone: TypeAlias = Literal["", "driver", "writer"]
 

@@ -42,8 +42,7 @@ from airflow_s3commit.protocol.model.layout import (
     entry_key,
 )
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete
-from airflow_s3commit.store.forwarding import CountingStore, RememberingStore
-from airflow_s3commit.store.headers import store_without_headers
+from airflow_s3commit.store.forwarding import CountingStore, RememberingStore, store_without_headers
 
 #: An ETag that no object has.
 NO_ETAG = "0" * 32

@@ -28,7 +28,7 @@ from airflow_s3commit.protocol.model.codec import (
     from_plain,
 )
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.store.headers import METADATA_PREFIX
+from airflow_s3commit.store.base import METADATA_PREFIX
 
 #: Characters of a wrong value that an error repeats.
 _LONGEST_VALUE = 80

@@ -54,7 +54,7 @@ from airflow_s3commit.protocol.steps.finish import refuse_markers_beside_retaine
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
 from airflow_s3commit.protocol.steps.log import Log, find_end, look_up_end
 from airflow_s3commit.protocol.steps.publish import prepare
-from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.forwarding import with_headers
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from botocore import xform_name
 from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import (
@@ -26,8 +27,7 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     Unavailable,
 )
-from airflow_s3commit.store.base import Part, StoreProfile, Upload
-from airflow_s3commit.store.headers import boto3_parameters
+from airflow_s3commit.store.base import Part, StoreProfile, Upload, boto3_parameters
 from airflow_s3commit.store.s3.errors import NOT_KNOWN, translate
 from airflow_s3commit.store.s3.request import (
     Request,
@@ -209,16 +209,23 @@ class RetryingStore:
 
         return self._retry.run(translated)
 
-    def _pages(
-        self, request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], Any]
-    ) -> Iterator[Page]:
-        def page(markers: dict[str, Any]) -> Page:
-            response: Page = fetch(markers)
+    def _call(self, request: Request, **parameters: Any) -> Any:
+        """Make one attempt through boto3, and return its response."""
+        return getattr(self._client, xform_name(request.operation))(**request.parameters, **parameters)
+
+    def _ask(self, request: Request, read: Callable[[Any], T], **parameters: Any) -> T:
+        """Make a request through boto3 until it succeeds; return what ``read`` makes of its response."""
+        return self._send(request, lambda: read(self._call(request, **parameters)))
+
+    def _page(self, request: Request, **parameters: Any) -> Page:
+        """Return one page of a listing."""
+
+        def read(response: Page) -> Page:
             if "IsTruncated" not in response:
                 raise request.unconfirmed("the response is no listing")
             return response
 
-        return pages(request, listing, lambda markers: self._send(request, lambda: page(markers)))
+        return self._ask(request, read, **parameters)
 
     def _date(self, response: Mapping[str, Any]) -> float:
         # A response without a Date was made when it arrived (RFC 9110, section 6.6.1).
@@ -253,7 +260,10 @@ class RetryingStore:
             return upload_id
         if kind is not None:
             # Completing this upload would need the checksums of its parts, which are not recorded.
-            self._discard(bucket, key, upload_id)
+            try:
+                self.abort_upload(bucket, key, upload_id)
+            except S3CommitError as error:
+                log.warning("An empty upload of %s stays pending: %s", key, error)
             upload_id = self._create(bucket, key, options)[0]
         self._skip_checksum(bucket, upload_id)
         return upload_id
@@ -281,11 +291,8 @@ class RetryingStore:
             options = {"ContentMD5": content_md5(body)}
 
         def attempt() -> str:
-            content: Any = BufferBody(body)
             response: Any = self._curl and self._curl.send_part(request, number, body, options)
-            response = response or self._client.upload_part(
-                Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content, **options
-            )
+            response = response or self._call(request, PartNumber=number, Body=BufferBody(body), **options)
             return etag_of(request, response)
 
         try:
@@ -302,24 +309,14 @@ class RetryingStore:
     def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
         """Implement `ObjectStore.complete_upload`."""
         request = Request("CompleteMultipartUpload", bucket, key, upload_id)
-        parts: list[Any] = [_completed(number, etag) for number, etag in enumerate(etags, start=1)]
-
-        def attempt() -> str:
-            response = self._client.complete_multipart_upload(
-                Bucket=bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
-            )
-            return etag_of(request, response)
-
-        return self._send(request, attempt)
+        parts = [_completed(number, etag) for number, etag in enumerate(etags, start=1)]
+        return self._ask(request, partial(etag_of, request), MultipartUpload={"Parts": parts})
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
         """Implement `ObjectStore.abort_upload`."""
         request = Request("AbortMultipartUpload", bucket, key, upload_id)
         try:
-            self._send(
-                request,
-                lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id),
-            )
+            self._ask(request, bool)
         except NoSuchUpload:
             return
         except StoreRejected as error:
@@ -337,17 +334,16 @@ class RetryingStore:
         warning.
         """
         request = Request("ListMultipartUploads", bucket)
+        options = {} if page is None else {"MaxUploads": page}
 
-        options: dict[str, Any] = {} if page is None else {"MaxUploads": page}
-
-        def fetch(at: Mapping[str, Any], below: str = prefix) -> Any:
-            return self._client.list_multipart_uploads(Bucket=bucket, Prefix=below, **options, **at)
+        def fetch(at: Mapping[str, Any], below: str = prefix) -> Page:
+            return self._page(request, Prefix=below, **options, **at)
 
         listing = UPLOADS if self.profile(bucket).upload_markers else FIRST_PAGE
         last: Page = {}
         try:
             try:
-                for last in self._pages(request, listing, fetch):
+                for last in pages(request, listing, fetch):
                     yield from _uploads(request, last, prefix)
             except StoreRejected as error:
                 if not last or error.code not in {ENDLESS} | NOT_KNOWN:
@@ -362,8 +358,9 @@ class RetryingStore:
                 raise
             log.warning("The list of pending uploads below %s may be incomplete: %s", prefix, error)
 
+    @staticmethod
     def _uploads_after(
-        self, request: Request, prefix: str, page: Page, fetch: Callable[..., Any]
+        request: Request, prefix: str, page: Page, fetch: Callable[..., Page]
     ) -> Iterator[Upload]:
         """Yield the pending uploads after a page, by the key marker alone.
 
@@ -378,12 +375,11 @@ class RetryingStore:
                     f"{request}: the listing does not continue after {keys[-1:]}", code=ENDLESS
                 )
             # The page may end between the uploads of one key, and the marker skips the others.
-            here = partial(fetch, {}, keys[-1])
             known = {upload.upload_id for upload in listed}
-            for upload in _uploads(request, self._send(request, here), keys[-1]):
+            for upload in _uploads(request, fetch({}, keys[-1]), keys[-1]):
                 if upload.key == keys[-1] and upload.upload_id not in known:
                     yield upload
-            page = self._send(request, partial(fetch, {"KeyMarker": keys[-1]}))
+            page = fetch({"KeyMarker": keys[-1]})
             if any(upload.key <= keys[-1] for upload in _uploads(request, page, "")):
                 raise StoreRejected(f"{request}: the listing repeats {keys[-1]}", code=ENDLESS)
             yield from _uploads(request, page, prefix)
@@ -396,11 +392,7 @@ class RetryingStore:
             Unavailable: The response lacks something.
         """
         request = Request("ListParts", bucket, key, upload_id)
-        for page in self._pages(
-            request,
-            PARTS,
-            lambda at: self._client.list_parts(Bucket=bucket, Key=key, UploadId=upload_id, **at),
-        ):
+        for page in pages(request, PARTS, lambda at: self._page(request, **at)):
             for entry in entries(request, page, "Parts", ("PartNumber", "ETag", "Size")):
                 yield Part(entry["PartNumber"], entry["ETag"].strip('"'), entry["Size"])
 
@@ -410,18 +402,12 @@ class RetryingStore:
 
         def attempt() -> tuple[str, str | None]:
             response: Any = self._curl and self._curl.start_upload(request, options)
-            response = response or self._client.create_multipart_upload(Bucket=bucket, Key=key, **options)
+            response = response or self._call(request, **options)
             if not response.get("UploadId"):
                 raise request.unconfirmed("the response names no upload")
             return response["UploadId"], response.get("ChecksumType")
 
         return self._send(request, attempt)
-
-    def _discard(self, bucket: str, key: str, upload_id: str) -> None:
-        try:
-            self.abort_upload(bucket, key, upload_id)
-        except S3CommitError as error:
-            log.warning("An empty upload of %s stays pending: %s", key, error)
 
 
 def _uploads(request: Request, page: Page, prefix: str) -> Iterator[Upload]:

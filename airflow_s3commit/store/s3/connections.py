@@ -27,7 +27,7 @@ from botocore.utils import get_environ_proxies
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import NoSuchUpload, S3CommitError
-from airflow_s3commit.store.base import Abort, Complete, Fetched, Get, Head, ObjectInfo
+from airflow_s3commit.store.base import METADATA_PREFIX, Abort, Complete, Fetched, Get, Head, ObjectInfo
 from airflow_s3commit.store.s3.request import Request, object_info, quoted, response_time
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ _DOT_SEGMENTS = frozenset({".", ".."})
 #: Directories whose quoted form is cached: a job's files are in few.
 _CACHED_FOLDERS = 4096
 
-_METADATA = "x-amz-meta-"
 OK, _NO_CONTENT, _NOT_FOUND = 200, 204, 404
 _NO_UPLOAD = b"<Code>NoSuchUpload</Code>"
 
@@ -239,7 +238,11 @@ def plain_outcome(call: FastCall, response: Response | None, now: float) -> Outc
 
 def _found(call: Head | Get, response: Response, now: float) -> ObjectInfo | Fetched:
     headers, body = response.headers, response.body
-    metadata = {name.removeprefix(_METADATA): v for name, v in headers.items() if name.startswith(_METADATA)}
+    metadata = {
+        name.removeprefix(METADATA_PREFIX): value
+        for name, value in headers.items()
+        if name.startswith(METADATA_PREFIX)
+    }
     parsed: dict[str, Any] = {
         "ResponseMetadata": {"HTTPHeaders": headers},
         "ETag": headers.get("etag", ""),

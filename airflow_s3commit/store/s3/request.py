@@ -9,8 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
-from airflow_s3commit.store.base import ObjectInfo
-from airflow_s3commit.store.headers import object_headers
+from airflow_s3commit.store.base import ObjectInfo, object_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +43,12 @@ class Request:
         where = f"s3://{self.bucket}/{self.key or ''}"
         upload = f" (upload {self.upload_id})" if self.upload_id else ""
         return f"{self.operation} of {where}{upload}"
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Bucket, key and upload as boto3 takes them."""
+        named = {"Bucket": self.bucket, "Key": self.key, "UploadId": self.upload_id}
+        return {name: value for name, value in named.items() if value is not None}
 
     @property
     def permission(self) -> str:

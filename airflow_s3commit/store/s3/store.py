@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import closing, suppress
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -18,11 +19,11 @@ from airflow_s3commit.store.base import (
     ObjectToDelete,
     Outcome,
     Written,
+    boto3_parameters,
 )
 from airflow_s3commit.store.credentials import plain_endpoint
 from airflow_s3commit.store.execute import RetryPolicy, in_threads, with_threads
-from airflow_s3commit.store.headers import boto3_parameters
-from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS, RetryingStore
+from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS, RetryingStore, pages
 from airflow_s3commit.store.s3.config import S3Config, guard_client, new_client
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.request import (
@@ -156,32 +157,26 @@ class S3Store(RetryingStore):
 
     def check_bucket(self, bucket: str) -> None:
         """Implement `ObjectStore.check_bucket`."""
-        self._send(Request("HeadBucket", bucket), lambda: self._client.head_bucket(Bucket=bucket))
+        self._ask(Request("HeadBucket", bucket), bool)
 
     def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
         """Implement `ObjectStore.stale_upload_days`."""
         request = Request("GetBucketLifecycleConfiguration", bucket)
         try:
-            response = self._send(
-                request, lambda: self._client.get_bucket_lifecycle_configuration(Bucket=bucket)
-            )
+            return self._ask(request, lambda response: abort_days(response.get("Rules", ()), prefix))
         except (AccessDenied, StoreRejected):
             return None
-        return abort_days(response.get("Rules", ()), prefix)
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
         """Implement `ObjectStore.head`."""
         request = Request("HeadObject", bucket, key)
-        return self._send(
-            request, lambda: object_info(request, self._client.head_object(Bucket=bucket, Key=key))
-        )
+        return self._ask(request, partial(object_info, request))
 
-    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
+    def get(self, bucket: str, key: str, limit: int | None = None) -> Fetched:
         """Implement `ObjectStore.get`."""
         request = Request("GetObject", bucket, key)
 
-        def attempt() -> Fetched:
-            response = self._client.get_object(Bucket=bucket, Key=key)
+        def read(response: Any) -> Fetched:
             # Its own context manager returns the raw stream, which does not notice a truncated body.
             with closing(response["Body"]) as body:
                 info = object_info(request, response)
@@ -192,16 +187,13 @@ class S3Store(RetryingStore):
                     raise request.unconfirmed("the response is not as long as it says")
                 return Fetched(info, content, self._date(response))
 
-        return self._send(request, attempt)
+        return self._ask(request, read)
 
     def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
         """Implement `ObjectStore.get_range`."""
         request = Request("GetObject", bucket, key)
 
-        def attempt(condition: str) -> bytes:
-            response = self._client.get_object(
-                Bucket=bucket, Key=key, Range=f"bytes={first}-{first + size - 1}", IfMatch=condition
-            )
+        def read(response: Any) -> bytes:
             with closing(response["Body"]) as body:
                 # Some stores ignore the range, or the condition.
                 if not response.get("ContentRange", "").startswith(f"bytes {first}-"):
@@ -210,12 +202,12 @@ class S3Store(RetryingStore):
                     )
                 if etag_of(request, response) != unquoted(etag):
                     raise PreconditionFailed(f"{request}: the object has another ETag")
-                content = body.read(size + 1)
+                content: bytes = body.read(size + 1)
                 if len(content) != response.get("ContentLength") or len(content) > size:
                     raise request.unconfirmed("the response is not as long as it says, or as the range")
                 return content
 
-        return self._send_if_match(request, etag, attempt)
+        return self._ask_if_match(request, etag, read, Range=f"bytes={first}-{first + size - 1}")
 
     def put(
         self,
@@ -230,23 +222,19 @@ class S3Store(RetryingStore):
     ) -> Written:
         """Implement `ObjectStore.put`."""
         request = Request("PutObject", bucket, key)
-        options = boto3_parameters(headers)
+        options = {**boto3_parameters(headers), "Body": body, "ContentType": content_type}
         if if_none_match:
             options["IfNoneMatch"] = "*"
         if not bucket.endswith(DIRECTORY_BUCKET):
             options["ContentMD5"] = content_md5(body)
 
-        def attempt(condition: str | None = None) -> Written:
-            matching: dict[str, Any] = {} if condition is None else {"IfMatch": condition}
-            response = self._client.put_object(
-                Bucket=bucket, Key=key, Body=body, ContentType=content_type, **options, **matching
-            )
+        def read(response: Any) -> Written:
             return Written(etag_of(request, response), self._date(response))
 
         try:
             if if_match is None:
-                return self._send(request, attempt)
-            return self._send_if_match(request, if_match, attempt)
+                return self._ask(request, read, **options)
+            return self._ask_if_match(request, if_match, read, **options)
         except NoSuchKey as error:
             if if_match is None:
                 raise
@@ -258,7 +246,7 @@ class S3Store(RetryingStore):
         request = Request("DeleteObject", bucket, key)
         if if_match is None:
             with suppress(NoSuchKey):
-                self._send(request, lambda: self._client.delete_object(Bucket=bucket, Key=key))
+                self._ask(request, bool)
             return
         known = self.profile(bucket).conditional_delete
         if not known:
@@ -271,12 +259,8 @@ class S3Store(RetryingStore):
         if known is False:
             self.delete(bucket, key)
             return
-
-        def attempt(condition: str) -> None:
-            self._client.delete_object(Bucket=bucket, Key=key, IfMatch=condition)
-
         try:
-            self._send_if_match(request, if_match, attempt)
+            self._ask_if_match(request, if_match, bool)
         except NoSuchKey:
             return
         except StoreRejected as error:
@@ -317,15 +301,13 @@ class S3Store(RetryingStore):
 
     def _delete_in_bulk(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         request = Request("DeleteObjects", bucket)
-        targets: list[Any] = [
+        targets = [
             {"Key": target.key} if target.etag is None else {"Key": target.key, "ETag": quoted(target.etag)}
             for target in objects
         ]
 
-        def attempt() -> list[DeleteFailure]:
-            # Not quiet: an empty response to a quiet request looks like one that was cut off.
-            response = self._client.delete_objects(Bucket=bucket, Delete={"Objects": targets})
-            errors: Any = response.get("Errors", ())
+        def read(response: Any) -> list[DeleteFailure]:
+            errors = response.get("Errors", ())
             if not errors and not response.get("Deleted"):
                 raise request.unconfirmed("the response names no object")
             return [
@@ -334,7 +316,8 @@ class S3Store(RetryingStore):
                 if error.get("Code") != "NoSuchKey"
             ]
 
-        return self._send(request, attempt)
+        # Not quiet: an empty response to a quiet request looks like one that was cut off.
+        return self._ask(request, read, Delete={"Objects": targets})
 
     def _delete_singly(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         def delete(target: ObjectToDelete) -> list[DeleteFailure]:
@@ -368,11 +351,7 @@ class S3Store(RetryingStore):
             options["MaxKeys"] = page
         request = Request("ListObjectsV2", bucket)
         first: str | None = None
-        for found in self._pages(
-            request,
-            OBJECTS,
-            lambda at: self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, **options, **at),
-        ):
+        for found in pages(request, OBJECTS, lambda at: self._page(request, Prefix=prefix, **options, **at)):
             listed = list(entries(request, found, "Contents", ("Key", "Size", "ETag", "LastModified")))
             if first is not None and listed and listed[0]["Key"] == first:
                 # With a new token each time, it would never end.
@@ -413,7 +392,7 @@ class S3Store(RetryingStore):
             log.log(level, "Requests are sent by boto3, not libcurl: %s", why)
             return None
 
-    def _send_if_match(self, request: Request, etag: str, attempt: Callable[[str], T]) -> T:
+    def _ask_if_match(self, request: Request, etag: str, read: Callable[[Any], T], **parameters: Any) -> T:
         """Send a request conditional on an ETag, with or without quotes, as the store compares it.
 
         Some stores refuse the right ETag in quotes. So if the object of a refused request has the ETag, the
@@ -422,7 +401,7 @@ class S3Store(RetryingStore):
         bare = self.profile(request.bucket).bare_etags
         forms = (unquoted, quoted) if bare else (quoted, unquoted)
         try:
-            result = self._send(request, lambda: attempt(forms[0](etag)))
+            result = self._ask(request, read, IfMatch=forms[0](etag), **parameters)
         except PreconditionFailed:
             if bare is not None and request.operation == "PutObject":
                 # An earlier write has shown the form.
@@ -430,7 +409,7 @@ class S3Store(RetryingStore):
             # Some stores refuse the condition for a missing object too; this then raises `NoSuchKey`.
             if self.head(request.bucket, request.key or "").etag != unquoted(etag):
                 raise
-            result, bare = self._send(request, lambda: attempt(forms[1](etag))), not bare
+            result, bare = self._ask(request, read, IfMatch=forms[1](etag), **parameters), not bare
         if request.operation == "PutObject" and self.profile(request.bucket).bare_etags is not bool(bare):
             how = "without" if bare else "in"
             self._learn(

@@ -17,7 +17,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, ObjectOptions
-from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.forwarding import with_headers
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore, named, once
 
