@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_s3commit.airflow_version import PartitionMapper, has_partition_events, lacks
 from airflow_s3commit.protocol.model.destination import Destination, hive_values
-from airflow_s3commit.xcom import JsonObject, manifest_summary
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -128,7 +127,7 @@ class HivePathMapper(PartitionMapper):
         return cls(**data)
 
 
-def event_extra(manifest: Manifest) -> JsonObject:
+def event_extra(manifest: Manifest) -> dict[str, Any]:
     """Return the ``extra`` of a table's event: the manifest's summary, and counts by partition.
 
     ``partition_counts`` has files, bytes and rows of up to 1,000 partitions, and ``partitions`` is the number
@@ -140,7 +139,7 @@ def event_extra(manifest: Manifest) -> JsonObject:
         name: {"files": count.files, "bytes": count.bytes, "rows": count.rows}
         for name, count in sorted(manifest.partitions.items())[:_MOST_PARTITIONS]
     }
-    return {**manifest_summary(manifest), "partition_counts": counts}
+    return {**manifest.to_dict(), "partition_counts": counts}
 
 
 def announce(

@@ -23,7 +23,6 @@ from airflow_s3commit.params import moment_of
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
 from airflow_s3commit.templates import at_least, mapping, place
-from airflow_s3commit.xcom import JsonObject, manifest_summary
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -171,9 +170,9 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
         if look.manifest is None:
             self.log.info("Not yet: %s", self._seen)
             return False
-        return PokeReturnValue(is_done=True, xcom_value=self._found(manifest_summary(look.manifest)))
+        return PokeReturnValue(is_done=True, xcom_value=self._found(look.manifest.to_dict()))
 
-    def execute_complete(self, context: Context, event: JsonObject | None = None) -> JsonObject:  # noqa: ARG002
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:  # noqa: ARG002
         """Return the summary of the manifest that the trigger found.
 
         :param context: The task's context.
@@ -230,7 +229,7 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
         )
         raise AssertionError("defer() returned")
 
-    def _found(self, summary: JsonObject) -> JsonObject:
+    def _found(self, summary: dict[str, Any]) -> dict[str, Any]:
         self.manifest_uri = str(summary["manifest"])
         self.address = self.hook.address
         self.log.info("Found %s", self.manifest_uri)

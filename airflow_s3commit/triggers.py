@@ -25,7 +25,6 @@ from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
-from airflow_s3commit.xcom import JsonObject, manifest_summary
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.watch import (
@@ -97,7 +96,7 @@ def failure(error: Exception) -> tuple[bool, str, Outcome]:
     return outcome != "unavailable", described(error), outcome
 
 
-def trigger_event(payload: JsonObject) -> TriggerEvent:
+def trigger_event(payload: dict[str, Any]) -> TriggerEvent:
     """Return an event with a payload of plain JSON values."""
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
@@ -208,7 +207,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
             else:
                 seen, outcome = look.seen, look.outcome
                 if look.manifest is not None:
-                    yield trigger_event({"status": "success", "manifest": manifest_summary(look.manifest)})
+                    yield trigger_event({"status": "success", "manifest": look.manifest.to_dict()})
                     return
             self.log.info("Not yet: %s: %s", outcome, seen)
             if last:
@@ -273,7 +272,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield an event for every new manifest, forever."""
         feed: ManifestFeed | None = None
-        remembered: JsonObject | None = None
+        remembered: dict[str, Any] | None = None
         while True:
             try:
                 if feed is None:
@@ -282,7 +281,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
                 looking = feed.look()
                 while (manifest := await asyncio.to_thread(next, looking, None)) is not None:
                     self.log.info("Job %s committed to %s", manifest.job_id, self.destination)
-                    yield trigger_event(manifest_summary(manifest))
+                    yield trigger_event(manifest.to_dict())
                 if feed.memory != remembered:
                     await self._remember(feed.memory)
                     remembered = feed.memory
@@ -318,7 +317,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             return None
         return known if isinstance(known, Mapping) and "sha256" in known else None
 
-    async def _remember(self, memory: JsonObject | None) -> None:
+    async def _remember(self, memory: dict[str, Any] | None) -> None:
         if self._state is not None and memory is not None:
             await self._state.aset(self._key, memory)
 

@@ -58,12 +58,11 @@ def commit_that_brought(day: str, destination: str, *, triggering_asset_events: 
         return dict(max((event.extra for event in events), key=lambda extra: extra["committed"]))
     from airflow_s3commit import search_manifest  # noqa: PLC0415 - kept out of DAG parsing
     from airflow_s3commit.hooks import S3CommitHook  # noqa: PLC0415
-    from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
     manifest = search_manifest(S3CommitHook().store, destination, partitions=[f"dt={day}"])
     if manifest is None:
         raise ValueError(f"No commit has added {day} to {destination}")
-    return manifest_summary(manifest)
+    return manifest.to_dict()
 
 
 PARAMS = {

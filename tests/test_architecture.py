@@ -28,7 +28,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"params", "settings"}),
     frozenset({"links", "store"}),
     frozenset({"protocol.model", "store.s3"}),
-    frozenset({"protocol.metadata", "tables", "testing", "xcom"}),
+    frozenset({"protocol.metadata", "tables", "testing"}),
     frozenset({"protocol.steps"}),
     frozenset({"protocol.hadoop"}),
     frozenset({"protocol.inspect"}),

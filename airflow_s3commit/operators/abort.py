@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobState
-    from airflow_s3commit.xcom import JsonObject
 
 #: Seconds that a task may still run after Airflow ends it: one heartbeat (5) and the time to SIGKILL (5).
 KILL_WINDOW = 10.0
@@ -71,7 +70,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         self.kill_window = kill_window
         self.check(kill_window=at_least(0))
 
-    def execute(self, context: Context) -> JsonObject:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Return if the job is committed; otherwise abort it, and fail unless there was nothing to do.
 
         :param context: The task's context.
@@ -96,7 +95,7 @@ class S3CommitAbortOperator(CommitStepOperator):
                 self.log.info("Job %s is committed; there is nothing to abort", job_id)
                 return {"job_id": job_id, "state": "committed", "uploads": 0}
         count_abort(job.reference.destination, uploads)
-        report: JsonObject = {"job_id": job_id, "state": "aborted", "uploads": uploads}
+        report: dict[str, Any] = {"job_id": job_id, "state": "aborted", "uploads": uploads}
         context["ti"].xcom_push(key="abort_report", value=report)
         skipped, succeeded = self._only_skipped(context)
         if skipped and self._has_no_output(context, skipped, succeeded, uploads):

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from airflow.sdk.execution_time.hitl import HITLUser
 
     from airflow_s3commit.protocol.inspect.audit import AuditRules
-    from airflow_s3commit.xcom import JsonObject
 
 APPROVE: Final = "Approve"
 REJECT: Final = "Reject"
@@ -70,7 +69,7 @@ class S3CommitAuditOperator(SealingOperator):
         self.notifiers = notifiers
         self.check(on_fail=_ON_FAIL, rules=_rules)
 
-    def execute(self, context: Context) -> JsonObject:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Seal the job and check the rules; return the report, ask a user, or fail.
 
         :param context: The task's context.
@@ -105,8 +104,8 @@ class S3CommitAuditOperator(SealingOperator):
         return plain
 
     def execute_complete(
-        self, context: Context, event: Mapping[str, Any], report: JsonObject, subject: str
-    ) -> JsonObject:
+        self, context: Context, event: Mapping[str, Any], report: dict[str, Any], subject: str
+    ) -> dict[str, Any]:
         """Return the report, with the user's decision, if a user approved the commit.
 
         :param context: The task's context.
@@ -122,7 +121,7 @@ class S3CommitAuditOperator(SealingOperator):
         context["ti"].xcom_push(key="audit_report", value=decided)
         return decided
 
-    def _ask(self, context: Context, report: JsonObject, table: str) -> NoReturn:
+    def _ask(self, context: Context, report: dict[str, Any], table: str) -> NoReturn:
         """Ask whether to commit, and suspend the task; the answer resumes it.
 
         :raises BaseException: Always; Airflow's own, which suspends the task.
@@ -157,7 +156,7 @@ def _rules(given: Mapping[str, Any]) -> AuditRules:
     return AuditRules.from_dict(mapping(given))
 
 
-def decision_in(event: Mapping[str, Any], subject: str) -> JsonObject:
+def decision_in(event: Mapping[str, Any], subject: str) -> dict[str, Any]:
     """Return the user who approved, and the time, as plain values.
 
     :param event: The event that resumed the task.

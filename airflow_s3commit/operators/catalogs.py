@@ -12,8 +12,6 @@ from airflow_s3commit.protocol.model.destination import Destination, as_uri
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_s3commit.xcom import JsonObject
-
 
 class S3CommitPublishIcebergOperator(S3CommitBaseOperator):
     """Adds a snapshot to a table of an Iceberg catalog for each commit that it does not have yet.
@@ -51,7 +49,7 @@ class S3CommitPublishIcebergOperator(S3CommitBaseOperator):
         self.table = table
         self.iceberg_conn_id = iceberg_conn_id
 
-    def execute(self, context: Context) -> JsonObject:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Publish what is missing, and return the generation and the number of snapshots.
 
         :param context: The task's context.
@@ -133,7 +131,7 @@ class S3CommitRegisterPartitionsOperator(_GlueOperator):
     partitions. The table's location is the destination.
     """
 
-    def execute(self, context: Context) -> JsonObject:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Register the partitions, and return the generation and how many there are.
 
         :param context: The task's context.
@@ -179,7 +177,7 @@ class S3CommitRegisterTableOperator(_GlueOperator):
         super().__init__(**kwargs)
         self.destination = as_uri(destination)
 
-    def execute(self, context: Context) -> JsonObject:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Create the table unless it is there.
 
         :param context: The task's context.

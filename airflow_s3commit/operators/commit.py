@@ -13,7 +13,6 @@ from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
 from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
 from airflow_s3commit.templates import at_least, check_value, mapping
-from airflow_s3commit.xcom import JsonObject, manifest_summary
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -128,7 +127,7 @@ class S3CommitJobOperator(CompletingOperator):
         self.address: StoreAddress | None = None
         self._manifest: Manifest | None = None
 
-    def execute(self, context: Context) -> JsonObject:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Complete every upload of the job, enter it in the log, and return its manifest's summary.
 
         :param context: The task's context.
@@ -144,11 +143,11 @@ class S3CommitJobOperator(CompletingOperator):
                 count(manifest)
         return self._committed(context, manifest)
 
-    def _committed(self, context: Context, manifest: Manifest) -> JsonObject:
+    def _committed(self, context: Context, manifest: Manifest) -> dict[str, Any]:
         """Log a commit, describe it in the assets' events, and return its manifest's summary."""
         from airflow_s3commit.assets import announce  # noqa: PLC0415 - keeps DAG parsing light
 
-        summary = manifest_summary(manifest)
+        summary = manifest.to_dict()
         self._manifest = manifest
         self.manifest_uri = manifest.uri
         self.address = self.hook.address

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.xcom import JsonObject
 
 
 class S3CommitCompactOperator(S3CommitBaseOperator):
@@ -60,7 +59,7 @@ class S3CommitCompactOperator(S3CommitBaseOperator):
         self.check(destination=place, target_bytes=int, options=mapping)
         check_value(f"Task {self.task_id}", "options", job_options, known_of(self.options))
 
-    def execute(self, context: Context) -> JsonObject:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Compact the partitions, and return what was written.
 
         :param context: The task's context.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from airflow.sdk import BaseOperator
@@ -18,7 +19,6 @@ from airflow_s3commit.operators.base import (
     totals,
 )
 from airflow_s3commit.templates import ValuesRequired, one_of
-from airflow_s3commit.xcom import JsonObject, counting_attempts, fetched, stages_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -99,7 +99,7 @@ class S3CommitStagesOperator(ValuesRequired, BaseOperator):
             return []
         if "skipped" in ended and self.skipped_stages == "skip":
             raise AirflowSkipException("A stage was skipped, so the commit is skipped too.")
-        xcoms = fetched(self.stages)
+        xcoms = _fetched(self.stages)
         # A skipped task has no XCom; a mapped one whose instances were all skipped has an empty list.
         return None if xcoms is None else [xcom for xcom in xcoms if xcom]
 
@@ -131,12 +131,12 @@ class SealingOperator(CommitStepOperator):
         :raises Refused: The job cannot be sealed with these stages.
         """
         try:
-            stages, digests = stages_of(fetched(self.stages), job.reference.job_id)
+            stages, digests = _stages_of(_fetched(self.stages), job.reference.job_id)
             if stages is None:
                 sealed_stages = job.sealed_stages()
                 # What the tasks with a stage's name noted when their last try began.
                 tries = pulled(context, self.named_stages, _STAGE_TRY)
-                stages = counting_attempts(sealed_stages, tries) or None
+                stages = _counting_attempts(sealed_stages, tries) or None
                 for stage, attempt in sorted({*sealed_stages} - {*(stages or ())}):
                     self.log.info("Attempt %s of stage %s does not count: a later try did", attempt, stage)
         except ValueError as error:
@@ -174,7 +174,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
         self.on_empty = on_empty
         self.check(on_empty=ON_EMPTY)
 
-    def execute(self, context: Context) -> JsonObject:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Seal the job and preview its commit; return what identifies both, and counts.
 
         :param context: The task's context.
@@ -214,3 +214,87 @@ class S3CommitResolveConflictsOperator(SealingOperator):
         if self.on_empty == "skip":
             context["ti"].xcom_push(key=NO_OUTPUT, value=True)
             raise AirflowSkipException("The stages wrote no files; there is nothing to commit.")
+
+
+def _stages_of(
+    stages: Iterable[Any] | None, job_id: str
+) -> tuple[list[tuple[str, str]] | None, dict[tuple[str, str], str]]:
+    """Return the stage attempts in the XComs of stage tasks, and the SHA-256 of the seals of those with one.
+
+    An attempt is a pair of stage and attempt; those of None are None. With its digest, a seal that was
+    changed after its stage ended is refused. A mapped stage's XCom is a sequence with one entry for each of
+    its instances.
+
+    :raises ValueError: An entry has no stage attempt, because its task was skipped or has another type; or it
+        belongs to another job, because setup was cleared and the stage was not.
+    """
+    if stages is None:
+        return None, {}
+    named: list[tuple[str, str]] = []
+    digests: dict[tuple[str, str], str] = {}
+    for entry in stages:
+        if isinstance(entry, Mapping) and {"stage", "stage_attempt"} <= entry.keys():
+            if entry.get("job_id", job_id) != job_id:
+                raise ValueError(
+                    f"stage {entry['stage']} wrote for job {entry['job_id']}, not for job {job_id}: the setup"
+                    " task ran again, and the stage's task did not. Clear it too, with all mapped instances."
+                )
+            attempt = (str(entry["stage"]), str(entry["stage_attempt"]))
+            named.append(attempt)
+            if "sha256" in entry:
+                digests[attempt] = str(entry["sha256"])
+        elif not _is_single(entry):
+            inner, theirs = _stages_of(entry, job_id)
+            named.extend(inner or [])
+            digests.update(theirs)
+        else:
+            raise ValueError(
+                f"{entry!r} has no stage attempt; pass the XComs of S3CommitSparkSubmitOperator tasks, "
+                "or leave stages out to take the newest sealed attempt of each stage."
+            )
+    return named, digests
+
+
+def _fetched(stages: Iterable[Any] | None) -> list[Any] | None:
+    """Return the XComs of stage tasks, with those of mapped tasks as lists.
+
+    Airflow passes a lazy sequence for a mapped task, which makes a request for each item at each iteration.
+    """
+    if stages is None:
+        return None
+    return [entry if _is_single(entry) else list(entry) for entry in stages]
+
+
+def _is_single(entry: Any) -> bool:
+    return isinstance(entry, (Mapping, str, bytes)) or not isinstance(entry, Iterable)
+
+
+def _counting_attempts(
+    sealed: Iterable[tuple[str, str]], tries: Iterable[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    """Return the sealed stage attempts that count: for each stage, that of the last try.
+
+    Attempts of a stage are numbered by the tries of a task, so that of the last try has the highest number.
+    If ids are not numbers, all attempts of the stage count, because none is known to be the last.
+
+    :raises ValueError: The last try of a task sealed no output, and an earlier one did.
+    """
+    by_stage: dict[str, list[str]] = {}
+    for stage, attempt in sealed:
+        by_stage.setdefault(stage, []).append(attempt)
+    last = {str(each["stage"]): str(each["try"]) for each in tries}
+    counting: list[tuple[str, str]] = []
+    for stage, attempts in by_stage.items():
+        if stage in last and last[stage] not in attempts:
+            raise ValueError(
+                f"try {last[stage]} of stage {stage} succeeded and sealed no output; that of"
+                f" {', '.join(attempts)} does not count. Make each try seal its output under its own number,"
+                " or leave out the stage's name if a try may use what an earlier one sealed."
+            )
+        if stage in last:
+            counting.append((stage, last[stage]))
+        elif all(attempt.isdecimal() for attempt in attempts):
+            counting.append((stage, max(attempts, key=int)))
+        else:
+            counting.extend((stage, attempt) for attempt in attempts)
+    return counting

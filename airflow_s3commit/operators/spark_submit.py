@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.job import JobReference
     from airflow_s3commit.protocol.model.sealed_job import SealReference
     from airflow_s3commit.spark.session import Writer
-    from airflow_s3commit.xcom import JsonObject
 
 #: The longest name of a stage, in characters.
 _LONGEST_STAGE = 128
@@ -109,7 +108,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         self._killed = False
         self.check(stage=_checked_stage, writer=one_of("python", "spark"))
 
-    def execute(self, context: Context) -> JsonObject:  # type: ignore[override]
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Submit the application, unless an earlier try has sealed the stage; return the seal's location.
 
         :param context: The task's context.
@@ -231,7 +230,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             self.conf = {**(self.conf or {}), OTHER_PROTOCOL: given[PROTOCOL]}
         self.conf = {**(self.conf or {}), EXTENSIONS: _with(GUARD_CLASS, given.get(EXTENSIONS, ""))}
 
-    def _sealed_output(self, context: Context, job: Job, stage: str) -> JsonObject:
+    def _sealed_output(self, context: Context, job: Job, stage: str) -> dict[str, Any]:
         attempt = cast("str", self._stage_attempt)
         if self.writer == "spark":
             return self._summary(job, stage, attempt, job.seal_stage(stage, attempt))
@@ -246,7 +245,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             )
         return self._summary(job, stage, attempt, seal)
 
-    def _summary(self, job: Job, stage: str, attempt: str, seal: SealReference) -> JsonObject:
+    def _summary(self, job: Job, stage: str, attempt: str, seal: SealReference) -> dict[str, Any]:
         self.seal_uri = seal.location
         ids = {"job_id": job.reference.job_id, "stage": stage, "stage_attempt": attempt}
         self.log.info(

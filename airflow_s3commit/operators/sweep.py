@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.sweep import SweepReport
     from airflow_s3commit.protocol.sweep_plan import SweepPlan
     from airflow_s3commit.store.base import ObjectStore
-    from airflow_s3commit.xcom import JsonObject
 
 #: Maximum number of failed destinations in the XCom.
 _MOST_NAMED = 20
@@ -94,7 +93,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             object_options=_object_options,
         )
 
-    def execute(self, context: Context) -> JsonObject:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Find dead jobs and orphans, remove them unless it is a dry run, and return the totals.
 
         :param context: The task's context.
@@ -141,7 +140,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         self._log(report)
         return report
 
-    def _sweep_registry(self, context: Context) -> JsonObject:
+    def _sweep_registry(self, context: Context) -> dict[str, Any]:
         """Sweep the matching destinations of the registry; remove the entries of those that are gone."""
         from airflow_s3commit.protocol.metadata.registry import read_registry  # noqa: PLC0415
         from airflow_s3commit.protocol.metadata.removal import forget_destination  # noqa: PLC0415
@@ -255,7 +254,7 @@ def _object_options(given: Mapping[str, Any] | None) -> ObjectOptions:
     return ObjectOptions.from_dict(mapping(given or {}))
 
 
-def _totals(reports: Sequence[SweepReport]) -> JsonObject:
+def _totals(reports: Sequence[SweepReport]) -> dict[str, Any]:
     """Return numbers only, because the lists of findings may be long; the log has them."""
     plans = [report.plan for report in reports]
     jobs = [job for report in reports for job in report.jobs]

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_s3commit.store.s3.store import S3Store
-from airflow_s3commit.xcom import manifest_summary
 from dev.demo.flights import Flights, partition, read_day, same_rows
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def _manifest_view(manifest: Manifest, files: Iterable[FileEntry]) -> Panel:
         *(("file", f"{file.key}\n{_size(file.size, file.rows)}") for file in files),
     ):
         facts.add_row(Text(name, style="dim"), Text(value, overflow="fold"))
-    where = manifest_summary(manifest)["manifest"]
+    where = manifest.uri
     return Panel(facts, title=f"manifest {where}", title_align="left", expand=False)
 
 

@@ -146,8 +146,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the totals as plain values, small enough for XCom: partitions are only counted."""
+        """Return URI and totals as plain values, small enough for XCom: partitions are only counted."""
         return {
+            "manifest": self.uri,
             "job_id": self.job_id,
             "destination": self.destination,
             "generation": self.generation,

@@ -50,7 +50,6 @@ if "scheduler" in sys.argv:
 
     import airflow_s3commit.protocol.job
     import airflow_s3commit.store.s3.store
-    import airflow_s3commit.xcom
     import tests.integration.airflow_live.row_dag
 
     boto3.session.Session("-", "-", region_name="us-east-1").client("s3")
