@@ -34,7 +34,7 @@ from airflow_s3commit.exceptions import (
     Refused,
     S3CommitError,
 )
-from airflow_s3commit.protocol.hadoop.jobs import HadoopFile, HadoopJob, Survey, classify, fates, files_of
+from airflow_s3commit.protocol.hadoop.jobs import HadoopFile, HadoopJob, Survey, classify, fates
 from airflow_s3commit.protocol.metadata.context import JobContext, create_record, naming, new_uuid
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
@@ -130,8 +130,8 @@ class Adoption:
     @property
     def job(self) -> HadoopJob | None:
         """The facts about the Hadoop job; None if it has no files."""
-        survey = self._look()
-        return None if survey.files.are_none else survey.job
+        job = self._look().job
+        return job if job.files else None
 
     def refusal(self, *, commit: bool) -> S3CommitError | None:
         """Return the error that `commit` or `abort` would raise before any change. Reads only."""
@@ -176,14 +176,14 @@ class Adoption:
         """
         with self._preparing(commit=False):
             end, record = self._check(commit=False), self._context.record
-            if end is None and not (survey := self._look()).files.are_none:
+            if end is None and (survey := self._look()).job.files:
                 if record is None:
                     # Without the options that could refuse it: an abort must not fail because of data.
                     options = msgspec.structs.replace(
                         _NEUTRAL, staging=self.options.staging, object_options=self.options.object_options
                     )
                     self._set_up(options, survey.own | survey.others_own)
-                self._copy(survey.files.found)
+                self._copy(survey.found)
             elif end is None and record is None:
                 return AbortReport(uploads=0, objects=0)
         return abort(self._context, "adopted from Hadoop to be aborted")
@@ -210,7 +210,7 @@ class Adoption:
         self._refuse_damage(survey.unreadable)
         leftover = {
             PendingId.of(upload)
-            for _, pendingset in self._read(survey.files.others)
+            for _, pendingset in self._read(survey.others)
             for upload in pendingset.commits
             if upload_digest(upload.destinationKey, upload.uploadId) not in survey.counted
         }
@@ -223,10 +223,7 @@ class Adoption:
 
     @contextmanager
     def _preparing(self, *, commit: bool) -> Iterator[None]:
-        """Ignore an error of the block if another process has ended the job as wanted meanwhile.
-
-        Such a process has removed what this one reads.
-        """
+        """Ignore an error if another process has ended the job as wanted, and removed what this one reads."""
         with naming(self._context, "adoption"):
             try:
                 yield
@@ -240,8 +237,7 @@ class Adoption:
         """Read Hadoop's files, at the first call."""
         if self._survey is None:
             store, home = self._context.store, self._context.layout.destination
-            files = files_of(store, home, self._context.job_id, self.pendingsets_uri)
-            self._survey = Survey(store, home, files)
+            self._survey = Survey.of(store, home, self._context.job_id, self.pendingsets_uri)
         return self._survey
 
     def _end(self) -> Entry | None:
@@ -254,7 +250,7 @@ class Adoption:
         end, context = self._end(), self._context
         if end is not None and (end.kind == "commit") != commit:
             refuse_ended(context, end)
-        if end is not None or ((survey := self._look()).files.are_none and not commit):
+        if end is not None or not ((survey := self._look()).job.files or commit):
             return end
         # What was published since its seal, our commit has published.
         if find_seal(context) is None:
@@ -267,7 +263,7 @@ class Adoption:
             return None
         _refuse_commit(survey.job, accept_partial=self.accept_partial, expect_tasks=self.expect_tasks)
         self._refuse_damage([*survey.flaws, *damage])
-        files = self._read(survey.files.committed)
+        files = self._read(survey.committed)
         self._refuse_occupied((upload for _, one in files for upload in one.commits), survey.listed)
         if self.options.conflict_mode == "fail":
             table = read_table(context.store, context.layout.destination)
@@ -275,7 +271,7 @@ class Adoption:
         return None
 
     def _refuse_damage(self, errors: Iterable[S3CommitError]) -> None:
-        if unknown := self._look().files.unknown:
+        if unknown := self._look().unknown:
             raise InvalidRecord(
                 f"{unknown[0]} is no file of Hadoop's committers, and a clean-up would delete it:"
                 " move it elsewhere first"
@@ -320,26 +316,23 @@ class Adoption:
     def _take_over(self) -> None:
         """Set our job up, copy Hadoop's pendingsets into it, and seal it. Repeatable."""
         survey = self._look()
-        files = survey.files
         self._set_up(self.options, survey.own)
         # Another job may have begun the log meanwhile, and listed what Hadoop has published.
         self._refuse_listed(survey.keys)
-        self._copy(files.others)
-        tasks = [
-            self._import(file, pendingset, _STAGE, file.task)
-            for file, pendingset in self._read(files.committed)
-        ]
-        seal_stage(self._context, _STAGE, str(files.run), tasks)
-        seal(self._context, [(_STAGE, str(files.run))])
-        logger.info("%s: adopted %d tasks from %s", self._context.name, len(tasks), files.uri)
+        self._copy(survey.others)
+        read = self._read(survey.committed)
+        tasks = [self._import(file, pendingset, _STAGE, file.task) for file, pendingset in read]
+        seal_stage(self._context, _STAGE, str(survey.run), tasks)
+        seal(self._context, [(_STAGE, str(survey.run))])
+        logger.info("%s: adopted %d tasks from %s", self._context.name, len(tasks), survey.uri)
 
     def _set_up(self, options: JobOptions, own: Container[str]) -> None:
-        stored = open_job(self._context, options, {"adopted_from": self._look().files.uri}, adopting=own)
+        stored = open_job(self._context, options, {"adopted_from": self._look().uri}, adopting=own)
         self._context = self._context.as_recorded(stored.record, stored.sha256)
 
     def _copy(self, files: Iterable[HadoopFile]) -> None:
         """Copy files for the end of our job to abort their uploads; in a magic directory it finds them."""
-        if self._look().files.uri != self._context.layout.staging.uri:
+        if self._look().uri != self._context.layout.staging.uri:
             for file, pendingset in self._read(files, forgiving=self.force):
                 self._import(file, pendingset, _LEFTOVERS, text_digest(file.key).hex())
 
@@ -348,7 +341,7 @@ class Adoption:
     ) -> Iterator[tuple[HadoopFile, PendingSet]]:
         """Read files again; skip one that cannot be read with a warning, or raise its error."""
         context = self._context
-        for file, outcome in self._look().files.read(context.store, context.layout.destination, files):
+        for file, outcome in self._look().read(files):
             if not isinstance(outcome, InvalidRecord):
                 yield file, outcome
             elif not forgiving:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -82,129 +82,35 @@ class HadoopFile:
         return join_uri(self.bucket, self.key)
 
 
-@dataclass(slots=True)
-class HadoopFiles:
-    """The files of a job in a directory, from a listing. Times are by the store's clock.
-
-    Attributes:
-        found: Every file that lists uploads.
-        unknown: URIs of other objects that are not empty. They may be data, which a clean-up would delete.
-        modified: When something was last written there; ``committed_at`` a committed task's pendingset.
-        now: When a file was last read; 0 if none was.
-    """
-
-    job_id: str
-    uri: str
-    found: list[HadoopFile] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    modified: float = 0.0
-    committed_at: float = 0.0
-    now: float = 0.0
-
-    @property
-    def are_none(self) -> bool:
-        """Whether the job has left nothing there."""
-        return not (self.found or self.unknown)
-
-    @property
-    def run(self) -> int:
-        """Number of the last run that committed a task. As in Hadoop, only the tasks of this run count."""
-        return max((file.run for file in self.found if file.is_committed), default=0)
-
-    @property
-    def committed(self) -> list[HadoopFile]:
-        """The pendingsets that count, ordered by task."""
-        last = self.run
-        counting = (file for file in self.found if file.is_committed and file.run == last)
-        return sorted(counting, key=lambda file: file.task)
-
-    @property
-    def others(self) -> list[HadoopFile]:
-        """The files that do not count: of attempts that did not commit, and of earlier runs."""
-        last = self.run
-        return [file for file in self.found if not file.is_committed or file.run != last]
-
-    def gaps(self) -> list[range]:
-        """Return the missing task numbers: those below the greatest without a pendingset."""
-        # Map tasks and reduce tasks both count from 0.
-        numbers: dict[str | None, set[int]] = {}
-        for file in self.committed:
-            if matched := _TASK_NUMBER.search(file.task):
-                numbers.setdefault(matched[1], set()).add(int(matched[2]))
-        pairs = (pair for found in numbers.values() for pair in pairwise([-1, *sorted(found)]))
-        return [range(before + 1, after) for before, after in pairs]
-
-    def read(
-        self, store: ObjectStore, destination: Destination, files: Iterable[HadoopFile]
-    ) -> Iterator[tuple[HadoopFile, PendingSet | InvalidRecord]]:
-        """Yield some files with their pendingsets, or with the errors that make them invalid, in any order.
-
-        A ``.pending`` file yields a pendingset of one upload. An upload without parts is valid, as it is for
-        Hadoop.
-        """
-        for batch in in_batches(files, _READ_AHEAD):
-            calls = [(file, Get(file.bucket, file.key, pending_bytes(file.key))) for file in batch]
-            for file, outcome in outcomes(store, calls, InvalidRecord):
-                if not isinstance(outcome, Fetched):
-                    assert isinstance(outcome, InvalidRecord)
-                    yield file, outcome
-                    continue
-                self.now = max(self.now, outcome.date)
-                try:
-                    yield file, _checked(file, outcome.body, self.job_id, destination)
-                except InvalidRecord as error:
-                    yield file, error
-
-    def add(self, bucket: str, info: ObjectInfo, file: HadoopFile | None) -> None:
-        """Note an object of the directory; None for one that does not list uploads."""
-        self.modified = max(self.modified, info.modified)
-        if file is not None:
-            self.found.append(file)
-            self.committed_at = max(self.committed_at, info.modified if file.is_committed else 0.0)
-        elif info.size:
-            self.unknown.append(join_uri(bucket, info.key))
+#: Objects in a job's directory, each with what it is; None for one that does not list uploads.
+_Listed: TypeAlias = list[tuple[ObjectInfo, HadoopFile | None]]
 
 
-def magic_files(
-    store: ObjectStore, destination: Destination, job_id: str | None = None
-) -> dict[str, HadoopFiles]:
-    """Return what Hadoop wrote in the magic directories of a destination, or of one job, by job id."""
-    prefix = destination.key(MAGIC_PREFIX if job_id is None else f"{MAGIC_PREFIX}{job_id}/job-")
-    jobs: dict[str, HadoopFiles] = {}
+def _magic_files(store: ObjectStore, destination: Destination, job_id: str = "") -> dict[str, _Listed]:
+    """List what Hadoop wrote in the magic directories of a destination, or of one job, by job id."""
+    prefix = destination.key(f"{MAGIC_PREFIX}{job_id}/job-" if job_id else MAGIC_PREFIX)
+    jobs: dict[str, _Listed] = {}
     for info in store.list_objects(destination.bucket, prefix):
         directory, _, rest = (destination.relative(info.key) or "").partition("/")
         if rest.startswith("job-"):
             found_id = directory.removeprefix(MAGIC_PREFIX)
-            if found_id not in jobs:
-                jobs[found_id] = HadoopFiles(found_id, destination.below(directory).uri)
             matched, file = _IN_MAGIC.fullmatch(rest), None
             if matched is not None and matched[1] == found_id:
                 file = _file_at(destination.bucket, info.key, int(matched[2]), matched[3], is_magic=True)
-            jobs[found_id].add(destination.bucket, info, file)
+            jobs.setdefault(found_id, []).append((info, file))
     return jobs
 
 
-def files_of(
-    store: ObjectStore, destination: Destination, job_id: str, pendingsets_uri: str | None = None
-) -> HadoopFiles:
-    """Return the files of one job, in its magic directory or in another one of pendingsets.
-
-    Raises:
-        InvalidDestination: ``pendingsets_uri`` is no URI of S3.
-    """
-    magic = destination.below(MAGIC_PREFIX + job_id)
-    directory = Destination.parse(pendingsets_uri) if pendingsets_uri is not None else magic
-    if directory == magic:
-        return magic_files(store, destination, job_id).get(job_id) or HadoopFiles(job_id, magic.uri)
-    job, bucket = HadoopFiles(job_id, directory.uri), directory.bucket
-    numbered = _RUN_IN_PREFIX.search(directory.prefix)
+def _files_in(store: ObjectStore, directory: Destination) -> _Listed:
+    """List the files of one job in a directory of pendingsets."""
+    numbered, listed = _RUN_IN_PREFIX.search(directory.prefix), _Listed()
     run = int(numbered[1]) if numbered is not None else 0
-    for info in store.list_objects(bucket, directory.prefix):
-        rest = directory.relative(info.key) or ""
-        file = _file_at(bucket, info.key, run, rest, is_magic=False)
-        if file is not None and not rest.rpartition("/")[2].startswith((".", "_")):
-            job.add(bucket, info, file)
-    return job
+    for info in store.list_objects(directory.bucket, directory.prefix):
+        path = directory.relative(info.key) or ""
+        file = _file_at(directory.bucket, info.key, run, path, is_magic=False)
+        if file is not None and not path.rpartition("/")[2].startswith((".", "_")):
+            listed.append((info, file))
+    return listed
 
 
 def _file_at(bucket: str, key: str, run: int, path: str, *, is_magic: bool) -> HadoopFile | None:
@@ -223,24 +129,6 @@ def job_id_of(pendingsets_uri: str) -> str | None:
     """Return the job id in the path of a directory of pendingsets; None if there is none."""
     matched = _JOB_IN_URI.search(pendingsets_uri.rstrip("/") + "/")
     return (matched[1] or matched[2]) if matched is not None else None
-
-
-def _checked(file: HadoopFile, body: bytes, job_id: str, destination: Destination) -> PendingSet:
-    if file.is_committed or not file.key.endswith(PENDING_SUFFIX):
-        pendingset = decode(PendingSet, body, file.uri)
-    else:
-        upload = decode(PendingUpload, body, file.uri)
-        pendingset = PendingSet(jobId=upload.jobId, commits=[upload])
-    if pendingset.jobId not in (None, "", job_id):
-        raise InvalidRecord(f"{file.uri} belongs to job {pendingset.jobId}, not to {job_id}")
-    try:
-        if file.is_committed:
-            check_id(file.task, "task")
-        for upload in pendingset.commits:
-            destination.check_data_key(upload.bucket, upload.destinationKey)
-    except InvalidRecord as error:
-        raise InvalidRecord(f"{file.uri}: {error}") from error
-    return pendingset
 
 
 @dataclass(slots=True)
@@ -327,6 +215,11 @@ class Survey:
     not listed, up to ``most`` such uploads.
 
     Attributes:
+        uri: URI of the files' directory.
+        found: Every file that lists uploads.
+        unknown: URIs of other objects that are not empty. They may be data, which a clean-up would delete.
+        run: The last run that committed a task. As in Hadoop, only the tasks of this run count.
+        committed: The pendingsets that count, ordered by task; ``others`` are all other files.
         counted: Digests of the uploads that count, ``keys`` those of their keys.
         partitions: The partitions that they write.
         listed: The start of each pending upload of the destination, by the upload's digest.
@@ -336,20 +229,36 @@ class Survey:
     """
 
     def __init__(
-        self, store: ObjectStore, destination: Destination, files: HadoopFiles, most: int | None = None
+        self,
+        store: ObjectStore,
+        destination: Destination,
+        job_id: str,
+        objects: _Listed,
+        directory: Destination,
+        *,
+        most: int | None = None,
     ) -> None:
-        self.files = files
-        committed, gaps = files.committed, files.gaps()
+        self._store, self._destination, self._job_id = store, destination, job_id
+        self.uri = directory.uri
+        self.found = [file for _, file in objects if file is not None]
+        others = (info for info, file in objects if file is None and info.size)
+        self.unknown = [join_uri(directory.bucket, info.key) for info in others]
+        self.run = max((file.run for file in self.found if file.is_committed), default=0)
+        counting = [file for file in self.found if file.is_committed and file.run == self.run]
+        self.committed = sorted(counting, key=lambda file: file.task)
+        self.others = [file for file in self.found if not file.is_committed or file.run != self.run]
+        pendingsets = (info.modified for info, file in objects if file is not None and file.is_committed)
+        gaps = _gaps(self.committed)
         self.job = HadoopJob(
-            files.job_id,
-            files.uri,
-            application_attempt=files.run,
-            files=len(files.found) + len(files.unknown),
-            pendingsets=len(committed),
+            job_id,
+            self.uri,
+            application_attempt=self.run,
+            files=len(self.found) + len(self.unknown),
+            pendingsets=len(self.committed),
             gaps=sum(map(len, gaps)),
             missing=tuple(islice(chain.from_iterable(gaps), _MAX_NAMED)),
-            marker=_marker(store, destination, files),
-            modified=files.modified,
+            marker=_marker(store, destination, job_id, max(pendingsets, default=0.0)),
+            modified=max((info.modified for info, _ in objects), default=0.0),
         )
         self.counted: set[bytes] = set()
         self.keys: set[bytes] = set()
@@ -358,17 +267,15 @@ class Survey:
         self.others_own: set[str] = set()
         self.unreadable: list[InvalidRecord] = []
         self.flaws: list[S3CommitError] = [
-            DuplicateOutput(f"task {one.task} has two pendingsets in {files.uri}")
-            for one, other in pairwise(committed)
+            DuplicateOutput(f"task {one.task} has two pendingsets in {self.uri}")
+            for one, other in pairwise(self.committed)
             if one.task == other.task
         ]
-        listed = store.list_uploads(destination.bucket, destination.prefix) if files.found else ()
+        listed = store.list_uploads(destination.bucket, destination.prefix) if self.found else ()
         self.listed = {upload_digest(one.key, one.upload_id): one.initiated for one in listed}
-        self._newest = files.modified
-        unlisted = chain(
-            self._unlisted(store, destination, committed, count=True),
-            self._unlisted(store, destination, files.others, count=False),
-        )
+        #: Times of the newest file or upload, and when a file was last read; 0 if none was.
+        self._newest, self._now = self.job.modified, 0.0
+        unlisted = chain(self._unlisted(self.committed, count=True), self._unlisted(self.others, count=False))
         for upload, fate, _ in fates(store, islice(unlisted, most)):
             counts = _digest(upload) in self.counted
             if counts:
@@ -378,22 +285,79 @@ class Survey:
         self.job.whole = not sum(1 for _ in unlisted)
         self.job.uploads = len(self.counted)
         self.job.others_published = len(self.others_own)
-        self.job.silent = max(files.now - self._newest, 0.0) if files.now else None
-        damaged = [f"{uri} is no file of Hadoop's committers" for uri in files.unknown]
+        self.job.silent = max(self._now - self._newest, 0.0) if self._now else None
+        damaged = [f"{uri} is no file of Hadoop's committers" for uri in self.unknown]
         self.job.damaged = (*damaged, *map(str, self.unreadable))
 
-    def _unlisted(
-        self, store: ObjectStore, destination: Destination, files: list[HadoopFile], *, count: bool
-    ) -> Iterator[PendingUpload]:
+    @classmethod
+    def of(
+        cls,
+        store: ObjectStore,
+        destination: Destination,
+        job_id: str,
+        pendingsets_uri: str | None,
+        *,
+        most: int | None = None,
+    ) -> Survey:
+        """Survey one job, by its files in its magic directory or in another one of pendingsets.
+
+        Raises:
+            InvalidDestination: ``pendingsets_uri`` is no URI of S3.
+        """
+        magic = destination.below(MAGIC_PREFIX + job_id)
+        directory = Destination.parse(pendingsets_uri) if pendingsets_uri is not None else magic
+        if directory == magic:
+            objects = _magic_files(store, destination, job_id).get(job_id, [])
+        else:
+            objects = _files_in(store, directory)
+        return cls(store, destination, job_id, objects, directory, most=most)
+
+    def read(self, files: Iterable[HadoopFile]) -> Iterator[tuple[HadoopFile, PendingSet | InvalidRecord]]:
+        """Yield some files with their pendingsets, or with the errors that make them invalid, in any order.
+
+        A ``.pending`` file yields a pendingset of one upload. An upload without parts is valid, as it is for
+        Hadoop.
+        """
+        for batch in in_batches(files, _READ_AHEAD):
+            calls = [(file, Get(file.bucket, file.key, pending_bytes(file.key))) for file in batch]
+            for file, outcome in outcomes(self._store, calls, InvalidRecord):
+                if not isinstance(outcome, Fetched):
+                    assert isinstance(outcome, InvalidRecord)
+                    yield file, outcome
+                    continue
+                self._now = max(self._now, outcome.date)
+                try:
+                    yield file, self._checked(file, outcome.body)
+                except InvalidRecord as error:
+                    yield file, error
+
+    def _checked(self, file: HadoopFile, body: bytes) -> PendingSet:
+        if file.is_committed or not file.key.endswith(PENDING_SUFFIX):
+            pendingset = decode(PendingSet, body, file.uri)
+        else:
+            upload = decode(PendingUpload, body, file.uri)
+            pendingset = PendingSet(jobId=upload.jobId, commits=[upload])
+        if pendingset.jobId not in (None, "", self._job_id):
+            raise InvalidRecord(f"{file.uri} belongs to job {pendingset.jobId}, not to {self._job_id}")
+        try:
+            if file.is_committed:
+                check_id(file.task, "task")
+            for upload in pendingset.commits:
+                self._destination.check_data_key(upload.bucket, upload.destinationKey)
+        except InvalidRecord as error:
+            raise InvalidRecord(f"{file.uri}: {error}") from error
+        return pendingset
+
+    def _unlisted(self, files: list[HadoopFile], *, count: bool) -> Iterator[PendingUpload]:
         """Note the uploads of files, which count or not; yield those that are not listed."""
-        for file, outcome in self.files.read(store, destination, files):
+        for file, outcome in self.read(files):
             if isinstance(outcome, InvalidRecord):
                 self.unreadable.append(outcome)
                 self.flaws += [outcome] if count else []
                 continue
             for upload in outcome.commits:
                 if count:
-                    self._count(file, upload, destination)
+                    self._count(file, upload)
                 elif _digest(upload) in self.counted:
                     # A crash between a task's commit and the removal of its directory leaves it in both.
                     continue
@@ -406,7 +370,7 @@ class Survey:
                     self._newest = max(self._newest, initiated)
                     self.job.pending += count
 
-    def _count(self, file: HadoopFile, upload: PendingUpload, destination: Destination) -> None:
+    def _count(self, file: HadoopFile, upload: PendingUpload) -> None:
         key = upload.destinationKey
         if not upload.etags:
             why = f"the upload of {key} has no parts, so no store can complete it; abort the job"
@@ -415,8 +379,19 @@ class Survey:
             self.flaws.append(DuplicateOutput(f"two uploads write {key}, one of them in {file.uri}"))
         self.keys.add(text_digest(key))
         self.counted.add(_digest(upload))
-        self.partitions.add(partition_of(destination.relative(key) or ""))
+        self.partitions.add(partition_of(self._destination.relative(key) or ""))
         self.job.bytes += upload.length
+
+
+def _gaps(committed: list[HadoopFile]) -> list[range]:
+    """Return the missing task numbers: those below the greatest without a pendingset."""
+    # Map tasks and reduce tasks both count from 0.
+    numbers: dict[str | None, set[int]] = {}
+    for file in committed:
+        if matched := _TASK_NUMBER.search(file.task):
+            numbers.setdefault(matched[1], set()).add(int(matched[2]))
+    pairs = (pair for found in numbers.values() for pair in pairwise([-1, *sorted(found)]))
+    return [range(before + 1, after) for before, after in pairs]
 
 
 def fates(
@@ -446,8 +421,11 @@ def _digest(upload: PendingUpload) -> bytes:
 
 def find_hadoop_jobs(store: ObjectStore, destination: Destination) -> list[HadoopJob]:
     """Return the jobs that Hadoop's magic committer left at a destination, oldest first. Reads only."""
-    found = magic_files(store, destination).values()
-    return sorted((Survey(store, destination, files).job for files in found), key=lambda job: job.modified)
+    surveys = (
+        Survey(store, destination, job_id, objects, destination.below(MAGIC_PREFIX + job_id))
+        for job_id, objects in _magic_files(store, destination).items()
+    )
+    return sorted((survey.job for survey in surveys), key=lambda job: job.modified)
 
 
 def find_hadoop_job(
@@ -459,8 +437,8 @@ def find_hadoop_job(
     most: int | None = None,
 ) -> HadoopJob | None:
     """Return the facts about a Hadoop job; None if it has no files. Reads only."""
-    files = files_of(store, destination, job_id, pendingsets_uri)
-    return None if files.are_none else Survey(store, destination, files, most).job
+    job = Survey.of(store, destination, job_id, pendingsets_uri, most=most).job
+    return job if job.files else None
 
 
 def classify(job: HadoopJob, *, older_than: float = 0.0) -> Verdict:
@@ -485,7 +463,7 @@ def classify(job: HadoopJob, *, older_than: float = 0.0) -> Verdict:
 
 
 def _marker(
-    store: ObjectStore, destination: Destination, files: HadoopFiles
+    store: ObjectStore, destination: Destination, job_id: str, committed_at: float
 ) -> Literal["own", "another's", "none"]:
     """Return `HadoopJob.marker`: one older than the pendingsets is of an earlier job of the same id."""
     try:
@@ -495,5 +473,5 @@ def _marker(
         return "none"
     except InvalidRecord:
         return "another's"
-    is_later = fetched.info.modified >= files.committed_at - STORE_CLOCK_SECONDS
-    return "own" if success.jobId == files.job_id and success.success and is_later else "another's"
+    is_later = fetched.info.modified >= committed_at - STORE_CLOCK_SECONDS
+    return "own" if success.jobId == job_id and success.success and is_later else "another's"

@@ -14,10 +14,11 @@ from msgspec import Struct
 
 from airflow_s3commit._format import Column, Named, number, size, some
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
+from airflow_s3commit.protocol.hadoop.jobs import fates
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
-from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA, PendingId, is_ours
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
+from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, find_seal, load_stage_seals
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
@@ -445,20 +446,12 @@ def _check(
     """Check uploads one by one if the listing lacks them, because a listing may be incomplete."""
     unseen = [u for u in uploads if existing.get(u.uploadId) != u.destinationKey]
     report.pending += len(uploads) - len(unseen)
-    found = pending_parts(context.store, map(PendingId.of, unseen), threads=context.threads)
-    gone = [upload for upload, (_, parts) in zip(unseen, found, strict=True) if parts is None]
-    report.pending += len(unseen) - len(gone)
-    calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in gone]
-    for upload, outcome in outcomes(context.store, calls, NoSuchKey):
-        if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
-            report.completed += 1
-        else:
-            report.missing_count += 1
-            if len(report.missing) < MAX_NAMED:
-                other = "another writer's object" if isinstance(outcome, ObjectInfo) else "no object"
-                finding = PendingFinding(
-                    key=upload.destinationKey,
-                    upload_id=upload.uploadId,
-                    problem=f"the upload is gone, and its key has {other}",
-                )
-                report.missing.append(finding)
+    for upload, fate, is_there in fates(context.store, unseen):
+        report.pending += fate == "pending"
+        report.completed += fate == "published"
+        report.missing_count += fate in ("uncertain", "lost")
+        if fate in ("uncertain", "lost") and len(report.missing) < MAX_NAMED:
+            other = "another writer's object" if is_there else "no object"
+            problem = f"the upload is gone, and its key has {other}"
+            key, upload_id = upload.destinationKey, upload.uploadId
+            report.missing.append(PendingFinding(key=key, upload_id=upload_id, problem=problem))
