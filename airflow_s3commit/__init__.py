@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     )
     from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealReference
-    from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
+    from airflow_s3commit.protocol.publication import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
     from airflow_s3commit.protocol.steps.commit import Preview
     from airflow_s3commit.protocol.steps.fold import (

@@ -139,7 +139,7 @@ class S3CommitRegisterPartitionsOperator(_GlueOperator):
             that are retained.
         """
         del context
-        from airflow_s3commit.protocol.registration import register_partitions  # noqa: PLC0415
+        from airflow_s3commit.protocol.publication import register_partitions  # noqa: PLC0415
         from airflow_s3commit.store.s3.glue import GlueTable  # noqa: PLC0415
 
         table = GlueTable(self.client(), self.database, self.table, catalog_id=self.catalog_id)

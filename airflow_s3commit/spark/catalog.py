@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.protocol import registration
+from airflow_s3commit.protocol import publication
 from airflow_s3commit.protocol.model.destination import hive_values
 from airflow_s3commit.spark.session import getter_of, store_from_conf, store_of_process
 
@@ -98,7 +98,7 @@ class SparkTable:
 
 def register_partitions(
     session: SparkSession, table: str, store: ObjectStore | None = None
-) -> registration.RegistrationReport:
+) -> publication.RegistrationReport:
     """Make the partitions of a table in a session's catalog those of its newest commit.
 
     Effect, errors and repeatability are those of `airflow_s3commit.register_partitions`.
@@ -112,7 +112,7 @@ def register_partitions(
         InvalidOption: As there; or the table is managed, and has partitions that the newest commit lacks.
     """
     there = store or store_of_process(store_from_conf(getter_of(session)))
-    return registration.register_partitions(there, SparkTable(session, table))
+    return publication.register_partitions(there, SparkTable(session, table))
 
 
 def _quoted(name: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_s3commit import register_partitions
 from airflow_s3commit.exceptions import DestinationChanged, InvalidOption
-from airflow_s3commit.protocol.registration import RegistrationReport
+from airflow_s3commit.protocol.publication import RegistrationReport
 from tests.moto_glue import flights, glue_client, registered
 from tests.protocol.building import THEIRS, Lake, an_id, named
 

@@ -12,7 +12,7 @@ import airflow_s3commit
 from airflow_s3commit import Destination, JobOptions, Manifest, rollback, verify
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.inspect.audit import commit_before
-from airflow_s3commit.protocol.registration import _has_files
+from airflow_s3commit.protocol.publication import _has_files
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.spark.plan import first_data_path
