@@ -119,6 +119,15 @@ MANIFEST_COLUMNS = (
     Column("receipt", "uri"),
 )
 
+#: Columns of partitions, which are pairs of a name and its counts.
+PARTITION_COLUMNS = (
+    Column("partition", "", lambda item: item[0] or "(root)", folds=True),
+    Column("files", "", lambda item: number(item[1].files), to_right=True),
+    Column("size", "", lambda item: size(item[1].bytes), to_right=True),
+    Column("rows", "", lambda item: number(item[1].rows), to_right=True),
+    Column("columns", "", lambda item: length(item[1].columns), room=90, to_right=True),
+)
+
 
 @or_unknown
 def cost_per_month(stored: int | None) -> str:

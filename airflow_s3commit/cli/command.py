@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -98,6 +100,12 @@ def registry_option(does: str) -> Callable[[Command], Command]:
 def apply_option(does: str) -> Callable[[Command], Command]:
     """Add the option without which a command is a dry run."""
     return flag("--apply", f"{does}; without this option it is a dry run.")
+
+
+def retain_option(files: str) -> Callable[[Command], Command]:
+    """Add the option for how long files stay that are not of the table any more."""
+    does = f"How long {files} stay in place: 7d, 36h. Without it they are deleted at once."
+    return option("--retain", default="0s", metavar="DURATION", help=does)
 
 
 class DescribedArgument(click.Argument):
@@ -355,7 +363,9 @@ class StoreCommand(click.Command):
                 code: ExitCode = self.callback(session, **values)
                 return code
         except BrokenPipeError:
-            session.output.discard()
+            # Otherwise Python reports the closed pipe once more when it exits.
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.BROKEN_PIPE
         except S3CommitError as error:
             code = exit_code(error)

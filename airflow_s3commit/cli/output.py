@@ -12,13 +12,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import IntEnum
-from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any, TypeVar
 
 import click
+import msgspec
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -75,7 +75,7 @@ _PACKAGE = "airflow_s3commit"
 
 #: A streamed list is kept in memory up to this length, then on disk.
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
-_PIECE_CHARACTERS = 64 * 1024
+_PIECE_BYTES = 64 * 1024
 
 #: Columns of tables that go into a file or a pipe.
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -120,14 +120,9 @@ class Output:
             label = "      "
 
     def stream(
-        self,
-        value: Mapping[str, Any],
-        name: str,
-        items: Iterable[Any],
-        as_value: Callable[[Any], Any],
-        as_line: Callable[[Any], str],
+        self, value: Mapping[str, Any], name: str, items: Iterable[Any], as_line: Callable[[Any], str]
     ) -> ExitCode:
-        """Write a result with a list that may not fit in memory: its items as lines, or all as JSON.
+        """Write a result with a list of structs that may not fit in memory: these as lines, or all as JSON.
 
         JSON is written once the list is complete, so that an error does not leave half an object.
         """
@@ -136,28 +131,20 @@ class Output:
                 click.echo(plain(as_line(item)))
             return ExitCode.OK
         head = json.dumps(dict(value), indent=2)[:-2]
-        with SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, mode="w+", encoding="ascii") as spool:
+        with SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as spool:
             for n, item in enumerate(items):
-                spool.write(f"{',' if n else ''}\n    {json.dumps(as_value(item))}")
+                spool.write((b",\n    " if n else b"\n    ") + msgspec.json.encode(item))
             spool.seek(0)
-            click.echo(f"{head}{',' if value else ''}\n  {json.dumps(name)}: [", nl=False)
-            while piece := spool.read(_PIECE_CHARACTERS):
+            click.echo(f"{head},\n  {json.dumps(name)}: [", nl=False)
+            while piece := spool.read(_PIECE_BYTES):
                 click.echo(piece, nl=False)
         click.echo("\n  ]\n}")
         return ExitCode.OK
 
-    def discard(self) -> None:
-        """Discard further output, because the reader of the pipe has closed it.
-
-        Otherwise Python reports the closed pipe once more when it exits.
-        """
-        with suppress(OSError), Path(os.devnull).open("wb") as nothing:
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
-
-    def note(self, text: str, style: str = "") -> None:
+    def note(self, text: str) -> None:
         """Write a message to stderr; nothing with ``--json``."""
         if not self.as_json:
-            self.err.print(line(text, style), soft_wrap=not self.err.is_terminal)
+            self.err.print(line(text), soft_wrap=not self.err.is_terminal)
 
     def failure(
         self,
@@ -173,8 +160,8 @@ class Output:
         if self.debug and error is not None:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
         if self.as_json:
-            error_value = {**value, "exit_code": int(code), "next": [step._asdict() for step in steps]}
-            click.echo(json.dumps({"error": error_value}, indent=2))
+            told = {**value, "exit_code": int(code), "next": [step._asdict() for step in steps]}
+            self.result({"error": told})
             return code
         self.err.print(line(value["message"], "bold red", "error"), soft_wrap=True)
         names_job = not self.debug and str(value.get("job_id")) in value["message"]

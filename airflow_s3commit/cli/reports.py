@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import takewhile
-from typing import Any, NamedTuple
+from itertools import islice, takewhile
+from typing import Any
 
 import click
 import msgspec
-from msgspec import Struct
+from msgspec.structs import asdict
 from rich.console import RenderableType
 
 from airflow_s3commit._clock import SystemClock
-from airflow_s3commit._format import Column, age, length, number, plain, several, size
+from airflow_s3commit._format import Column, age, moment, number, plain, several, shown, size
 from airflow_s3commit.cli.command import (
     Parsed,
     Session,
@@ -32,7 +32,9 @@ from airflow_s3commit.present import (
     JOB_COLUMNS,
     LOG_COLUMNS,
     MANIFEST_COLUMNS,
+    PARTITION_COLUMNS,
     NextStep,
+    amount,
     cost_per_month,
     for_job,
 )
@@ -44,10 +46,8 @@ from airflow_s3commit.protocol.inspect.jobs import (
     list_jobs,
     pending_uploads,
 )
-from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
-from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.fold import history, manifest_files, manifest_of, read_manifest
 from airflow_s3commit.protocol.sweep_plan import monthly_cost
 from airflow_s3commit.protocol.watch import follow
@@ -147,37 +147,30 @@ def show(session: Session) -> ExitCode:
     return code
 
 
-class _Totals(Plain, Struct, kw_only=True):
-    """Totals of some pending uploads."""
+class _Totals(msgspec.Struct):
+    """Totals of some pending uploads: those of a job, or without one."""
 
-    columns = (
-        Column("job", "name"),
-        Column("uploads", "count", number),
-        Column("size", "bytes", size),
-        Column("oldest", "oldest", age),
-        Column("per month", "bytes", cost_per_month),
-    )
-
-    name: str
+    job_id: str | None
     count: int
     bytes: int | None
     oldest: float | None
     monthly_cost_usd: float | None
 
-    @classmethod
-    def of(cls, name: str, uploads: list[UploadSummary]) -> _Totals:
-        sizes = [upload.bytes for upload in uploads if upload.bytes is not None]
-        stored = sum(sizes) if len(sizes) == len(uploads) else None
-        return cls(
-            name=name,
-            count=len(uploads),
-            bytes=stored,
-            oldest=max((upload.age for upload in uploads if upload.age is not None), default=None),
-            monthly_cost_usd=monthly_cost(stored) if stored is not None else None,
-        )
 
-    def value(self) -> dict[str, object]:
-        return {name: value for name, value in self.to_dict().items() if name != "name"}
+_TOTALS = (
+    Column("job", "job_id", lambda job_id: job_id or "claimed by no job"),
+    Column("uploads", "count", number),
+    Column("size", "bytes", size),
+    Column("oldest", "oldest", age),
+    Column("per month", "bytes", cost_per_month),
+)
+
+
+def _totals(job_id: str | None, uploads: list[UploadSummary]) -> _Totals:
+    sizes = [upload.bytes for upload in uploads if upload.bytes is not None]
+    stored = sum(sizes) if len(sizes) == len(uploads) else None
+    oldest = max((upload.age for upload in uploads if upload.age is not None), default=None)
+    return _Totals(job_id, len(uploads), stored, oldest, monthly_cost(stored) if stored is not None else None)
 
 
 @store_command(
@@ -203,17 +196,16 @@ def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
     by_job: dict[str | None, list[UploadSummary]] = {}
     for upload in found:
         by_job.setdefault(upload.job_id, []).append(upload)
-    total = _Totals.of("total", found)
-    parts = {job_id: _Totals.of(job_id or "claimed by no job", some) for job_id, some in by_job.items()}
+    total, parts = _totals("total", found), [_totals(job_id, some) for job_id, some in by_job.items()]
     value = {
         "destination": place.uri,
-        **total.value(),
-        "jobs": [{"job_id": job_id, **part.value()} for job_id, part in parts.items()],
+        **{name: value for name, value in asdict(total).items() if name != "job_id"},
+        "jobs": [asdict(part) for part in parts],
         "uploads": [upload.to_dict() for upload in found],
     }
     if not found:
         return session.output.result(value, line(f"no upload is pending below {place.uri}"))
-    totals = Rows(_Totals.columns, [*parts.values(), *([total] if len(parts) > 1 else [])])
+    totals = Rows(_TOTALS, [*parts, *([total] if len(parts) > 1 else [])])
     shown = Rows(UploadSummary.columns, found, most=None if everything else _MOST_UPLOADS)
     code = session.output.result(value, totals, BLANK, shown, BLANK)
     if None in by_job:
@@ -225,7 +217,7 @@ def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
 #: Maximum number of partitions to show.
 _MOST_PARTITIONS = 50
 
-_TOTALS = ("files", "bytes", "rows")
+_COUNTS = ("files", "bytes", "rows")
 
 
 def _since(text: str) -> int | datetime:
@@ -302,14 +294,10 @@ def log(
         if only_job is not None:
             raise click.UsageError("--follow waits for new jobs: it excludes --job")
         return _follow(session, limit, since, wanted, interval)
-    found: list[Manifest] = []
-    with session.output.working("reading the log") as step:
-        read = _commits(session, only_job, limit if not wanted else None)
-        for done, record in enumerate(takewhile(lambda one: _is_after(one, since), read), start=1):
-            step(done)
-            found += [record] if _touches(record, wanted) else []
-            if len(found) == limit:
-                break
+    read = _commits(session, only_job, limit if not wanted else None)
+    recent = takewhile(lambda record: _is_after(record, since), read)
+    matching = (record for record in recent if _touches(record, wanted))
+    found = session.output.reading("reading the log", islice(matching, limit))
     value = {"destination": session.destination.uri, "commits": [_value(record) for record in found]}
     if found:
         return session.output.result(value, Rows(LOG_COLUMNS, found))
@@ -363,9 +351,9 @@ def _value(record: Manifest) -> dict[str, Any]:
     names = ("generation", "delta_version", "job_id", "committed", "conflict_mode", "replaced")
     return {
         **{name: known[name] for name in (*names, "rolled_back_to", "context")},
-        "counts": {name: known["counts"][name] for name in _TOTALS},
+        "counts": {name: known["counts"][name] for name in _COUNTS},
         "partitions": {
-            partition: {name: counts[name] for name in _TOTALS}
+            partition: {name: counts[name] for name in _COUNTS}
             for partition, counts in known["partitions"].items()
         },
     }
@@ -373,11 +361,9 @@ def _value(record: Manifest) -> dict[str, Any]:
 
 def _line(record: Manifest) -> str:
     """Return a commit as a single line, with columns of typical width."""
-    generation, _, when, mode, files, bytes_, _, partitions, _, job_id, context = (
-        column.text(record) for column in LOG_COLUMNS
-    )
-    counts = f"{files:>9} files {bytes_:>9} in {partitions:>5} partitions"
-    return f"{generation:>8}  {when}  {mode:<14}  {counts}  {job_id}  {context}".rstrip()
+    counts = f"{amount(record.counts)} in {several(len(record.partitions), 'partition')}"
+    start = f"{record.generation:>8}  {moment(record.committed)}  {record.mode:<14}  {counts:<50}"
+    return plain(f"{start}  {record.job_id}  {shown(record.context)}").rstrip()
 
 
 @store_command(
@@ -402,23 +388,9 @@ def manifest(session: Session, *, files: bool) -> ExitCode:
         return report_missing(session, str(error))
     if files:
         listed = manifest_files(session.store, record)
-        return session.output.stream(_plain(record), "files", listed, msgspec.to_builtins, _file_line)
-    rows = Rows(_PARTITION, [_Partition(*item) for item in record.partitions.items()], most=_MOST_PARTITIONS)
+        return session.output.stream(_plain(record), "files", listed, _file_line)
+    rows = Rows(PARTITION_COLUMNS, [*record.partitions.items()], most=_MOST_PARTITIONS)
     return session.output.result(_plain(record), described(MANIFEST_COLUMNS, record), rows)
-
-
-class _Partition(NamedTuple):
-    name: str
-    counts: Counts
-
-
-_PARTITION = (
-    Column("partition", "name", lambda name: name or "(root)", folds=True),
-    Column("files", "counts.files", number),
-    Column("size", "counts.bytes", size),
-    Column("rows", "counts.rows", number),
-    Column("columns", "counts.columns", length, room=90),
-)
 
 
 def _plain(record: Manifest) -> dict[str, Any]:

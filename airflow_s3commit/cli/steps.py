@@ -27,6 +27,7 @@ from airflow_s3commit.cli.command import (
     flag,
     option,
     registry_option,
+    retain_option,
     store_command,
 )
 from airflow_s3commit.cli.output import NOT_APPLIED, ExitCode, Rows, described, line
@@ -99,7 +100,7 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     help="Where a task records its uploads: in its memory or, for stores that do not list uploads by prefix,"
     " file by file on s3.",
 )
-@option("--retain", default="0s", metavar="DURATION", help="How long replaced files stay, such as 7d.")
+@retain_option("replaced files")
 @option("--publish", type=click.Choice(["delta"]), help="Let other engines read each commit as a version.")
 @registry_option("Register the destination in the registry at this prefix; a failure is only logged.")
 def setup(session: Session, *, new_id: str | None, name: str | None, **settings: Any) -> ExitCode:

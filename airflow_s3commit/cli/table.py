@@ -21,6 +21,7 @@ from airflow_s3commit.cli.command import (
     flag,
     option,
     registry_option,
+    retain_option,
     store_command,
 )
 from airflow_s3commit.cli.output import BLANK, DRY_RUN, NOT_APPLIED, ExitCode, Rows, described, labelled, line
@@ -185,12 +186,7 @@ def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextSte
     metavar="N",
     help="The generation, as s3commit log lists it.",
 )
-@option(
-    "--retain",
-    default="0s",
-    metavar="DURATION",
-    help="How long files that leave the table stay in place: 7d, 36h. Without it they are deleted at once.",
-)
+@retain_option("files that leave the table")
 @flag("--dry-run", "Report what would change; change nothing.")
 def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCode:
     """Return a table to an older generation.
@@ -271,12 +267,7 @@ def repair(session: Session, *, apply: bool) -> ExitCode:
     metavar="SIZE",
     help="Size after which a file ends: 64m, 1g.",
 )
-@option(
-    "--retain",
-    default="0s",
-    metavar="DURATION",
-    help="How long the old files stay in place: 7d, 36h. Without it they are deleted at once.",
-)
+@retain_option("the old files")
 @flag("--dry-run", "Report what would be compacted; change nothing.")
 def compact(
     session: Session, *, partitions: tuple[str, ...], target_size: int, retain: str, dry_run: bool

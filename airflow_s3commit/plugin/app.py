@@ -1,7 +1,7 @@
 """The web application of the page: its routes, and their responses as HTML.
 
-Dependencies read stores without blocking a thread of Airflow's, and check permissions; then a route shows
-what they return. An error becomes a page, by its type.
+Routes read stores without blocking a thread of Airflow's. What asks its database, or draws a page, is on such
+a thread. An error becomes a page, by its type.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -57,6 +57,7 @@ from airflow_s3commit.plugin.views import (
 )
 from airflow_s3commit.present import (
     JOB_COLUMNS,
+    PARTITION_COLUMNS,
     CommandLines,
     NextStep,
     amount,
@@ -67,7 +68,6 @@ from airflow_s3commit.present import (
 )
 from airflow_s3commit.protocol.inspect.jobs import StageDetails, UploadSummary, pending_uploads
 from airflow_s3commit.protocol.model.destination import RegisteredDestination
-from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.settings import api_base_url
 from airflow_s3commit.store.forwarding import total_requests
 
@@ -79,145 +79,96 @@ MOST_UPLOADS, _OF_RUN = 500, 8
 _Text = Annotated[str, Query(max_length=2000)]
 
 
-def _access(request: Request, user: GetUserDep) -> Access:
-    access = Access(get_auth_manager(), user, request.app.state.metadata)
-    if not access.may_look():
-        raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read a DAG.")
-    return access
-
-
-def _service(request: Request) -> DestinationService:
-    service: DestinationService = request.app.state.service
-    return service
-
-
-AccessDep = Annotated[Access, Depends(_access)]
-ServiceDep = Annotated[DestinationService, Depends(_service)]
-
-
 def create_app(service: DestinationService | None = None, metadata: Metadata | None = None) -> FastAPI:
-    """Return the application. Every route requires a signed-in user who may read a DAG.
-
-    Args:
-        service: Reads the stores; by default with a timeout of eight seconds.
-        metadata: The metadata of DAGs and runs; by default Airflow's database.
-    """
+    """Return the application. Every route requires a signed-in user who may read a DAG."""
     app = FastAPI(
         title="S3 commits",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         default_response_class=HTMLResponse,
-        dependencies=[Depends(_access)],
+        dependencies=[Depends(_visit)],
     )
     app.state.service = service or DestinationService()
     app.state.metadata = metadata or Metadata()
-    app.add_api_route("/", overview)
-    app.add_api_route("/destination", destination)
-    app.add_api_route("/uploads", uploads)
-    app.add_api_route("/job", job)
-    app.add_api_route("/run", run)
+    for show in (overview, destination, uploads, job, run):
+        app.add_api_route("/" if show is overview else f"/{show.__name__}", show)
     app.add_api_route("/end", end, methods=["POST"], dependencies=[Depends(_same_origin)])
     for kind in (AnyHTTPException, S3CommitError, Exception):
         app.add_exception_handler(kind, show_error)
     return app
 
 
-async def _known(service: ServiceDep) -> tuple[list[RegisteredDestination], str | None]:
-    return await service.places()
+class Visit(NamedTuple):
+    """A request of a user who may read a DAG: what is known, and what of it the user may see."""
+
+    user: str
+    access: Access
+    metadata: Metadata
+    service: DestinationService
+
+    async def home(self, at: str) -> RegisteredDestination:
+        """Return a destination that the page knows: it reads no others."""
+        homes, problem = await self.service.places()
+        home = next((one for one in homes if one.destination == at), None)
+        if home is None:
+            why = f"; the registry could not be read: {problem}" if problem is not None else ""
+            words = f"{at!r} is neither in [s3commit] destinations nor in a registry{why}"
+            raise HTTPException(HTTPStatus.NOT_FOUND, words)
+        return home
+
+    async def visible(self, views: Sequence[DestinationView]) -> list[DestinationView]:
+        """Return the views without the jobs that the user may not see."""
+
+        def look() -> list[DestinationView]:
+            jobs = (one.job for view in views for one in (*view.jobs, *view.ended))
+            may_read = self.access.readable(job.context for job in jobs)
+            return [view.visible_to(may_read) for view in views]
+
+        return await run_in_threadpool(look)
+
+    async def job(self, at: str, job_id: str) -> JobView:
+        """Return a job; raise `NoSuchJob` also for a job that the user may not see."""
+        home = await self.home(at)
+        try:
+            view = await self.service.read(
+                home, lambda found: read_job(found.store, home, job_id, found.endpoint_url)
+            )
+            if await run_in_threadpool(self.access.may_read, view.job.context):
+                return view
+        except NoSuchJob:
+            logger.debug("no job %s at %s", job_id, at, exc_info=True)
+        except (InvalidRecord, Unreadable):
+            # The DAG of the job is unknown.
+            if await run_in_threadpool(self.access.may_read, {}):
+                raise
+        raise NoSuchJob(f"no job {job_id} at {at}, or you have no permission to read its DAG")
 
 
-KnownDep = Annotated[tuple[list[RegisteredDestination], str | None], Depends(_known)]
+def _visit(request: Request, user: GetUserDep) -> Visit:
+    known = request.app.state
+    access = Access(get_auth_manager(), user, known.metadata)
+    if not access.may_look():
+        raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read a DAG.")
+    return Visit(user.get_name(), access, known.metadata, known.service)
 
 
-async def _views(service: ServiceDep, known: KnownDep) -> list[DestinationView]:
-    return await service.views(known[0])
+VisitDep = Annotated[Visit, Depends(_visit)]
 
 
-def _home(known: KnownDep, at: _Text) -> RegisteredDestination:
-    """Return a destination that the page knows: it reads no others."""
-    homes, problem = known
-    home = next((one for one in homes if one.destination == at), None)
-    if home is None:
-        why = f"; the registry could not be read: {problem}" if problem is not None else ""
-        words = f"{at!r} is neither in [s3commit] destinations nor in a registry{why}"
-        raise HTTPException(HTTPStatus.NOT_FOUND, words)
-    return home
-
-
-HomeDep = Annotated[RegisteredDestination, Depends(_home)]
-
-
-async def _view(service: ServiceDep, home: HomeDep) -> DestinationView:
-    return await service.view(home)
-
-
-ViewDep = Annotated[DestinationView, Depends(_view)]
-
-
-async def _uploads(service: ServiceDep, home: HomeDep) -> list[UploadSummary]:
-    def reading(found: Connection) -> list[UploadSummary]:
-        uploads = pending_uploads(
-            found.store, home.place, home.staging_root, measure=True, most=MOST_UPLOADS + 1
-        )
-        return sorted(uploads, key=lambda upload: upload.initiated)
-
-    return await service.read(home, reading)
-
-
-async def _job(service: ServiceDep, access: AccessDep, home: HomeDep, job_id: _Text) -> JobView:
-    """Return a job; raise `NoSuchJob` also for a job that the user may not see."""
-    try:
-        view = await service.read(home, lambda found: read_job(found.store, home, job_id, found.endpoint_url))
-        if await run_in_threadpool(access.may_read, view.job.context):
-            return view
-    except NoSuchJob:
-        logger.debug("no job %s at %s", job_id, home.destination, exc_info=True)
-    except (InvalidRecord, Unreadable):
-        # The DAG of the job is unknown.
-        if await run_in_threadpool(access.may_read, {}):
-            raise
-    raise NoSuchJob(f"no job {job_id} at {home.destination}, or you have no permission to read its DAG")
-
-
-JobDep = Annotated[JobView, Depends(_job)]
-
-
-def _same_origin(request: Request) -> None:
-    if not is_same_origin(request.headers, api_base_url()):
-        raise HTTPException(HTTPStatus.FORBIDDEN, "This form was not sent from this page.")
-
-
-def _permitted(request: Request, user: GetUserDep, access: AccessDep, view: JobDep, offer: Offer) -> Offer:
-    """Return what a user wants to do with a job and may, after a note in Airflow's audit log."""
-    job, uri = view.job, view.home.destination
-    refused = access.why_not_end(job, uri)
-    if refused is not None:
-        raise HTTPException(HTTPStatus.FORBIDDEN, refused)
-    if offer not in view.offers:
-        raise JobClosed(f"job {job.job_id} is {job.state or 'gone'} now, so {offer} is not possible")
-    logger.info("user %s wants to %s job %s on %s", user.get_name(), offer, job.job_id, uri)
-    facts = {"job_id": job.job_id, "destination": uri}
-    request.app.state.metadata.log_action(
-        f"s3commit.{offer}", user.get_name(), access.origin(job.context), facts
-    )
-    return offer
-
-
-def overview(  # noqa: PLR0917 - FastAPI's arguments
-    access: AccessDep,
-    known: KnownDep,
-    views: Annotated[list[DestinationView], Depends(_views)],
+async def overview(
+    visit: VisitDep,
     find: _Text = "",
     state: Filter = "",
     idle: Annotated[int, Query(ge=0)] = 0,
     every: Annotated[int, Query(ge=0, le=3600)] = 0,
 ) -> HTMLResponse:
     """Show the jobs of all destinations, or of those that a search finds; of few also the ended ones."""
-    homes, problem = known
-    return _page(
+    homes, problem = await visit.service.places()
+    views = await visit.visible(await visit.service.views(homes))
+    return await _page(
         "fleet",
-        fleet=search_fleet(_visible(views, access), find.strip(), state, idle),
+        fleet=search_fleet(views, find.strip(), state, idle),
         known=len(homes),
         problem=problem,
         fresh=FRESH if len(homes) > FEW_PLACES else 0,
@@ -226,66 +177,86 @@ def overview(  # noqa: PLR0917 - FastAPI's arguments
     )
 
 
-def destination(access: AccessDep, view: ViewDep) -> HTMLResponse:
+async def destination(visit: VisitDep, at: _Text) -> HTMLResponse:
     """Show the jobs of one destination, and the generations of its table."""
-    (view,) = _visible([view], access)
-    return _page("destination", view=view, fleet=search_fleet([view]))
+    (view,) = await visit.visible([await visit.service.view(await visit.home(at))])
+    return await _page("destination", view=view, fleet=search_fleet([view]))
 
 
-def uploads(
-    access: AccessDep, found: Annotated[list[UploadSummary], Depends(_uploads)], view: ViewDep
-) -> HTMLResponse:
+async def uploads(visit: VisitDep, at: _Text) -> HTMLResponse:
     """Show the pending uploads of one destination, for jobs that the user may see."""
+    home = await visit.home(at)
+
+    def reading(found: Connection) -> list[UploadSummary]:
+        uploads = pending_uploads(
+            found.store, home.place, home.staging_root, measure=True, most=MOST_UPLOADS + 1
+        )
+        return sorted(uploads, key=lambda upload: upload.initiated)
+
+    def look() -> list[UploadSummary]:
+        may_read = visit.access.readable(contexts.values())
+        return [one for one in found if may_read(contexts.get(one.job_id or "", {}))]
+
+    found = await visit.service.read(home, reading)
+    view = await visit.service.view(home)
     contexts = {listed.job.job_id: listed.job.context for listed in view.jobs}
-    access.prefetch(contexts.values())
-    shown = [one for one in found if access.may_read(contexts.get(one.job_id or "", {}))]
-    return _page("uploads", home=view.home, uploads=shown[:MOST_UPLOADS], cut=len(found) > MOST_UPLOADS)
+    shown = await run_in_threadpool(look)
+    return await _page("uploads", home=home, uploads=shown[:MOST_UPLOADS], cut=len(found) > MOST_UPLOADS)
 
 
-def job(access: AccessDep, view: JobDep) -> HTMLResponse:
+async def job(visit: VisitDep, at: _Text, job_id: _Text) -> HTMLResponse:
     """Show one job, with the forms by which a user ends it."""
-    refused = access.why_not_end(view.job, view.home.destination) if view.offers else None
-    return _page("job", refused=refused, **job_values(view))
+    view, refused = await visit.job(at, job_id), None
+    if view.offers:
+        refused = await run_in_threadpool(visit.access.why_not_end, view.job, at)
+    return await _page("job", refused=refused, **job_values(view))
 
 
-async def end(
-    user: GetUserDep, service: ServiceDep, view: JobDep, offer: Annotated[Offer, Depends(_permitted)]
-) -> HTMLResponse:
-    """End a job, for a user who confirmed it and may edit its run."""
-    failed, reason = False, f"{offer} by {user.get_name()} on the page in Airflow"
+def _same_origin(request: Request) -> None:
+    if not is_same_origin(request.headers, api_base_url()):
+        raise HTTPException(HTTPStatus.FORBIDDEN, "This form was not sent from this page.")
+
+
+async def end(visit: VisitDep, at: _Text, job_id: _Text, offer: Offer) -> HTMLResponse:
+    """End a job, for a user who confirmed it and may edit its run, after a note in Airflow's audit log."""
+    view = await visit.job(at, job_id)
+    job = view.job
+
+    def permit() -> None:
+        refused = visit.access.why_not_end(job, at)
+        if refused is not None:
+            raise HTTPException(HTTPStatus.FORBIDDEN, refused)
+        if offer not in view.offers:
+            raise JobClosed(f"job {job.job_id} is {job.state or 'gone'} now, so {offer} is not possible")
+        logger.info("user %s wants to %s job %s on %s", visit.user, offer, job.job_id, at)
+        facts = {"job_id": job.job_id, "destination": at}
+        visit.metadata.log_action(f"s3commit.{offer}", visit.user, visit.access.origin(job.context), facts)
+
+    await run_in_threadpool(permit)
+    failed, reason = False, f"{offer} by {visit.user} on the page in Airflow"
     try:
-        words = await service.end(view.home, view.job, offer, reason)
+        words = await visit.service.end(view.home, job, offer, reason)
     except StillRunning as error:
         words = str(error)
     except S3CommitError as error:
         failed, words = True, described(error)
-    return _page("message", title=f"Job {view.job.job_id}", words=words, failed=failed, view=view)
+    return await _page("message", title=f"Job {job.job_id}", words=words, failed=failed, view=view)
 
 
-def _recorded(request: Request, access: AccessDep, dag_id: _Text, run_id: _Text) -> list[JobReference]:
-    """Return the jobs that the tasks of a run recorded."""
+async def run(visit: VisitDep, dag_id: _Text, run_id: _Text) -> HTMLResponse:
+    """Show the jobs that the tasks of one DAG run recorded, on a read-only tab of its page."""
     origin = Origin.of({"dag_id": dag_id, "run_id": run_id})
-    if origin is None or not access.may_read({"dag_id": dag_id}):
+    if origin is None or not await run_in_threadpool(visit.access.may_read, {"dag_id": dag_id}):
         raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read the runs of this DAG.")
-    found: list[JobReference] = request.app.state.metadata.jobs_of(origin)
-    return found
-
-
-async def run(
-    service: ServiceDep,
-    access: AccessDep,
-    recorded: Annotated[list[JobReference], Depends(_recorded)],
-    known: KnownDep,
-) -> HTMLResponse:
-    """Show the jobs of one DAG run, on a read-only tab of its page."""
+    recorded = await run_in_threadpool(visit.metadata.jobs_of, origin)
     shown, problems = [], []
     for one in recorded[:_OF_RUN]:
         try:
-            shown.append(job_values(await _job(service, access, _home(known, one.destination), one.job_id)))
+            shown.append(job_values(await visit.job(one.destination, one.job_id)))
         except (S3CommitError, HTTPException) as error:
             why = str(error.detail) if isinstance(error, HTTPException) else described(error)
             problems.append(f"Job {one.job_id} on {one.destination}: {why}")
-    return _page("run", jobs=shown, problems=problems)
+    return await _page("run", jobs=shown, problems=problems)
 
 
 #: Titles of pages about errors; of errors of our own with the status, and the first that matches counts.
@@ -306,7 +277,7 @@ _ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
 }
 
 
-def show_error(_: Request, error: Exception) -> HTMLResponse:
+async def show_error(_: Request, error: Exception) -> HTMLResponse:
     """Show an error, by its type. Uvicorn logs one that nothing expects."""
     if isinstance(error, AnyHTTPException):
         status, words = error.status_code, str(error.detail)
@@ -316,17 +287,11 @@ def show_error(_: Request, error: Exception) -> HTMLResponse:
         words = f"The page failed with {type(error).__name__}; the API server's log has the details."
         if isinstance(error, S3CommitError):
             words = str(error) if isinstance(error, Refused) else described(error)
-    return _page("message", status, title=title, words=words, failed=True, view=None)
+    return await _page("message", status, title=title, words=words, failed=True, view=None)
 
 
-def _visible(views: Sequence[DestinationView], access: Access) -> list[DestinationView]:
-    """Return the views without the jobs that the user may not see."""
-    access.prefetch(one.job.context for view in views for one in (*view.jobs, *view.ended))
-    return [view.visible_to(access.may_read) for view in views]
-
-
-def _page(template: str, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:
-    return HTMLResponse(render(template, **values), status, headers=HEADERS)
+async def _page(template: str, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:
+    return HTMLResponse(await run_in_threadpool(render, template, **values), status, headers=HEADERS)
 
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -390,12 +355,7 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
         _amount("Age", "age", _format.age),
     ),
     "stages": StageDetails.columns,
-    "partitions": (
-        Column("Partition", "", lambda item: item[0] or "(root)", folds=True),
-        _amount("Files", "", lambda item: _format.number(item[1].files)),
-        _amount("Rows", "", lambda item: _format.number(item[1].rows)),
-        _amount("Bytes", "", lambda item: _format.size(item[1].bytes)),
-    ),
+    "partitions": PARTITION_COLUMNS,
     "replaced": (Column("Key", "key", folds=True), _amount("Size", "size", _format.size)),
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -47,12 +47,9 @@ _MAX_XCOMS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The task that set a job up, according to the job's record; its ids are valid in Airflow.
+    """The task instance that set a job up, according to the job's record, as far as its ids can be Airflow's.
 
-    Attributes:
-        run_id: Id of the DAG run; None if the record has no valid one.
-        task_id: Id of the task; None if the record has no valid one.
-        map_index: Index of the mapped task instance; -1 if the task is not mapped.
+    The index is -1 if the task is not mapped.
     """
 
     dag_id: str
@@ -105,11 +102,8 @@ class Access:
         """Return whether the user may read any DAG; otherwise the page does not even show destinations."""
         return self._manager.is_authorized_dag(method="GET", user=self._user)
 
-    def prefetch(self, contexts: Iterable[Mapping[str, str]]) -> None:
-        """Check in one request whether the user may read the runs of several jobs.
-
-        Optional: `may_read` returns the same without this call, with more requests to the auth manager.
-        """
+    def readable(self, contexts: Iterable[Mapping[str, str]]) -> Callable[[Mapping[str, str]], bool]:
+        """Return `may_read`, after one request about all of these jobs instead of one for each DAG."""
         known = [dag for dag in self._details(contexts) if dag is not None]
         requests = [
             IsAuthorizedDagRequest(method="GET", access_entity=DagAccessEntity.RUN, details=dag)
@@ -118,6 +112,7 @@ class Access:
         # The response is for all DAGs together: if it is no, each DAG is checked when needed.
         if requests and self._manager.batch_is_authorized_dag(requests, user=self._user):
             self._answers.update({("GET", dag.id): True for dag in known})
+        return self.may_read
 
     def may_read(self, context: Mapping[str, str]) -> bool:
         """Return whether the user may read the run in a job's context."""
@@ -133,22 +128,20 @@ class Access:
         The job's record alone is not enough: the tasks of its run must have recorded the same job in
         Airflow.
         """
-        origin, dag = self.origin(job.context), next(self._details([job.context]), None)
-        if origin is not None and not self._may("PUT", dag):
-            return f"Ending the job requires permission to edit the runs of the DAG {origin.dag_id}."
-        if origin is not None and job.staging is not None:
-            reference = JobReference(job_id=job.job_id, destination=destination, staging=job.staging)
-            if reference in self._metadata.jobs_of(origin):
-                return None
-        if self._may("PUT", None):
-            return None
-        why = "The job has no DAG in this Airflow."
+        origin, why = self.origin(job.context), "The job has no DAG in this Airflow."
         if origin is not None:
+            if not self._may("PUT", next(self._details([job.context]))):
+                return f"Ending the job requires permission to edit the runs of the DAG {origin.dag_id}."
+            if any(
+                (one.job_id, one.destination, one.staging) == (job.job_id, destination, job.staging)
+                for one in self._metadata.jobs_of(origin)
+            ):
+                return None
             why = (
                 f"The job's record names the run {origin.run_id or '(none)'} of the DAG {origin.dag_id}, but"
                 " Airflow has no record that it set up the job."
             )
-        return f"{why} Ending it requires permission to edit all DAGs."
+        return None if self._may("PUT", None) else f"{why} Ending it requires permission to edit all DAGs."
 
     def _details(self, contexts: Iterable[Mapping[str, str]]) -> Iterator[DagDetails | None]:
         """Yield the DAG of each context, as the auth manager knows it; None if Airflow has no such DAG."""
@@ -182,11 +175,7 @@ def is_same_origin(headers: Mapping[str, str], base_url: str) -> bool:
 
     Every browser names with a form the relation of its page to this server or, over plain HTTP, its origin.
     A page elsewhere can change neither, and other hosts in the same domain, which ``SameSite`` lets in, are
-    refused.
-
-    Args:
-        headers: The request's headers.
-        base_url: Airflow's configured base URL, which differs from the request's host behind a proxy.
+    refused. Behind a proxy, Airflow's configured base URL differs from the request's host.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
@@ -213,13 +202,10 @@ class Metadata:
             return set(session.scalars(select(DagModel.dag_id)))
 
     def jobs_of(self, origin: Origin) -> list[JobReference]:
-        """Return the jobs that a run's tasks recorded in Airflow, without duplicates.
+        """Return the jobs that a run's tasks, or only its task, recorded in Airflow, without duplicates.
 
         Tasks record jobs in their return values (XCom). A setup task also records its job in an XCom of its
         own, which is written before the job exists.
-
-        Args:
-            origin: The run; with a task id, only this task is read.
         """
         if origin.run_id is None:
             return []

@@ -1,7 +1,5 @@
 """Reads the destinations of the page within its time, and ends jobs there.
 
-The destinations are those of Airflow's configuration and of a registry.
-
 Stores are asked on threads, a few for each connection: a page waits for them no longer than `WAIT`, and one
 that is slow or away delays no other connection. A reading whose page has gone stops at its next call of the
 store, or before it begins.
@@ -125,11 +123,9 @@ def _hook(aws_conn_id: str | None, seconds: float, _period: int) -> S3CommitHook
 
 
 def connect(aws_conn_id: str | None, seconds: float) -> Connection:
-    """Open a connection of Airflow, or the one that was opened within the last minute.
+    """Open a connection of Airflow, None for boto3's default, or the one opened within the last minute.
 
-    Args:
-        aws_conn_id: The connection; None for boto3's default credentials.
-        seconds: Maximum seconds of a request, with its retries.
+    A request takes at most these seconds, with its retries.
 
     Raises:
         AccessDenied: The connection does not exist, or its credentials are incomplete.
@@ -172,11 +168,7 @@ class Unreadable(DidNotHappen):
 
 
 class TimedStore(ForwardingStore):
-    """A store that makes a check before every call, and for every item that a call yields.
-
-    Args:
-        check: Raises an error once the time is up.
-    """
+    """A store that makes a check before every call, and for every item that a call yields."""
 
     def __init__(self, inner: ObjectStore, check: Callable[[], None]) -> None:
         super().__init__(inner)
@@ -204,10 +196,8 @@ class DestinationService:
 
     Args:
         places: Returns the configured destinations; called for each page.
-        connect: Opens a connection; its requests take at most the given seconds.
+        connect: Opens a connection, whose requests take at most the given seconds.
         wait: Seconds that a page waits.
-        registry: The registry's prefix; None for none. Its connection is ``[s3commit] registry_conn_id``.
-        clock: The clock; None for the system's.
     """
 
     def __init__(
