@@ -11,7 +11,7 @@ from report import as_markdown, show
 
 from airflow_s3commit import Job, JobOptions, S3Store
 from airflow_s3commit.spark.options import parse_options
-from airflow_s3commit.spark.plan import plan_table
+from airflow_s3commit.spark.task import plan_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,7 +120,7 @@ def _task(
 
         context = TaskContext.get()
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        ids = TaskIds.of_spark("spark", "1", "startup0", partition, attempt)
+        ids = TaskIds("spark", "1", partition, str(attempt))
         write_task(Job.at(store, reference), watched(), plan, ids, options)
         ended = perf_counter() - store.seconds
         told = {

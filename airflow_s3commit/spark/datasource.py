@@ -1,4 +1,4 @@
-"""The data source of ``format("s3commit")`` and its writer; `airflow_s3commit.spark.reading` reads.
+"""The data source of ``format("s3commit")`` and its writer; `airflow_s3commit.spark.tables` reads.
 
 Spark creates the data source and the writer in a Python process beside the driver, which has the options but
 not the session. Only tasks have the session's conf, as local properties, so the tasks find the job and send
@@ -7,29 +7,28 @@ it to the driver in their messages.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from uuid import uuid4
 
 import pyspark
 from pyspark import TaskContext
+from pyspark.errors import AnalysisException
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.spark.driver import (
     Target,
-    abort_failed_write,
+    abort_write,
     commit_write,
     own_target,
     ready_job,
     target_of,
 )
 from airflow_s3commit.spark.options import parse_options
-from airflow_s3commit.spark.plan import plan_table
-from airflow_s3commit.spark.pyspark_private import local_properties, register_source
 from airflow_s3commit.spark.session import count_rows, getter_of, store_from_conf
-from airflow_s3commit.spark.shipping import MissingLibrary
-from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
+from airflow_s3commit.spark.task import TaskIds, plan_table, refusals_first, write_task
 from airflow_s3commit.spark.writer_settings import hadoop_conf, site_conf, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
 
@@ -41,7 +40,7 @@ try:
         WriterCommitMessage,
     )
 except ModuleNotFoundError as error:
-    raise MissingLibrary(
+    raise ImportError(
         'format("s3commit") needs the Python data source API of PySpark 4.0, and this is PySpark'
         f" {pyspark.__version__}: write with airflow_s3commit.spark.write_pending or foreach_batch, and read"
         " with read_table",
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.tables.write import TablePlan
 
+logger = logging.getLogger(__name__)
 
 #: Why nothing can be read, and what to do.
 _NO_READER = (
@@ -173,20 +173,14 @@ class S3CommitWriter(DataSourceArrowWriter):
     @refusals_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows as pending uploads; see `target_of`, `ready_job` and `write_task`."""
-        context = TaskContext.get()
-        if context is None:
-            raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
-        conf = dict(self.hadoop) | {key: value for key, value in local_properties(context).items() if value}
+        context: Any = TaskContext.get()
+        # What the session sets; no public function of the context has a list of the keys.
+        properties = context._localProperties or {}  # noqa: SLF001
+        conf = dict(self.hadoop) | {key: value for key, value in properties.items() if value}
         options = with_file_settings(self.options, conf)
         target = target_of(options, self.write_id, conf.get)
         job = ready_job(target, options)
-        ids = TaskIds.of_spark(
-            target.stage,
-            target.stage_attempt,
-            self.write_id,
-            context.partitionId(),
-            context.taskAttemptId(),
-        )
+        ids = TaskIds.of_spark(target, self.write_id, context)
         plan = replace(self.plan, options=options.table)
         return TaskMessage(write_task(job, iterator, plan, ids, options), target)
 
@@ -214,10 +208,20 @@ class S3CommitWriter(DataSourceArrowWriter):
             target = reports[0].target
         elif self.options.destination is not None:
             # No task reported its job. If the conf named one, there is no job with this id to abort.
-            target = own_target(self.options, self.write_id)
+            own = own_target(self.options.destination, self.write_id, self.options.store)
+            target = replace(own, object_options=self.options.object_options)
         else:
             return
-        abort_failed_write(target, tasks_ended=len(reports) == len(messages))
+        try:
+            abort_write(target, tasks_ended=len(reports) == len(messages))
+        except Exception:
+            job = target.reference
+            logger.warning(
+                "job %s on %s could not be aborted; run `s3commit abort` for it",
+                job.job_id,
+                job.destination,
+                exc_info=True,
+            )
 
 
 def _task_messages(messages: list[WriterCommitMessage | None]) -> list[TaskMessage]:
@@ -246,6 +250,7 @@ def register(spark: SparkSession) -> None:
         spark: The session, classic or Spark Connect.
 
     Raises:
+        AnalysisException: PySpark 4.0 found the data source by itself on a server of Spark Connect.
         ImportError: PySpark or pyarrow is missing.
         ValueError: One of these settings is not a size or number.
     """
@@ -255,5 +260,16 @@ def register(spark: SparkSession) -> None:
         "hadoop_defaults": hadoop_conf(spark) or None,
     }
     source = type("S3CommitDataSource", (S3CommitDataSource,), defaults)
-    register_source(spark, source)
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        session = getattr(spark, "_jsparkSession", None)
+        if error.getErrorClass() != "DATA_SOURCE_ALREADY_EXISTS" or session is None:
+            raise
+        # PySpark 4.0 alone lets no registration override what it found, and has no way to forget that.
+        manager = session.sessionState().dataSourceManager()
+        found = manager.getClass().getDeclaredField("staticDataSourceBuilders")
+        found.setAccessible(True)
+        found.set(manager, found.get(manager).removed(S3CommitDataSource.name()))
+        spark.dataSource.register(source)
     count_rows(spark)

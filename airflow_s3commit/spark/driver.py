@@ -11,29 +11,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from airflow_s3commit._causes import add_failure
+from airflow_s3commit._causes import undoing
 from airflow_s3commit._clock import SystemClock
 from airflow_s3commit.exceptions import (
     AccessDenied,
     AlreadyCommitted,
     InvalidDestination,
+    InvalidOption,
     JobMismatch,
     NoSuchJob,
     S3CommitError,
 )
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.destination import Destination, split_uri
-from airflow_s3commit.protocol.model.job import JobReference, ObjectOptions
+from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden, split_uri
+from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
-from airflow_s3commit.spark.plan import (
-    check_job_overwrite,
-    check_layout,
-    check_own_overwrite,
-    check_rows,
-    sets_static,
-)
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     DEFAULT_STAGE_ATTEMPT,
@@ -48,15 +42,19 @@ from airflow_s3commit.spark.session import (
 from airflow_s3commit.spark.writer_settings import s3a_settings, with_file_settings, with_s3a
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.forwarding import with_headers
+from airflow_s3commit.tables.partitions import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_s3commit._clock import Clock
     from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
+
+#: Spark's own key.
+OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,28 +137,10 @@ def renewing_store(settings: StoreAddress) -> Iterator[None]:
         raise
 
 
-def own_target(options: WriteOptions, job_id: str) -> Target:
-    """Return the target of a write that sets up its own job.
-
-    Raises:
-        InvalidDestination: The write has no path.
-    """
-    if options.destination is None:
-        raise InvalidDestination(
-            'the write has no destination: call .save("s3://bucket/table"), or set a job in the Spark conf'
-            " (spark.s3commit.job.id and the other keys of committer_conf). Spark does not pass on how a SQL"
-            " table was created: write INSERT INTO t WITH (path = 's3://bucket/table',"
-            " partitionBy = 'dt'), and give saveAsTable and writeTo these options; CREATE TABLE AS SELECT"
-            " cannot have them"
-        )
-    return Target(
-        JobReference(**Layout.of(Destination.parse(options.destination), job_id).place),
-        DEFAULT_STAGE,
-        DEFAULT_STAGE_ATTEMPT,
-        True,
-        options.store,
-        object_options=options.object_options,
-    )
+def own_target(destination: str, job_id: str, store: StoreAddress) -> Target:
+    """Return the target of a write that sets up its own job."""
+    place = Layout.of(Destination.parse(destination), job_id).place
+    return Target(JobReference(**place), DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, own=True, store=store)
 
 
 def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInConf | None = None) -> Target:
@@ -176,34 +156,32 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
         InvalidOption: The session sets an encryption for S3A that this package does not support.
     """
     store = options.store.or_else(store_from_conf(conf))
+    static = (conf(OVERWRITE_MODE) or "").lower() == "static"
     found = given or job_from_conf(conf)
-    static = sets_static(conf)
+    destination = options.destination if found is None else Destination.parse(found.reference.destination).uri
+    if destination is None:
+        raise InvalidDestination(
+            'the write has no destination: call .save("s3://bucket/table"), or set a job in the Spark conf'
+            " (spark.s3commit.job.id and the other keys of committer_conf). Spark does not pass on how a SQL"
+            " table was created: write INSERT INTO t WITH (path = 's3://bucket/table',"
+            " partitionBy = 'dt'), and give saveAsTable and writeTo these options; CREATE TABLE AS SELECT"
+            " cannot have them"
+        )
+    session = s3a_settings(conf, split_uri(destination)[0])
     if found is None:
-        target = own_target(options, job_id)
-        session = s3a_settings(conf, split_uri(target.reference.destination)[0])
         return replace(
-            target,
-            store=store,
+            own_target(destination, job_id, store),
             twins=tasks_have_twins(conf),
             object_options=with_s3a(options.object_options, session),
             session_static=static,
         )
-    destination = Destination.parse(found.reference.destination).uri
     if options.destination not in (None, destination):
         raise InvalidDestination(
             f"the write goes to {options.destination}, but its job {found.reference.job_id} commits to"
             f" {destination}; leave the path out, or the job (spark.s3commit.job.* in the Spark conf)"
         )
-    session = s3a_settings(conf, split_uri(destination)[0])
-    return Target(
-        found.reference,
-        found.stage,
-        found.stage_attempt,
-        False,
-        store,
-        session=session,
-        session_static=static,
-    )
+    job = (found.reference, found.stage, found.stage_attempt)
+    return Target(*job, own=False, store=store, session=session, session_static=static)
 
 
 def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> Job:
@@ -213,7 +191,8 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
     alone; tasks at the same time may all set the job up, and those that come later find it with one request.
 
     Raises:
-        InvalidOption: An overwrite would replace other data than it means to; see `check_own_overwrite`.
+        InvalidOption: An overwrite would replace other data than it means to, or rows would be mixed with
+            those of another layout; see `check_table`.
         JobMismatch: The save mode, the option ``partitionOverwriteMode``, or the object options of the write
             or the session contradict the job.
         S3CommitError: The job could not be read or set up.
@@ -221,54 +200,44 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
     with renewing_store(target.store):
         job = job or target.job()
         if not target.own:
-            _check_modes(job, options)
-            _check_publish(job, options)
-            check_job_overwrite(job, options, session_static=target.session_static)
-            _check_object_options(job, options, target.session)
+            _check_given(target, options, job)
             return job
         with suppress(NoSuchJob):
             job.record()
             return job
-        destination, static = target.reference.destination, target.session_static
-        check_own_overwrite(target.job_store(), destination, options, session_static=static)
+        of_job = check_table(target, options)
         return Job.setup(
             target.job_store(),
             target.reference.destination,
-            options=options.own_job(target.object_options),
+            options=of_job,
             job_id=target.reference.job_id,
             context={"engine": "spark"},
         )
 
 
 def commit_write(
-    target: Target,
-    options: WriteOptions,
-    tasks: Sequence[CommittedTask],
-    job: Job | None = None,
-    *,
-    layout_known: bool = False,
+    target: Target, options: WriteOptions, tasks: Sequence[CommittedTask], job: Job | None = None
 ) -> tuple[SealReference, Manifest | None]:
     """Seal the stage with the tasks that succeeded; commit the job if it is the write's own.
 
     Args:
         job: The job, if this process has it already.
-        layout_known: Whether the caller has passed `check_layout` for this table before.
 
     Returns:
         The stage's seal; and the manifest, if the job was committed.
 
     Raises:
-        InvalidOption: An overwrite by a job of its own has no rows, or the table is partitioned and the write
-            is not; see `check_rows` and `check_layout`.
+        InvalidOption: An overwrite by a job of its own has no rows and does not say what it replaces; or
+            rows for another owner's job would be mixed with those of another layout.
         S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
             `Job.commit`.
     """
     with renewing_store(target.store):
         job = job or target.job()
         if target.own:
-            check_rows(target.job_store(), target.reference.destination, options, tasks)
-        if not layout_known and not _settles_layout(job, target):
-            check_layout(target.job_store(), target.reference.destination, options)
+            check_rows(target, options, tasks)
+        else:
+            _check_layout(target, options, job.record().options)
         seal = job.seal_stage(target.stage, target.stage_attempt, tasks)
         logger.info("sealed %d files at %s", seal.counts.files, seal.location)
         if not target.own:
@@ -280,12 +249,103 @@ def commit_write(
     return seal, manifest
 
 
-def _settles_layout(job: Job, target: Target) -> bool:
-    """Return whether a job's rows cannot end up beside those of another layout, so no check is needed."""
-    options = job.record().options
-    # The commit replaces all data or refuses any; and the setup of the write's own overwrite has checked.
-    whole = options.whole_destination and options.conflict_mode != "append"
-    return whole or (target.own and options.conflict_mode == "replace")
+@contextmanager
+def aborting(target: Target, *, tasks_ended: bool = False) -> Iterator[None]:
+    """Abort the write if the block raises; a failure to abort becomes a note of the block's error."""
+
+    def abort() -> None:
+        abort_write(target, tasks_ended=tasks_ended)
+
+    left = "its uploads may stay pending; run `s3commit abort` for it"
+    with (
+        undoing(abort, f"aborting job {target.reference.job_id}", left),
+        renewing_store(target.store),
+    ):
+        yield
+
+
+def abort_write(target: Target, *, tasks_ended: bool) -> None:
+    """Abort a failed write: its own job, or its stage attempt in another owner's job. Repeatable.
+
+    A sealed stage attempt is left to the job's owner, and a job that is committed after all stays so.
+
+    Args:
+        tasks_ended: Whether no task can be running any more.
+
+    Raises:
+        S3CommitError: An upload could not be aborted.
+    """
+    with renewing_store(target.store):
+        job = target.job()
+        if target.own:
+            # Of a job that is not set up yet too, so that no task sets it up from now on.
+            abort_until_quiet(job, quiet=0.0 if tasks_ended else QUIET)
+        elif job.stage_seal(target.stage, target.stage_attempt) is None:
+            job.abort_stage(target.stage, target.stage_attempt)
+
+
+#: Seconds after which Spark has killed all tasks, unless they start new uploads.
+QUIET = 4.0
+
+#: Seconds after which no further abort begins, and seconds between two aborts.
+_LONGEST_ABORT = 10.0
+
+_PAUSE = 1.0
+
+
+def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = QUIET) -> None:
+    """Abort a job whose tasks may still be running, and repeat until no new uploads appear.
+
+    It takes ``quiet`` seconds or longer, and begins no abort after 10 seconds. A task that uploads later
+    finds its job aborted; a sweep removes its uploads.
+
+    Raises:
+        S3CommitError: An upload could not be aborted.
+    """
+    clock = clock or SystemClock()
+    began = changed = clock.monotonic()
+    while True:
+        try:
+            found = job.abort(reason="the Spark write failed").uploads
+        except AlreadyCommitted as error:
+            logger.warning("%s: not aborted; run `s3commit recover` to finish what is left of it", error)
+            return
+        now = clock.monotonic()
+        changed = now if found else changed
+        if now - changed >= quiet or now - began >= _LONGEST_ABORT:
+            return
+        clock.sleep(_PAUSE)
+
+
+def abort_twins(job: Job, clock: Clock | None = None) -> None:
+    """Abort what speculative attempts upload after the job's commit, once Spark has had time to kill them.
+
+    The write is committed, so an error is logged and not raised; a sweep removes the remaining uploads.
+    """
+    (clock or SystemClock()).sleep(QUIET)
+    try:
+        job.recover()
+    except S3CommitError:
+        logger.warning(
+            "job %s on %s is committed, but pending uploads of its speculative tasks could not be aborted;"
+            " run `s3commit sweep`",
+            job.reference.job_id,
+            job.reference.destination,
+            exc_info=True,
+        )
+
+
+def check_table(target: Target, options: WriteOptions) -> JobOptions:
+    """Return the options of a write's own job, after a look at its table.
+
+    Raises:
+        InvalidOption: The session sets Spark's overwrite mode to ``static`` and the write does not choose; or
+            its rows would be mixed with those of another layout.
+    """
+    of_job = options.own_job(target.object_options)
+    _check_overwrite(target, options, of_job)
+    _check_layout(target, options, of_job)
+    return of_job
 
 
 def check_site(job: Job, options: WriteOptions, conf: Mapping[str, str]) -> None:
@@ -300,60 +360,54 @@ def check_site(job: Job, options: WriteOptions, conf: Mapping[str, str]) -> None
     _check_object_options(job, options, s3a_settings(conf.get, bucket))
 
 
-def abort_failed_write(
-    target: Target,
-    *,
-    tasks_ended: bool = False,
-    instead: str = "run `s3commit abort` for it",
-    cause: BaseException | None = None,
-) -> None:
-    """Abort a failed write: its own job, or its stage attempt in a job of the conf. Repeatable.
-
-    A sealed stage attempt is left to the job's owner, and a job that is committed after all stays so. A
-    failure to abort is logged, not raised.
-
-    Args:
-        instead: The other way to abort the uploads, for the log line; such as a command to run.
-        cause: The write's error, if it is known here; a failure to abort is added to it as a note.
-    """
-    try:
-        with renewing_store(target.store):
-            job = target.job()
-            if target.own:
-                # Of a job that is not set up yet too, so that no task sets it up from now on.
-                abort_until_quiet(job, quiet=0.0 if tasks_ended else QUIET)
-            elif job.stage_seal(target.stage, target.stage_attempt) is None:
-                job.abort_stage(target.stage, target.stage_attempt)
-    except Exception as error:
-        if cause is not None:
-            left = f"its uploads may stay pending; {instead}"
-            add_failure(cause, error, f"aborting job {target.reference.job_id}", left)
-        logger.warning(
-            "job %s on %s could not be aborted; %s",
-            target.reference.job_id,
-            target.reference.destination,
-            instead,
-            exc_info=True,
-        )
-
-
-def _check_modes(job: Job, options: WriteOptions) -> None:
-    wanted, mode = options.conflict_mode, job.record().options.conflict_mode
+def _check_given(target: Target, options: WriteOptions, job: Job) -> None:
+    """Refuse a write that contradicts another owner's job."""
+    record = job.record()
+    wanted, mode = options.conflict_mode, record.options.conflict_mode
     if wanted not in (None, mode):
         setting = "overwrite" if wanted == "replace" else "errorifexists"
         raise JobMismatch(
-            f"save mode {setting} contradicts conflict mode {mode} of job {job.reference.job_id} on"
-            f' {job.reference.destination}; let the job decide: use .mode("append"), or no mode in'
-            " write_pending"
+            f"save mode {setting} contradicts conflict mode {mode} of {_named(target)}; let the job decide:"
+            ' use .mode("append"), or no mode in write_pending'
         )
-
-
-def _check_publish(job: Job, options: WriteOptions) -> None:
-    if options.publish is not None and not job.record().publishes:
+    if options.publish is not None and not record.publishes:
         raise JobMismatch(
-            f"publish={options.publish} contradicts job {job.reference.job_id} on"
-            f" {job.reference.destination}, which was set up without it: set the job up with it"
+            f"publish={options.publish} contradicts {_named(target)}, which was set up without it: set the"
+            " job up with it"
         )
+    _check_overwrite(target, options, record.options)
+    _check_object_options(job, options, target.session)
+
+
+def _named(target: Target) -> str:
+    return f"job {target.reference.job_id} on {target.reference.destination}"
+
+
+def _check_overwrite(target: Target, options: WriteOptions, of_job: JobOptions) -> None:
+    """Refuse a write whose overwrite mode, or its session's, contradicts what the job replaces.
+
+    Spark's default mode, ``static``, replaces the whole table; the default here is to replace the partitions
+    that get rows.
+    """
+    if of_job.conflict_mode != "replace":
+        return
+    chosen, source = options.partition_overwrite, f"partitionOverwriteMode={options.partition_overwrite}"
+    overwrites = options.conflict_mode == "replace" and options.table.partition_by
+    if chosen is None and target.session_static and overwrites:
+        chosen, source = "static", f"{OVERWRITE_MODE}=static of the session"
+    if chosen in (None, "static" if of_job.whole_destination else "dynamic"):
+        return
+    if target.own:
+        raise InvalidOption(
+            f"overwrite of {target.reference.destination}: the session sets {OVERWRITE_MODE}=static, but"
+            " s3commit replaces only the partitions that get rows; set the write's option"
+            " partitionOverwriteMode to dynamic to replace these, or to static to replace the whole table"
+        )
+    replaced = "the whole table" if of_job.whole_destination else "the partitions that get rows"
+    raise JobMismatch(
+        f"{source} contradicts {_named(target)}, which replaces {replaced}; let the job decide: use"
+        ' .mode("append"), without partitionOverwriteMode'
+    )
 
 
 def _check_object_options(job: Job, options: WriteOptions, session: Mapping[str, str]) -> None:
@@ -375,62 +429,68 @@ def _check_object_options(job: Job, options: WriteOptions, session: Mapping[str,
             )
 
 
-#: Seconds after which Spark has killed all tasks, unless they start new uploads.
-QUIET = 4.0
+def _check_layout(target: Target, options: WriteOptions, of_job: JobOptions) -> None:
+    """Refuse a write whose rows would end up beside those of another layout.
 
-#: Seconds after which no further abort begins, and seconds between two aborts.
-_LONGEST_ABORT = 10.0
-
-_PAUSE = 1.0
-
-
-def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = QUIET) -> int:
-    """Abort a job whose tasks may still be running, and repeat until no new uploads appear.
-
-    It takes ``quiet`` seconds or longer, and begins no abort after 10 seconds. A task that uploads later
-    finds its job aborted; a sweep removes its uploads.
-
-    Returns:
-        The number of aborted uploads; 0 if the job is committed.
-
-    Raises:
-        S3CommitError: An upload could not be aborted.
+    That is an overwrite with other partition columns than the table, or any write without them to a table
+    that has some. In SQL they are easily lost: Spark does not pass on a table's ``PARTITIONED BY``.
     """
-    clock = clock or SystemClock()
-    began = changed = clock.monotonic()
-    total = 0
+    replaces, columns = of_job.conflict_mode == "replace", options.table.partition_by
+    settled = of_job.whole_destination and of_job.conflict_mode != "append"
+    if settled or (columns and not replaces):
+        return
+    path = _first_path(target)
+    directories = path.split("/")[:-1] if path is not None else None
+    if directories is None or not all("=" in directory for directory in directories):
+        return
+    theirs = [directory.partition("=")[0] for directory in directories]
+    if theirs == [escape(name) for name in columns]:
+        return
+    same = ",".join(theirs)
+    cure = f"to {same}, in SQL INSERT INTO t WITH (partitionBy = '{same}')" if theirs else "to nothing"
+    raise InvalidOption(
+        f"the write to {target.reference.destination} is {_layout(columns)}, but the table is"
+        f" {_layout(theirs)} (such as {path}), so rows of both would stay side by side: set the write's"
+        f" option partitionBy {cure}, write to another path, or overwrite the whole table with the option"
+        " partitionOverwriteMode=static"
+    )
+
+
+def _layout(columns: Iterable[str]) -> str:
+    named = ", ".join(columns)
+    return f"partitioned by {named}" if named else "not partitioned"
+
+
+def check_rows(target: Target, options: WriteOptions, tasks: Iterable[CommittedTask]) -> None:
+    """Refuse to commit the write's own overwrite without rows, unless its option says what it replaces."""
+    if options.conflict_mode != "replace" or options.replaces_table or options.partition_overwrite:
+        return
+    if any(task.rows != 0 for task in tasks) or _first_path(target) is None:
+        return
+    effect = "replace nothing" if options.table.partition_by else "empty the table"
+    raise InvalidOption(
+        f"overwrite of {target.reference.destination} has no rows and would {effect}; skip the write, or set"
+        " its option partitionOverwriteMode to static to empty the table, or to dynamic to go on"
+    )
+
+
+def _first_path(target: Target) -> str | None:
+    return first_data_path(target.job_store(), Destination.parse(target.reference.destination))
+
+
+def first_data_path(store: ObjectStore, destination: Destination) -> str | None:
+    """Return the path of a table's first data file, relative to the table; None if it has none."""
+    after: str | None = None
     while True:
-        try:
-            found = job.abort(reason="the Spark write failed").uploads
-        except AlreadyCommitted:
-            logger.warning(
-                "job %s on %s is committed: not aborted; run `s3commit recover` to finish what is left of it",
-                job.reference.job_id,
-                job.reference.destination,
-            )
-            return total
-        total += found
-        now = clock.monotonic()
-        if found:
-            changed = now
-        if now - changed >= quiet or now - began >= _LONGEST_ABORT:
-            return total
-        clock.sleep(_PAUSE)
-
-
-def abort_twins(job: Job, clock: Clock | None = None) -> None:
-    """Abort what speculative attempts upload after the job's commit, once Spark has had time to kill them.
-
-    The write is committed, so an error is logged and not raised; a sweep removes the remaining uploads.
-    """
-    (clock or SystemClock()).sleep(QUIET)
-    try:
-        job.recover()
-    except S3CommitError:
-        logger.warning(
-            "job %s on %s is committed, but pending uploads of its speculative tasks could not be aborted;"
-            " run `s3commit sweep`",
-            job.reference.job_id,
-            job.reference.destination,
-            exc_info=True,
-        )
+        for info in store.list_objects(destination.bucket, destination.prefix, start_after=after):
+            relative = info.key.removeprefix(destination.prefix)
+            if is_data(relative):
+                return relative
+            directory, slash, _ = relative.partition("/")
+            # Hidden directories may have very many objects. The character after "/" is "0".
+            beyond = f"{destination.prefix}{directory}0"
+            if slash and is_hidden(directory) and (after is None or beyond > after):
+                after = beyond
+                break
+        else:
+            return None

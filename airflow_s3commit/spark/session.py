@@ -85,8 +85,8 @@ class JobInConf:
     """The job that a Spark application writes for."""
 
     reference: JobReference
-    stage: str
-    stage_attempt: str
+    stage: str = DEFAULT_STAGE
+    stage_attempt: str = DEFAULT_STAGE_ATTEMPT
 
 
 def committer_conf(

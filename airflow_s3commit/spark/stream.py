@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from uuid import UUID, uuid4, uuid5
@@ -26,16 +26,14 @@ from airflow_s3commit.exceptions import (
     JobMismatch,
 )
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.destination import Destination, as_uri, split_uri
+from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.spark.driver import Target, abort_failed_write, renewing_store, target_of
+from airflow_s3commit.spark.driver import aborting, check_table, renewing_store, target_of
 from airflow_s3commit.spark.options import WriteOptions, parse_options, refuse_arguments
-from airflow_s3commit.spark.plan import check_layout, check_own_overwrite, sets_static
-from airflow_s3commit.spark.session import JobInConf, job_from_conf, store_from_conf, store_of_process
-from airflow_s3commit.spark.write import write_frame
-from airflow_s3commit.spark.writer_settings import conf_of, s3a_settings, with_file_settings, with_s3a
-from airflow_s3commit.store.forwarding import with_headers
+from airflow_s3commit.spark.session import job_from_conf
+from airflow_s3commit.spark.write import planned, run_tasks
+from airflow_s3commit.spark.writer_settings import conf_of, with_file_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.model.job import JobOptions
     from airflow_s3commit.protocol.model.manifest import Manifest
+    from airflow_s3commit.protocol.model.sealed_job import CommittedTask
     from airflow_s3commit.spark.session import ConfGet
     from airflow_s3commit.store.base import ObjectStore
 
@@ -104,15 +103,12 @@ class BatchWriter:
 
     Attributes:
         stream: The stream's identity; None for the query's id.
-        checked: The tables whose data this process has compared with the write; only a stream's first batch
-            pays for that.
     """
 
     parsed: WriteOptions
     name: str = ""
     stream: str | None = None
     cluster: bool = True
-    checked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write and commit a batch, unless it is committed already.
@@ -129,36 +125,30 @@ class BatchWriter:
                 committed and so is a later one, because the checkpoint is not the one that they are from.
             S3CommitError: The batch could not be written or committed; see `write_pending` and `Job.commit`.
         """
-        conf = conf_of(frame.sparkSession)
+        session = frame.sparkSession
+        conf = conf_of(session)
         _refuse_job_in_conf(conf.get)
         parsed = with_file_settings(self.parsed, conf)
-        settings = parsed.store.or_else(store_from_conf(conf.get))
-        stream = self.stream or _query_id(frame.sparkSession)
+        stream = self.stream or _query_id(session)
         batch = Batch(stream, self.name, str(parsed.destination), int(batch_id))
-        run = _run_id(frame.sparkSession)
+        run = _run_id(session)
         _refuse_second(batch, run)
         token = uuid4().hex
-        s3a = s3a_settings(conf.get, split_uri(batch.destination)[0])
-        object_options = with_s3a(parsed.object_options, s3a)
-        with renewing_store(settings):
-            store = with_headers(store_of_process(settings), object_options.of_records)
-            self._check_table(store, batch.destination, conf.get)
-            job = begin_batch(store, batch, parsed.own_job(object_options), token)
+        target = target_of(parsed, token, conf.get)
+        frame, plan = planned(frame, parsed, cluster=self.cluster)
+        with renewing_store(target.store):
+            store = target.job_store()
+            job = begin_batch(store, batch, check_table(target, parsed), token)
             if job is None:
                 refuse_passed(store, batch)
         if job is None:
             logger.info("batch %d of stream %s is committed already", batch.number, stream)
             _note_written(batch, run)
             return
-        try:
-            with renewing_store(settings):
-                target = target_of(parsed, token, conf.get, JobInConf(job.reference, STAGE, token))
-                written = write_frame(frame, parsed, target, job, cluster=self.cluster, layout_known=True)
-                manifest = commit_batch(job, token, written.seal.counts.rows if written.seal else None)
-        except BaseException as error:
-            failed = Target(job.reference, STAGE, token, True, settings, object_options=object_options)
-            abort_failed_write(failed, instead="the batch's next attempt aborts it", cause=error)
-            raise
+        target = replace(target, reference=job.reference, stage=STAGE, stage_attempt=token)
+        tasks = run_tasks(frame, plan, parsed, target, job)
+        with aborting(target, tasks_ended=True):
+            manifest = commit_batch(job, token, tasks)
         _note_written(batch, run)
         logger.info(
             "batch %d of stream %s: committed %d files as job %s",
@@ -167,14 +157,6 @@ class BatchWriter:
             manifest.counts.files,
             manifest.job_id,
         )
-
-    def _check_table(self, store: ObjectStore, destination: str, conf: ConfGet) -> None:
-        if destination in self.checked:
-            return
-        check_own_overwrite(store, destination, self.parsed, session_static=sets_static(conf))
-        if self.parsed.own_conflict_mode == "append":
-            check_layout(store, destination, self.parsed)
-        self.checked.add(destination)
 
 
 def _refuse_job_in_conf(conf: ConfGet) -> None:
@@ -328,19 +310,22 @@ def refuse_passed(store: ObjectStore, batch: Batch) -> None:
         )
 
 
-def commit_batch(job: Job, token: str, rows: int | None) -> Manifest:
-    """Commit a batch's job, whose stage attempt is sealed. Repeatable.
+def commit_batch(job: Job, token: str, tasks: Sequence[CommittedTask]) -> Manifest:
+    """Seal and commit a batch's job. Repeatable.
+
+    Of a batch without rows the files are left out: a stateful query has such batches, and each would leave a
+    file without rows.
 
     Args:
         job: The job, as `begin_batch` returned it.
         token: The token passed to `begin_batch`.
-        rows: Number of rows that the stage attempt wrote; None if unknown. With 0 its files are left out: a
-            stateful query has batches without rows, and each would leave a file without rows.
+        tasks: The task attempts of the batch that succeeded.
 
     Raises:
-        S3CommitError: The job could not be sealed or committed; see `Job.seal` and `Job.commit`.
+        S3CommitError: The job could not be sealed or committed; see `Job.seal_stage` and `Job.commit`.
     """
-    return job.commit(stages=[] if rows == 0 else [(STAGE, token)])
+    seal = job.seal_stage(STAGE, token, tasks)
+    return job.commit(stages=[] if seal.counts.rows == 0 else [(STAGE, token)])
 
 
 def _is_committed(job: Job) -> bool:

@@ -1,27 +1,38 @@
-"""The work of a Spark task, for the data source and `write_pending`: writes rows as pending uploads."""
+"""What the tasks of a write share, its plan, and what each does: writes rows as pending uploads."""
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyspark
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from airflow_s3commit.exceptions import Refused
-from airflow_s3commit.spark.options import WriteOptions
+from airflow_s3commit.spark.options import OTHER_WRITER, WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
 from airflow_s3commit.tables.columns import UnsupportedColumn
-from airflow_s3commit.tables.partitions import UnsupportedPartition
+from airflow_s3commit.tables.encoder import spark_footer
+from airflow_s3commit.tables.partitions import UnsupportedPartition, resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark import TaskContext
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask
+    from airflow_s3commit.spark.driver import Target
 
 #: Digits of a write's UUID that distinguish it from other writes of the same stage attempt.
 _WRITE_DIGITS = 8
@@ -44,15 +55,14 @@ class TaskIds:
     attempt: str
 
     @classmethod
-    def of_spark(
-        cls, stage: str, stage_attempt: str, write_id: str, partition: int, task_attempt_id: int
-    ) -> TaskIds:
-        """Return the ids of a Spark task attempt.
+    def of_spark(cls, target: Target, write_id: str, context: TaskContext | None) -> TaskIds:
+        """Return the ids of a Spark task attempt; without a context those of a frame without tasks.
 
         The driver's UUID of the write is among them because Spark numbers the attempts of each application
         from 0, and a restarted application has the same conf.
         """
-        return cls(stage, stage_attempt, partition, f"{task_attempt_id}w{write_id[:_WRITE_DIGITS]}")
+        partition, number = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+        return cls(target.stage, target.stage_attempt, partition, f"{number}w{write_id[:_WRITE_DIGITS]}")
 
     def stem(self, job_id: str) -> str:
         """Return the first part of the task's file names, unique within the job."""
@@ -123,3 +133,94 @@ def _local_dir(partition: int) -> str | None:
     """Return one of Spark's local directories, which are removed with the executor even if it is killed."""
     directories = [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]
     return directories[partition % len(directories)] if directories else None
+
+
+#: Spark's names of types whose values change on the way through Arrow or pyarrow, or are lost.
+_REFUSED = re.compile(r"geometry|geography|time\(|variant|interval (year|month)")
+
+#: The entry of a column's metadata with its id, which Spark's own writer puts into the file's schema.
+_FIELD_ID = "parquet.field.id"
+
+
+def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
+    """Check a write's options against the schema, and return the settings that its tasks share.
+
+    Raises:
+        UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
+        UnsupportedColumn: There are no columns, a column has a type that Arrow or pyarrow cannot hold, or two
+            columns' names differ only in case.
+    """
+    _check_fields("the frame", schema)
+    for name in options.table.partition_by:
+        resolve_name(schema.names, name)
+    for field in schema.fields:
+        _check_type(field.name, field.dataType)
+    if _FIELD_ID in schema.json():
+        raise UnsupportedColumn(
+            f"columns have ids ({_FIELD_ID}), which s3commit does not write in Python; {OTHER_WRITER}"
+        )
+    arrow = _arrow_schema(schema)
+    partition_by = resolve_columns(arrow, options.table.partition_by)
+    in_files = StructType([field for field in schema.fields if field.name not in partition_by])
+    footer = spark_footer(pyspark.__version__, in_files.json())
+    return TablePlan(arrow, partition_by, options.table, footer)
+
+
+def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataType, ...]:
+    """Return the types of partition columns; text for a type that Arrow lacks."""
+    found = [_arrow_type(schema[name].dataType) for name in names]
+    return tuple(pa.string() if kind is None else kind for kind in found)
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema in which Spark passes rows of a schema to Python, with timestamps in UTC.
+
+    Raises:
+        PySparkTypeError: Arrow lacks a column's type.
+    """
+    # PySpark 4.2 requires a time zone for timestamps; earlier releases take UTC and no argument.
+    wants_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
+    return to_arrow_schema(schema, timezone="UTC") if wants_zone else to_arrow_schema(schema)
+
+
+def _arrow_type(kind: DataType) -> pa.DataType | None:
+    """Return the Arrow type of a column; None if Arrow lacks it."""
+    try:
+        return _arrow_schema(StructType([StructField("c", kind)])).field(0).type
+    except PySparkTypeError:
+        return None
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    """Refuse a type, at any depth, that would not come back from the files."""
+    type_name = kind.simpleString()
+    inner: list[DataType] = []
+    if isinstance(kind, StructType):
+        _check_fields(f"column {name!r} has the type {type_name}, which", kind)
+        inner = [field.dataType for field in kind.fields]
+    elif isinstance(kind, MapType | ArrayType):
+        inner = [kind.keyType, kind.valueType] if isinstance(kind, MapType) else [kind.elementType]
+        if any(isinstance(each, NullType) for each in inner):
+            typed = type_name.replace("void", "string")
+            raise UnsupportedColumn(
+                f"column {name!r} has the type {type_name}, an empty {kind.typeName()} without a type of its"
+                f" values: cast it, for example with cast({name} as {typed})"
+            )
+    elif _REFUSED.match(type_name) or _arrow_type(kind) is None:
+        raise UnsupportedColumn(
+            f"column {name!r} has or holds the type {type_name}, which s3commit does not write in Python:"
+            f" cast it, for example to string, or {OTHER_WRITER}"
+        )
+    for each in inner:
+        _check_type(name, each)
+
+
+def _check_fields(what: str, kind: StructType) -> None:
+    if not kind.fields:
+        raise UnsupportedColumn(f"{what} has no fields, and parquet needs one: add one, or leave it out")
+    repeated, times = Counter(field.lower() for field in kind.names).most_common(1)[0]
+    if times > 1:
+        raise UnsupportedColumn(
+            f"{what} has several fields {repeated!r} to Spark, whose names have no case and which cannot read"
+            " such files: rename one of them"
+        )

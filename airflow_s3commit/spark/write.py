@@ -1,7 +1,10 @@
-"""``write_pending``: writes a DataFrame, optionally clustered by partition, and returns a summary.
+"""``write_pending`` and ``commit_job``: writes of DataFrames, by this package in Python or by Spark itself.
 
-It needs no registration, because the tasks run a plain function. Each task returns its committed attempt, and
-Spark keeps the result of one successful attempt of each task.
+A write in Python needs no registration, because the tasks run a plain function. Each task returns its
+committed attempt, and Spark keeps the result of one successful attempt of each task.
+
+The jar keeps the files of Spark's own writers pending. It finds a write's job by the path among those that
+this module has begun in the driver's JVM, and by the thread if several have one destination.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
@@ -21,20 +26,26 @@ from pyspark.sql.types import StringType
 
 from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
+    InvalidDestination,
     InvalidOption,
+    JobClosed,
+    JobMismatch,
 )
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
+from airflow_s3commit.protocol.model.job import JobOptions, ObjectOptions
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
-from airflow_s3commit.spark.by_spark import Place, write_by_spark
 from airflow_s3commit.spark.driver import (
     PendingWrite,
     Target,
-    abort_failed_write,
+    abort_twins,
+    aborting,
     check_site,
     commit_write,
+    own_target,
     ready_job,
+    renewing_store,
     target_of,
 )
 from airflow_s3commit.spark.options import (
@@ -46,37 +57,50 @@ from airflow_s3commit.spark.options import (
     parse_options,
     refuse_arguments,
 )
-from airflow_s3commit.spark.plan import (
-    first_data_path,
-    partition_types,
-    plan_table,
-)
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
-    DEFAULT_STAGE_ATTEMPT,
+    PROTOCOL,
     JobInConf,
+    job_from_conf,
     rows_counted,
-    store_of_process,
+    tasks_have_twins,
 )
-from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
+from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, MissingJar
+from airflow_s3commit.spark.task import TaskIds, partition_types, plan_table, refusals_first, write_task
 from airflow_s3commit.spark.writer_settings import (
     conf_of,
     is_classic,
+    s3a_address,
+    s3a_settings,
     site_conf,
     with_file_settings,
+    with_s3a,
 )
 from airflow_s3commit.tables.partitions import resolve_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_s3commit.protocol.model.job import ConflictMode, JobReference
     from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.tables.write import TablePlan
 
 logger = logging.getLogger(__name__)
+
+#: Spark's local property with the id of the job that a thread writes for.
+_OF_THREAD = "spark.s3commit.pending.now"
+
+#: Spark's own local property of threads that run a batch of a streaming query.
+_BATCH = "streaming.sql.batchId"
+
+#: Options that only this package's own writer has, in lower case.
+_ONLY_OURS = frozenset(
+    {"targetfilebytes", "rowbytes", "openfiles", "committer", "publish", "uploadbytes"}
+    | {"storageclass", "sse", "ssekmskeyid", "ssebucketkey", "acl", "objecttags", "objectheaders"}
+    | {"endpointurl", "region", "pathstyle"}
+)
 
 
 def write_pending(
@@ -136,44 +160,51 @@ def write_pending(
             `Job.commit`.
     """
     destination = as_uri(destination)
-    given_job = None
+    session = frame.sparkSession
     if stage is not None and job is None:
         raise InvalidOption(
             f"stage={stage!r} names a stage of the argument job, and there is none: the owner of a job in the"
             " Spark conf commits the stage that the conf names (spark.s3commit.stage)"
         )
-    if job is not None:
-        reference = job.reference if isinstance(job, Job) else job
-        given_job = JobInConf(reference, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
     if mode is not None and mode not in CONFLICT_MODES:
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
     refuse_arguments(options or (), **ARGUMENTS)
-    if engine == "spark":
-        where = Place(destination, tuple(partition_by), mode, format or "parquet", dict(options or {}))
-        arranged = _arranged(frame, partition_by, cluster=cluster)
-        return write_by_spark(arranged, where, given_job, stage_attempt)
-    columns = json.dumps(list(partition_by))
-    arguments = {"path": destination, "partitionBy": columns, "format": format}
-    given = {name: text for name, text in arguments.items() if text is not None}
-    conf = conf_of(frame.sparkSession)
-    parsed = with_file_settings(parse_options({**(options or {}), **given}, overwrite=False), conf)
-    target = target_of(parsed, str(uuid4()), conf.get, given_job)
-    if stage_attempt is not None:
-        target = replace(target, stage_attempt=stage_attempt)
-    parsed = replace(parsed, conflict_mode=_conflict_mode(target, mode))
-    if target.own and mode == "ignore" and _has_data(target):
-        return PendingWrite(target.reference.destination, ignored=True)
+    conf = conf_of(session)
+    given = job_from_conf(conf.get)
+    if job is not None:
+        given = JobInConf(job.reference if isinstance(job, Job) else job, stage or DEFAULT_STAGE)
+    if given is not None and stage_attempt is not None:
+        given = replace(given, stage_attempt=stage_attempt)
     try:
-        return write_frame(frame, parsed, target, job if isinstance(job, Job) else None, cluster=cluster)
+        if engine == "spark":
+            save = _saving(frame, partition_by, format or "parquet", options or {}, cluster=cluster)
+            if given is None:
+                return _commit_by_spark(session, destination, mode or DEFAULT_MODE, save)
+            return _seal_by_spark(session, given, destination, mode or "append", save)
+        columns = json.dumps(list(partition_by))
+        arguments = {"path": destination, "partitionBy": columns, "format": format}
+        texts = {name: text for name, text in arguments.items() if text is not None}
+        parsed = with_file_settings(parse_options({**(options or {}), **texts}, overwrite=False), conf)
+        parsed = replace(parsed, conflict_mode=_conflict_mode(given, mode))
+        target = target_of(parsed, str(uuid4()), conf.get, given)
+        frame, plan = planned(frame, parsed, cluster=cluster)
+        ready = ready_job(target, parsed, job if isinstance(job, Job) else None)
+        tasks = run_tasks(frame, plan, parsed, target, ready)
+        with aborting(target, tasks_ended=True):
+            seal, manifest = commit_write(target, parsed, tasks, ready)
     except DestinationNotEmpty:
-        if mode != "ignore":
+        if mode != "ignore" or destination is None:
             raise
-        return PendingWrite(target.reference.destination, ignored=True)
+        return PendingWrite(Destination.parse(destination).uri, ignored=True)
+    of_stage = (target.reference, target.stage, target.stage_attempt)
+    written = PendingWrite(target.reference.destination, *of_stage, tuple(tasks), seal, manifest)
+    logger.info("%s", written)
+    return written
 
 
-def _conflict_mode(target: Target, mode: SaveMode | None) -> ConflictMode | None:
+def _conflict_mode(given: JobInConf | None, mode: SaveMode | None) -> ConflictMode | None:
     """Return what a save mode means for the write's job."""
-    if target.own:
+    if given is None:
         return CONFLICT_MODES[mode or DEFAULT_MODE]
     if mode == "ignore":
         raise InvalidOption(
@@ -183,25 +214,8 @@ def _conflict_mode(target: Target, mode: SaveMode | None) -> ConflictMode | None
     return None if mode in (None, "append") else CONFLICT_MODES[mode]
 
 
-def write_frame(
-    frame: DataFrame,
-    options: WriteOptions,
-    target: Target,
-    job: Job | None = None,
-    *,
-    cluster: bool,
-    layout_known: bool = False,
-) -> PendingWrite:
-    """Write a frame and seal its stage, or commit it as a job of its own; abort it if anything fails.
-
-    Errors are those of `write_pending`.
-
-    Args:
-        options: The options of the write, with the session's settings.
-        job: The job, if this process has it already.
-        layout_known: Whether the table is known to have the write's layout.
-    """
-    write_id = str(uuid4())
+def planned(frame: DataFrame, options: WriteOptions, *, cluster: bool) -> tuple[DataFrame, TablePlan]:
+    """Return a frame as its tasks are to write it, and their plan; errors are those of `plan_table`."""
     # Directories are named as asked, as in Spark, whatever the case of the frame's columns.
     for name in options.table.partition_by:
         found = resolve_name(frame.columns, name)
@@ -210,10 +224,19 @@ def write_frame(
     frame = _arranged(frame, options.table.partition_by, cluster=cluster)
     # In this schema partition columns are text.
     plan = plan_table(frame.schema, options)
-    plan = replace(plan, partition_types=partition_types(given, plan.partition_by))
-    job = ready_job(target, options, job)
-    tasks_ended = False
-    try:
+    return frame, replace(plan, partition_types=partition_types(given, plan.partition_by))
+
+
+def run_tasks(
+    frame: DataFrame, plan: TablePlan, options: WriteOptions, target: Target, job: Job
+) -> list[CommittedTask]:
+    """Write a planned frame as pending uploads, and return the tasks to seal; abort if anything fails.
+
+    Args:
+        options: The options of the write, with the session's settings.
+    """
+    write_id = str(uuid4())
+    with aborting(target):
         # Only the machines of a Spark Connect server have the configuration files that count.
         sites = not is_classic(frame.sparkSession)
         run = partial(_run_task, plan=plan, options=options, target=target, write_id=write_id, sites=sites)
@@ -222,26 +245,10 @@ def write_frame(
         with rows_counted(frame.sparkSession, frame.schema):
             reports = plain.mapInArrow(run, "task string").collect()
         tasks = [decode(CommittedTask, row["task"].encode(), "a task's result") for row in reports]
-        if not tasks:
-            # Spark runs no task for a frame that it knows to be empty; write the file with the schema here.
-            ids = TaskIds.of_spark(target.stage, target.stage_attempt, write_id, 0, 0)
-            tasks = [write_task(job, [], plan, ids, options)]
-        tasks_ended = True
-        seal, manifest = commit_write(target, options, tasks, job, layout_known=layout_known)
-    except BaseException as error:
-        abort_failed_write(target, tasks_ended=tasks_ended, cause=error)
-        raise
-    written = PendingWrite(
-        destination=target.reference.destination,
-        job=target.reference,
-        stage=target.stage,
-        stage_attempt=target.stage_attempt,
-        tasks=tuple(tasks),
-        seal=seal,
-        manifest=manifest,
-    )
-    logger.info("%s", written)
-    return written
+        if tasks:
+            return tasks
+        # Spark runs no task for a frame that it knows to be empty; write the file with the schema here.
+        return [write_task(job, [], plan, TaskIds.of_spark(target, write_id, None), options)]
 
 
 def _arranged(frame: DataFrame, partition_by: Sequence[str], *, cluster: bool) -> DataFrame:
@@ -271,16 +278,11 @@ def _run_task(
     write_id: str,
     sites: bool,
 ) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    if context is None:
-        raise RuntimeError("this runs in Spark tasks only")
-    ids = TaskIds.of_spark(
-        target.stage, target.stage_attempt, write_id, context.partitionId(), context.taskAttemptId()
-    )
     job = target.job()
     with refusals_first():
         if sites:
             check_site(job, options, site_conf(os.environ))
+    ids = TaskIds.of_spark(target, write_id, TaskContext.get())
     task = write_task(job, _named(batches, plan.schema.names), plan, ids, options)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
 
@@ -291,6 +293,181 @@ def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[
         yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
-def _has_data(target: Target) -> bool:
-    destination = Destination.parse(target.reference.destination)
-    return first_data_path(store_of_process(target.store), destination) is not None
+@contextmanager
+def commit_job(
+    spark: SparkSession, destination: str | Destination, *, options: JobOptions | None = None
+) -> Iterator[Job]:
+    """Commit, at the end of the block, all that Spark's own writers write to a destination within it.
+
+    The writes stay pending until then and become visible together, with the meaning that their save modes
+    have in Spark. If the block raises, the job is aborted and nothing becomes visible. A session can have
+    many jobs, for several destinations, one after the other or in several threads. It needs the conf of
+    `pending_conf` and the jar of `pending_jar` from its start.
+
+    A write is for its thread's job if several jobs have the destination. Other threads that write must end
+    before the block does.
+
+    Args:
+        spark: The session, not one of Spark Connect.
+        destination: URI of the destination.
+        options: How the job commits; by default as the save modes say (``as-written``). Encryption, storage
+            class and ACL are those that the session sets for S3A.
+
+    Yields:
+        The job. After the block ``job.manifest()`` has what was committed.
+
+    Raises:
+        InvalidOption: The session cannot have such jobs, or a streaming query runs the block.
+        MissingJar: The session has no jar, or an older one.
+        JobClosed: The block has written nothing through Spark's commit protocol.
+        S3CommitError: The job could not be set up, sealed or committed.
+    """
+    home = Destination.of(destination)
+    jobs, conf = _jobs_of(spark), conf_of(spark)
+    if spark.sparkContext.getLocalProperty(_BATCH) is not None:
+        raise InvalidOption(
+            f"a streaming query runs the block of commit_job for {home.uri}, and a repeated batch would be"
+            " committed twice: use airflow_s3commit.spark.foreach_batch"
+        )
+    options = options or JobOptions(conflict_mode="as-written")
+    objects = with_s3a(ObjectOptions(), s3a_settings(conf.get, home.bucket))
+    if options.object_options not in (ObjectOptions(), objects):
+        raise InvalidOption(
+            f"object_options of the job for {home.uri} differ from fs.s3a.* of the session, which writes the"
+            " files: leave them out, and set encryption, storage class and ACL in the session"
+        )
+    own = own_target(home.uri, str(uuid4()), s3a_address(spark, home.bucket))
+    target = replace(own, twins=tasks_have_twins(conf.get), object_options=objects)
+    with renewing_store(target.store):
+        job = Job.setup(
+            target.job_store(),
+            home,
+            options=msgspec.structs.replace(options, object_options=objects),
+            job_id=target.reference.job_id,
+            context={"engine": "spark"},
+        )
+    with aborting(target):
+        with _writes_for(spark, jobs, target):
+            yield job
+        job.seal_stage(target.stage, target.stage_attempt)
+        job.commit(stages=[(target.stage, target.stage_attempt)])
+    if target.twins:
+        abort_twins(job)
+
+
+@contextmanager
+def _writes_for(spark: SparkSession, jobs: Any, target: Target) -> Iterator[None]:
+    """Let this thread's writes to the job's destination be for the job."""
+    context, job_id = spark.sparkContext, target.reference.job_id
+    before = context.getLocalProperty(_OF_THREAD)
+    jobs.begin(job_id, target.reference.destination, target.stage, target.stage_attempt)
+    context.setLocalProperty(_OF_THREAD, job_id)
+    is_complete = False
+    try:
+        yield
+        is_complete = True
+    finally:
+        # PySpark's stubs do not know that None unsets it.
+        context.setLocalProperty(_OF_THREAD, before)  # type: ignore[arg-type]
+        jobs.end(job_id, is_complete, target.own)
+
+
+def _jobs_of(spark: SparkSession) -> Any:
+    """Return the jar's jobs in the driver's JVM.
+
+    Raises:
+        InvalidOption: The session is Spark Connect's, or its conf lacks what `pending_conf` returns.
+        MissingJar: The session has no jar, or an older one.
+    """
+    if not is_classic(spark):
+        raise InvalidOption(
+            "a client of Spark Connect has no JVM in which jobs could begin: run the application on the"
+            " driver, or give the server the conf of a job (committer_conf(…, writer='spark'))"
+        )
+    if spark.conf.get(PROTOCOL, None) != PROTOCOL_CLASS:
+        raise InvalidOption(
+            f"the session has no {PROTOCOL}={PROTOCOL_CLASS}, so Spark would publish files at once: start it"
+            " with what airflow_s3commit.spark.pending_conf returns"
+        )
+    jobs = spark.sparkContext._jvm.s3commit.spark.Jobs  # type: ignore[union-attr] # noqa: SLF001
+    if type(jobs).__name__ != "JavaClass":
+        raise MissingJar(
+            "the session has no jar of airflow-s3commit, or an older one: start it with --jars, or"
+            " spark.jars, set to what airflow_s3commit.spark.pending_jar returns"
+        )
+    return jobs
+
+
+def _saving(
+    frame: DataFrame, partition_by: Sequence[str], name: str, options: Mapping[str, str], *, cluster: bool
+) -> Callable[[str, bool], None]:
+    """Return what has Spark's own writer write a frame to a destination, and whether as an overwrite.
+
+    An overwrite replaces the partitions that get rows, unless an option decides.
+    """
+    for option in options:
+        if option.lower() in _ONLY_OURS:
+            raise InvalidOption(
+                f"Spark's own writer has no option {option}: leave it out, or use engine='python'"
+            )
+    arranged = _arranged(frame, partition_by, cluster=cluster)
+
+    def save(destination: str, overwrite: bool) -> None:
+        writer = arranged.write.format(name).mode("overwrite" if overwrite else "append")
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
+            if overwrite:
+                writer = writer.option("partitionOverwriteMode", "dynamic")
+        writer.options(**options).save(f"s3a://{destination.removeprefix('s3://').rstrip('/')}")
+
+    return save
+
+
+def _seal_by_spark(
+    spark: SparkSession,
+    given: JobInConf,
+    destination: str | None,
+    mode: SaveMode,
+    save: Callable[[str, bool], None],
+) -> PendingWrite:
+    """Write for another owner's job, and seal its stage."""
+    reference = given.reference
+    home = Destination.parse(reference.destination)
+    if destination is not None and Destination.parse(destination) != home:
+        raise InvalidDestination(
+            f"the write goes to {destination}, but job {reference.job_id} commits to {home.uri}: leave the"
+            " destination out, or the job"
+        )
+    of_stage = (reference, given.stage, given.stage_attempt)
+    target = Target(*of_stage, own=False, store=s3a_address(spark, home.bucket))
+    job = target.job()
+    decides = job.record().options.conflict_mode
+    is_accepted = mode == "append" or (mode == "overwrite" and decides in ("as-written", "replace"))
+    if not is_accepted:
+        raise JobMismatch(
+            f"save mode {mode} contradicts conflict mode {decides} of job {reference.job_id} on {home.uri};"
+            " let the job decide: leave the mode out"
+        )
+    jobs = _jobs_of(spark)
+    with aborting(target):
+        if job.stage_seal(given.stage, given.stage_attempt) is not None:
+            raise JobClosed(
+                f"stage {given.stage}-{given.stage_attempt} of job {reference.job_id} on {home.uri} is"
+                " sealed: give each write a stage of its own, or run the stage again as a new attempt"
+            )
+        with _writes_for(spark, jobs, target):
+            save(home.uri, mode == "overwrite" and decides == "as-written")
+        return PendingWrite(home.uri, *of_stage, seal=job.seal_stage(given.stage, given.stage_attempt))
+
+
+def _commit_by_spark(
+    spark: SparkSession, destination: str | None, mode: SaveMode, save: Callable[[str, bool], None]
+) -> PendingWrite:
+    """Write with a job of the write's own."""
+    if destination is None:
+        raise InvalidDestination("the write has no destination: name it, or a job")
+    adds = mode in ("append", "overwrite")
+    options = JobOptions(conflict_mode="as-written") if adds else JobOptions(committer="directory")
+    with commit_job(spark, destination, options=options) as job:
+        save(job.reference.destination, mode == "overwrite")
+    return PendingWrite(destination, job.reference, manifest=job.manifest())

@@ -46,8 +46,7 @@ def run(store: ObjectStore, batch: Batch = BATCH, mode: str = "append", rows: in
             file.write(b"rows")
             file.close(rows=rows)
             task = attempt.commit()
-        job.seal_stage(STAGE, token, [task])
-        commit_batch(job, token, rows)
+        commit_batch(job, token, [task])
     except S3CommitError:
         with suppress(AlreadyCommitted):
             job.abort()
@@ -214,8 +213,7 @@ def test_a_later_batch_sends_an_exact_number_of_requests(mode: Any) -> None:
             with attempt.open("dt=1/part.parquet") as file:
                 file.write(b"rows")
             task = attempt.commit()
-        job.seal_stage(STAGE, token, [task])
-        commit_batch(job, token, 1)
+        commit_batch(job, token, [task])
         totals.append(sum(driver.counters.values()))
     assert totals[3] - totals[2] == {"append": 15, "replace": 18}[mode]
 

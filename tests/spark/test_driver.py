@@ -59,7 +59,7 @@ def test_what_tasks_upload_after_an_abort_is_found(store: MemoryStore, job: Job)
     """Uploads that tasks start while the abort waits are aborted, and each find makes it wait longer."""
     start_upload(store, 0)
     clock = Later(lambda pauses: start_upload(store, pauses) if pauses in (3, 6) else None)
-    assert abort_until_quiet(job, clock) == 3
+    abort_until_quiet(job, clock)
     assert list(store.list_uploads("lake", "t/")) == []
     assert clock.monotonic() == 10.0
 
@@ -68,16 +68,17 @@ def test_an_abort_ends_soon_without_late_uploads(store: MemoryStore, job: Job) -
     """It looks for a few seconds, or once if no task can be left."""
     clock = ManualClock()
     start_upload(store, 0)
-    assert abort_until_quiet(job, clock) == 1
+    abort_until_quiet(job, clock)
+    assert list(store.list_uploads("lake", "t/")) == []
     assert clock.monotonic() == 4.0
-    assert abort_until_quiet(job, clock, quiet=0.0) == 0
+    abort_until_quiet(job, clock, quiet=0.0)
     assert clock.monotonic() == 4.0
 
 
 def test_an_abort_ends_even_if_uploads_never_do(store: MemoryStore, job: Job) -> None:
     """Tasks that never stop keep an abort for ten seconds, not longer."""
     clock = Later(lambda pauses: start_upload(store, pauses))
-    assert abort_until_quiet(job, clock) == 10
+    abort_until_quiet(job, clock)
     assert clock.monotonic() == 10.0
 
 
@@ -93,7 +94,7 @@ def test_a_job_aborted_before_it_was_set_up_is_not_set_up(store: MemoryStore) ->
 def test_a_committed_job_is_left_alone(store: MemoryStore, job: Job) -> None:
     """If the commit succeeded after all, nothing is aborted."""
     commit(job)
-    assert abort_until_quiet(job, ManualClock()) == 0
+    abort_until_quiet(job, ManualClock())
     assert job.manifest() is not None
 
 

@@ -20,9 +20,9 @@ from pyspark.sql.types import (
 from airflow_s3commit import Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.spark import foreach_batch
-from airflow_s3commit.spark.driver import Target, ready_job, target_of
+from airflow_s3commit.spark.driver import OVERWRITE_MODE, Target, ready_job, target_of
 from airflow_s3commit.spark.options import OTHER_WRITER, WRITE_OPTIONS, parse_options
-from airflow_s3commit.spark.plan import OVERWRITE_MODE, plan_table
+from airflow_s3commit.spark.task import plan_table
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables import UnsupportedColumn
 from tests.protocol.building import OURS

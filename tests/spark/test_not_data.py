@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.inspect.audit import commit_before
 from airflow_s3commit.protocol.publication import _has_files
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.reader.listing import Choice, find_table
-from airflow_s3commit.spark.plan import first_data_path
+from airflow_s3commit.spark.driver import first_data_path
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Lake, an_id
 from tests.protocol.hadoop.dead_jobs import ROOT as THEIRS_ROOT
 from tests.protocol.hadoop.dead_jobs import UUID, DeadJob
@@ -162,4 +162,4 @@ def test_every_place_asks_one_predicate() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and "is_hidden" in {alias.name for alias in node.names}
     }
-    assert asking == {"protocol/metadata/removal.py", "spark/plan.py"}
+    assert asking == {"protocol/metadata/removal.py", "spark/driver.py"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,27 +24,30 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, MemoryStore, latest_manifest
+from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
-from airflow_s3commit.spark import driver, foreach_batch, plan, stream, write_pending
-from airflow_s3commit.spark.driver import Target, commit_write, ready_job, target_of
-from airflow_s3commit.spark.options import WriteOptions, parse_options
-from airflow_s3commit.spark.plan import (
+from airflow_s3commit.spark import driver, foreach_batch, write_pending
+from airflow_s3commit.spark.driver import (
     OVERWRITE_MODE,
-    check_job_overwrite,
-    check_layout,
-    check_own_overwrite,
+    Target,
     check_rows,
+    check_table,
+    commit_write,
     first_data_path,
-    plan_table,
-    sets_static,
+    own_target,
+    ready_job,
+    target_of,
 )
+from airflow_s3commit.spark.options import WriteOptions, parse_options
+from airflow_s3commit.spark.task import plan_table
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables import UnsupportedColumn
 from tests.protocol.building import OURS
 from tests.spark.conftest import write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from tests.spark.conftest import Lake
@@ -111,9 +113,9 @@ def test_a_struct_without_fields_and_a_frame_without_columns_are_refused() -> No
     """Files need a column, and a struct a field, at any depth, which is checked before a task runs."""
     options = parse_options({}, overwrite=False)
     for each in nested(StructType([])):
-        with pytest.raises(UnsupportedColumn, match=r"'c' has the type .*, a struct without fields, which"):
+        with pytest.raises(UnsupportedColumn, match=r"'c' has the type .*, which has no fields"):
             plan_table(schema(each), options)
-    with pytest.raises(UnsupportedColumn, match=r"the frame has no columns.*: select at least one"):
+    with pytest.raises(UnsupportedColumn, match=r"the frame has no fields.*: add one"):
         plan_table(StructType([]), options)
 
 
@@ -130,11 +132,26 @@ def test_a_struct_with_two_fields_of_one_name_is_refused(other: str) -> None:
 def test_columns_that_differ_only_in_case_are_refused(names: tuple[str, ...]) -> None:
     """Spark cannot read a file with two columns of one name, and ignores case in names."""
     frame = StructType([StructField(name, LongType()) for name in names])
-    with pytest.raises(UnsupportedColumn, match="have the same name to Spark"):
+    with pytest.raises(UnsupportedColumn, match=r"the frame has several fields .* to Spark"):
         plan_table(frame, parse_options({}, overwrite=False))
 
 
 TABLE = "s3://lake/t/"
+
+
+OWN = own_target(TABLE, OURS, StoreAddress())
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MemoryStore]:
+    """Return what makes a store with a table of empty files, the store of every write from then on."""
+
+    def fill(*paths: str) -> MemoryStore:
+        store = filled(*paths)
+        monkeypatch.setattr(driver, "store_of_process", lambda _: store)
+        return store
+
+    return fill
 
 
 def options(mode: str = "overwrite", **given: str) -> WriteOptions:
@@ -143,7 +160,7 @@ def options(mode: str = "overwrite", **given: str) -> WriteOptions:
     return replace(parsed, conflict_mode="fail") if mode == "errorifexists" else parsed
 
 
-def table(*paths: str) -> MemoryStore:
+def filled(*paths: str) -> MemoryStore:
     """Return a store with a table of empty files."""
     store = MemoryStore()
     for path in paths:
@@ -172,11 +189,11 @@ HIDDEN = ("_s3commit/log/1", "_SUCCESS", "__magic_job-1/x=1/file", "a/.part")
 @pytest.mark.parametrize(
     ("paths", "given", "says"),
     [
-        (["dt=1/f"], {}, r"the table is partitioned by dt, but the write is not partitioned.*such as dt=1/f"),
-        (["f"], {"partitionBy": "dt"}, "the table is not partitioned, but the write is partitioned by dt"),
-        (["dt=1/f"], {"partitionBy": "DT"}, "partitioned by dt, but the write is partitioned by DT"),
-        (["dt=1/f"], {"partitionBy": "dt,h"}, "partitioned by dt, but the write is partitioned by dt, h"),
-        (["dt=1/f"], {"partitionOverwriteMode": "dynamic"}, "partitioned by dt, but"),
+        (["dt=1/f"], {}, r"is not partitioned, but the table is partitioned by dt .*such as dt=1/f"),
+        (["f"], {"partitionBy": "dt"}, "is partitioned by dt, but the table is not partitioned"),
+        (["dt=1/f"], {"partitionBy": "DT"}, "is partitioned by DT, but the table is partitioned by dt"),
+        (["dt=1/f"], {"partitionBy": "dt,h"}, "partitioned by dt, h, but the table is partitioned by dt"),
+        (["dt=1/f"], {"partitionOverwriteMode": "dynamic"}, "but the table is partitioned by dt"),
         (["dt=1/f"], {"partitionOverwriteMode": "static"}, None),
         (["dt=1/f"], {"committer": "directory"}, None),
         (["dt=1/f"], {"partitionBy": "dt"}, None),
@@ -187,55 +204,61 @@ HIDDEN = ("_s3commit/log/1", "_SUCCESS", "__magic_job-1/x=1/file", "a/.part")
     ],
 )
 def test_a_table_with_other_partition_columns_is_not_replaced_in_part(
-    paths: list[str], given: dict[str, str], says: str | None
+    paths: list[str], given: dict[str, str], says: str | None, table: Callable[..., MemoryStore]
 ) -> None:
     """An overwrite that would leave old rows beside the new ones is refused, unless it replaces the table."""
-    store = table(*HIDDEN, *paths)
+    table(*HIDDEN, *paths)
     wanted = options(**given)
     if says is None:
-        check_own_overwrite(store, TABLE, wanted, session_static=False)
+        check_table(OWN, wanted)
     else:
         with pytest.raises(InvalidOption, match=says):
-            check_own_overwrite(store, TABLE, wanted, session_static=False)
-    check_own_overwrite(store, TABLE, options("append", partitionBy="x"), session_static=True)
+            check_table(OWN, wanted)
+    check_table(replace(OWN, session_static=True), options("append", partitionBy="x"))
 
 
-def test_an_explicit_static_of_the_session_needs_a_choice() -> None:
+def test_an_explicit_static_of_the_session_needs_a_choice(table: Callable[..., MemoryStore]) -> None:
     """A session's explicit static contradicts a partitioned write's default, and both choices are named."""
-    store = table("dt=1/f")
+    table("dt=1/f")
+    static = replace(OWN, session_static=True)
     parted = options(partitionBy="dt")
     with pytest.raises(InvalidOption, match=r"session sets .*=static.* to dynamic to .* or to static to"):
-        check_own_overwrite(store, TABLE, parted, session_static=True)
+        check_table(static, parted)
     for chosen in ("static", "DYNAMIC"):
         choice = options(partitionBy="dt", partitionOverwriteMode=chosen)
-        check_own_overwrite(store, TABLE, choice, session_static=True)
+        check_table(static, choice)
         assert choice.replaces_table is (chosen == "static")
         assert choice.own_committer == ("directory" if chosen == "static" else "partitioned")
     assert options("append", partitionOverwriteMode="static").own_committer == "partitioned"
-    assert sets_static({OVERWRITE_MODE: "Static"}.get)
-    assert not sets_static({OVERWRITE_MODE: "dynamic"}.get)
-    assert not sets_static({}.get)
+    for conf, is_static in (
+        ({OVERWRITE_MODE: "Static"}, True),
+        ({OVERWRITE_MODE: "dynamic"}, False),
+        ({}, False),
+    ):
+        assert target_of(parted, OURS, conf.get).session_static is is_static
 
 
 @pytest.mark.parametrize(("mode", "whole"), [("append", False), ("replace", False), ("replace", True)])
 def test_rows_without_partitions_join_no_partitioned_table(
-    mode: Any, whole: bool, monkeypatch: pytest.MonkeyPatch
+    mode: Any, whole: bool, table: Callable[..., MemoryStore]
 ) -> None:
     """They are not sealed with or without a job, unless the write replaces the whole table."""
     store = table("dt=1/h=2/f")
-    monkeypatch.setattr(driver, "store_of_process", lambda _: store)
     committer: Any = "directory" if whole else "partitioned"
     job = Job.setup(store, TABLE, options=JobOptions(committer=committer, conflict_mode=mode))
     flat, parted = options("append"), options("append", partitionBy="dt,h")
     target = Target(job.reference, "load", "1", own=False, store=StoreAddress())
-    owners = {"append": (target, replace(target, own=True)), "replace": (target,)}[mode]
-    for each in () if whole else owners:
-        with pytest.raises(InvalidOption, match=r"table is partitioned by dt, h .*partitionBy to dt,h, in"):
-            commit_write(each, flat, [], job)
+    says = r"table is partitioned by dt, h .*partitionBy to dt,h, in"
+    if not whole:
+        with pytest.raises(InvalidOption, match=says):
+            commit_write(target, flat, [], job)
+        with pytest.raises(InvalidOption, match=says):
+            check_table(OWN, flat)
     assert job.stage_seal("load", "1") is None
     commit_write(target, flat if whole else parted, [], job)
-    check_layout(table("2013/01/f"), TABLE, flat)
-    check_layout(table(*HIDDEN), TABLE, flat)
+    for paths in (["2013/01/f"], HIDDEN):
+        table(*paths)
+        check_table(OWN, flat)
 
 
 @pytest.mark.parametrize(
@@ -249,46 +272,21 @@ def test_rows_without_partitions_join_no_partitioned_table(
     ],
 )
 def test_a_write_without_a_job_looks_at_its_table_once(
-    mode: str, given: dict[str, str], looks: int, monkeypatch: pytest.MonkeyPatch
+    mode: str,
+    given: dict[str, str],
+    looks: int,
+    table: Callable[..., MemoryStore],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Set-up and commit together list the first data once, or never if the job settles the layout."""
-    store, found = table(), []
-    monkeypatch.setattr(driver, "store_of_process", lambda _: store)
-    monkeypatch.setattr(plan, "first_data_path", lambda *_: found.append(1))
+    table()
+    found: list[int] = []
+    monkeypatch.setattr(driver, "first_data_path", lambda *_: found.append(1))
     wanted = options(mode, **given)
     target = target_of(wanted, OURS, {}.get)
     ready_job(target, wanted)
     commit_write(target, wanted, [])
     assert len(found) == looks
-
-
-def test_a_stream_looks_at_its_table_at_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No later batch of the process lists the table, and a first batch that is refused looks again."""
-    store, found = table("dt=1/f"), []
-    first_path = plan.first_data_path
-
-    def look(*place: Any) -> str | None:
-        found.append(place)
-        return first_path(*place)
-
-    def seal(frame: object, options: object, target: Target, job: Job, **_: object) -> object:
-        return SimpleNamespace(seal=job.seal_stage(stream.STAGE, target.stage_attempt, []))
-
-    monkeypatch.setattr(plan, "first_data_path", look)
-    monkeypatch.setattr(stream, "store_of_process", lambda _: store)
-    monkeypatch.setattr(stream, "write_frame", seal)
-    context = SimpleNamespace(getLocalProperty=lambda _: None)
-    session = SimpleNamespace(conf=SimpleNamespace(getAll={}), sparkContext=context)
-    frame: Any = SimpleNamespace(sparkSession=session)
-    batch = foreach_batch(destination=TABLE, stream="s")
-    for _ in range(2):
-        with pytest.raises(InvalidOption, match="is not partitioned, but the table is partitioned by dt"):
-            batch(frame, 0)
-    store.delete("lake", "t/dt=1/f")
-    for number in range(3):
-        batch(frame, number)
-    assert len(found) == 3
-    assert latest_manifest(store, TABLE).job_id == stream.Batch("s", "", TABLE, 2).job_id(0)
 
 
 @pytest.mark.parametrize(("mode", "committer"), [("static", "magic"), ("dynamic", "directory")])
@@ -316,37 +314,38 @@ def test_a_job_decides_what_is_replaced(
     job = Job.setup(
         MemoryStore(), TABLE, options=JobOptions(committer=committer, conflict_mode="replace")
     )  # fmt: skip
+    target = Target(job.reference, "load", "1", own=False, store=StoreAddress(), session_static=static)
     wanted = options(partitionBy="dt", **given)
-    check_job_overwrite(
-        job, replace(wanted, conflict_mode=None, partition_overwrite=None), session_static=static
-    )
+    ready_job(target, replace(wanted, conflict_mode=None, partition_overwrite=None), job)
     if says is None:
-        check_job_overwrite(job, wanted, session_static=static)
+        ready_job(target, wanted, job)
     else:
         with pytest.raises(JobMismatch, match=says):
-            check_job_overwrite(job, wanted, session_static=static)
+            ready_job(target, wanted, job)
 
 
-def test_no_rows_replace_nothing_without_a_mode() -> None:
+def test_no_rows_replace_nothing_without_a_mode(table: Callable[..., MemoryStore]) -> None:
     """An overwrite without rows is refused if data exists and the write has not chosen a mode."""
-    store, parted = table("dt=1/f"), options(partitionBy="dt")
+    table("dt=1/f")
+    parted = options(partitionBy="dt")
     for wanted, says in ((parted, "would replace nothing"), (options(), "would empty the table")):
         with pytest.raises(InvalidOption, match=f"has no rows and {says}"):
-            check_rows(store, TABLE, wanted, [task(0), task(0)])
-        check_rows(table(*HIDDEN), TABLE, wanted, [task(0)])
-    check_rows(store, TABLE, parted, [task(0), task(1)])
-    check_rows(store, TABLE, parted, [task(None)])
+            check_rows(OWN, wanted, [task(0), task(0)])
+    check_rows(OWN, parted, [task(0), task(1)])
+    check_rows(OWN, parted, [task(None)])
     for chosen in ("static", "dynamic"):
-        check_rows(store, TABLE, options(partitionBy="dt", partitionOverwriteMode=chosen), [])
-    check_rows(store, TABLE, options("append", partitionBy="dt"), [])
+        check_rows(OWN, options(partitionBy="dt", partitionOverwriteMode=chosen), [])
+    check_rows(OWN, options("append", partitionBy="dt"), [])
+    table(*HIDDEN)
+    check_rows(OWN, parted, [task(0)])
 
 
 def test_hidden_directories_are_skipped() -> None:
     """The first data file is found behind hidden directories with many objects, in few listings."""
-    store = table(*(f"_s3commit/log/{n}" for n in range(50)), "_col=1/f", "z/g")
+    store = filled(*(f"_s3commit/log/{n}" for n in range(50)), "_col=1/f", "z/g")
     assert first_data_path(store, Destination.parse(TABLE)) == "_col=1/f"
-    assert first_data_path(table(*HIDDEN), Destination.parse(TABLE)) is None
-    assert first_data_path(table(".hidden/a", "_x/b", "c"), Destination.parse(TABLE)) == "c"
+    assert first_data_path(filled(*HIDDEN), Destination.parse(TABLE)) is None
+    assert first_data_path(filled(".hidden/a", "_x/b", "c"), Destination.parse(TABLE)) == "c"
 
 
 @pytest.mark.spark
@@ -381,7 +380,7 @@ def test_a_session_s_overwrites_empty_no_table_by_surprise(spark: SparkSession, 
         spark.conf.unset(OVERWRITE_MODE)
     with pytest.raises(Exception, match="has no rows and would replace nothing"):
         write(none, lake, "overwrite", partitionBy="dt")
-    with pytest.raises(InvalidOption, match="the table is partitioned by dt, but the write is not"):
+    with pytest.raises(InvalidOption, match="is not partitioned, but the table is partitioned by dt"):
         pend()
     with pytest.raises(InvalidOption, match="is not partitioned, but the table is partitioned by dt"):
         write_pending(later, destination=lake.uri, options=lake.options, mode="append")

@@ -16,7 +16,9 @@ import pytest
 from airflow_s3commit import CommittedTask, Job, JobOptions, MemoryStore, manifest_files
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob, StoreRejected
 from airflow_s3commit.protocol.model.columns import ColumnStatistics
+from airflow_s3commit.spark.driver import Target
 from airflow_s3commit.spark.task import TaskIds, write_task
+from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables.options import TableOptions
 from airflow_s3commit.tables.write import TablePlan
 from tests.protocol.building import OURS, THEIRS
@@ -220,7 +222,8 @@ def test_facts_about_columns_reach_the_manifest(store: MemoryStore, job: Job) ->
 
 def test_attempts_of_restarted_applications_have_other_ids(store: MemoryStore, job: Job) -> None:
     """Two applications that Spark numbers alike commit side by side, and the sealed one counts."""
-    ids = [TaskIds.of_spark("spark", "0", str(uuid.uuid4()), 0, 0) for _ in range(2)]
+    target = Target(job.reference, "spark", "0", own=True, store=StoreAddress())
+    ids = [TaskIds.of_spark(target, str(uuid.uuid4()), None) for _ in range(2)]
     assert all(each.attempt.isalnum() for each in ids)
     tasks = [write_task(job, batches([("a", n)]), plan(), each) for n, each in enumerate(ids)]
     assert tasks[0].location != tasks[1].location

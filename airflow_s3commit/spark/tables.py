@@ -1,12 +1,17 @@
-"""`read_table`: gives Spark's own reader the files of one generation of a table, without a listing."""
+"""Tables of commits in a Spark session: `read_table`, and the partitions of a table in its catalog.
+
+`read_table` gives Spark's own reader the files of one generation of a table, without a listing.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import tempfile
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -14,10 +19,12 @@ from urllib.parse import quote
 from msgspec import structs
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol import publication
+from airflow_s3commit.protocol.model.destination import Destination, hive_values
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.pruning import UnreadablePartitions
 from airflow_s3commit.reader.table import (
@@ -30,7 +37,6 @@ from airflow_s3commit.reader.table import (
     table_schema,
 )
 from airflow_s3commit.spark.driver import renewing_store
-from airflow_s3commit.spark.pyspark_private import spark_type
 from airflow_s3commit.spark.session import getter_of, store_from_conf, store_of_process
 from airflow_s3commit.spark.writer_settings import is_classic, s3a_address
 from airflow_s3commit.store.s3.config import S3Config
@@ -38,13 +44,14 @@ from airflow_s3commit.tables.columns import ROW_METADATA
 from airflow_s3commit.tables.options import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
 
     from airflow_s3commit.reader.listing import Table, TableFile
+    from airflow_s3commit.store.base import ObjectStore
     from airflow_s3commit.store.credentials import StoreAddress
     from airflow_s3commit.tables.columns import WrittenSchema
 
@@ -190,12 +197,17 @@ def _columns(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> Stru
 
 def _type(table: Table, column: pa.Field) -> DataType:
     try:
-        return spark_type(column.type)
+        return _spark_type(column.type)
     except PySparkTypeError as error:
         raise UnreadableFiles(
             f"column {column.name!r} of {table.destination} is {column.type}, for which Spark has no certain"
             " type: give the columns in schema"
         ) from error
+
+
+def _spark_type(kind: pa.DataType) -> DataType:
+    # A timestamp without a time zone has none in Spark either. The default has changed between releases.
+    return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
 def _partitions(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> dict[str, StructField]:
@@ -208,7 +220,7 @@ def _partitions(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> d
     types = [{column.name: column.type for column in schema.columns.spark.fields} for schema in table.schemas]
     found = {}
     for column in partition_columns(table, None, schemas).schema:
-        found[column.name] = StructField(column.name, spark_type(column.type))
+        found[column.name] = StructField(column.name, _spark_type(column.type))
         kinds = [known.get(column.name, _UNKNOWN) for known in types]
         # Another program's directories, or those of a commit without a record, may have other values.
         if table.all_recorded and kinds.count(kinds[0]) == len(kinds) and kinds[0] != _UNKNOWN:
@@ -268,3 +280,112 @@ def _write_log(folder: Path, files: Iterable[TableFile]) -> None:
         for file in files:
             entry = {"path": f"s3a://{quote(file.path)}", "size": file.size, **_ENTRY}
             lines.write(f"\n{json.dumps(entry)}")
+
+
+#: The directory of null in Hive and Spark.
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+#: Partitions in one statement.
+_BATCH = 100
+
+
+class SparkTable:
+    """A table of a Spark session's catalog, for `airflow_s3commit.register_partitions`.
+
+    Args:
+        name: The table, as in SQL: ``database.table``.
+    """
+
+    def __init__(self, session: SparkSession, name: str) -> None:
+        self._session = session
+        self.name = name
+
+    @property
+    def location(self) -> str:
+        """URI of the table's directory."""
+        return self._described["Location"]
+
+    @cached_property
+    def columns(self) -> Sequence[str]:
+        """The partition columns, outermost first."""
+        return [column.name for column in self._session.catalog.listColumns(self.name) if column.isPartition]
+
+    def partitions(self) -> Collection[tuple[str, ...]]:
+        """Return the values of the table's partitions."""
+        rows = self._session.sql(f"SHOW PARTITIONS {self.name}").collect()
+        return {tuple(hive_values(row[0]).values()) for row in rows}
+
+    def location_of(self, partition: tuple[str, ...]) -> str:
+        """Return the URI of the directory of the partition with these values."""
+        return self._describe(f"PARTITION ({self._spec(partition)})")["Location"]
+
+    def add(self, partitions: Sequence[tuple[str, ...]], directories: Sequence[str]) -> None:
+        """Add partitions, by their values, in their default directories. Existing ones are not changed."""
+        del directories
+        self._alter("ADD IF NOT EXISTS", " ", partitions)
+
+    def remove(self, partitions: Sequence[tuple[str, ...]]) -> None:
+        """Remove partitions, by their values; their files stay.
+
+        Raises:
+            InvalidOption: The table is managed: Spark would delete the partitions' files.
+        """
+        if self._described["Type"].upper() == "MANAGED":
+            raise InvalidOption(
+                f"table {self.name} is managed, so its partitions cannot be removed without their files, such"
+                f" as {'/'.join(partitions[0])}: make it external, with a LOCATION"
+            )
+        self._alter("DROP IF EXISTS", ", ", partitions)
+
+    @cached_property
+    def _described(self) -> dict[str, str]:
+        return self._describe("")
+
+    def _describe(self, partition: str) -> dict[str, str]:
+        rows = self._session.sql(f"DESCRIBE TABLE EXTENDED {self.name} {partition}").collect()
+        # Columns come first, and a partition's own values before those of its table.
+        found: dict[str, str] = {}
+        details = False
+        for name, value, *_ in rows:
+            details = details or name.startswith("# Detailed")
+            if details:
+                found.setdefault(name, value)
+        return found
+
+    def _alter(self, change: str, between: str, partitions: Sequence[tuple[str, ...]]) -> None:
+        for start in range(0, len(partitions), _BATCH):
+            specs = (f"PARTITION ({self._spec(values)})" for values in partitions[start : start + _BATCH])
+            self._session.sql(f"ALTER TABLE {self.name} {change} {between.join(specs)}")
+
+    def _spec(self, partition: Iterable[str]) -> str:
+        pairs = zip(self.columns, partition, strict=True)
+        return ", ".join(f"{_quoted(name)} = {_literal(value)}" for name, value in pairs)
+
+
+def register_partitions(
+    session: SparkSession, table: str, store: ObjectStore | None = None
+) -> publication.RegistrationReport:
+    """Make the partitions of a table in a session's catalog those of its newest commit.
+
+    Effect, errors and repeatability are those of `airflow_s3commit.register_partitions`.
+
+    Args:
+        session: The session.
+        table: The table, as in SQL: ``database.table``.
+        store: The store of the table; by default that of the session's conf, with this process's credentials.
+
+    Raises:
+        InvalidOption: As there; or the table is managed, and has partitions that the newest commit lacks.
+    """
+    there = store or store_of_process(store_from_conf(getter_of(session)))
+    return publication.register_partitions(there, SparkTable(session, table))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(value: str) -> str:
+    if value == _NULL:
+        return "null"
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
