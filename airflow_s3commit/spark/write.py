@@ -170,8 +170,9 @@ def write_pending(
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
     refuse_arguments(options or (), **ARGUMENTS)
     conf = conf_of(session)
-    given = job_from_conf(conf.get)
-    if job is not None:
+    if job is None:
+        given = job_from_conf(conf.get)
+    else:
         given = JobInConf(job.reference if isinstance(job, Job) else job, stage or DEFAULT_STAGE)
     if given is not None and stage_attempt is not None:
         given = replace(given, stage_attempt=stage_attempt)
