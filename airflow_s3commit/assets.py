@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_s3commit.airflow_version import PartitionMapper, has_partition_events, lacks
@@ -30,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 #: Maximum number of partitions with counts in an event; the manifest has all of them.
 _MOST_PARTITIONS: Final = 1_000
+
+#: A column in a mapper's template.
+_COLUMN: Final = re.compile(r"\{([^{}:!.\[]+)\}")
 
 #: Maximum length of a partition key in Airflow's database, in characters.
 _LONGEST_KEY: Final = 250
@@ -75,14 +77,15 @@ class HivePathMapper(PartitionMapper):
         self.template = template
         self.date_column = date_column
         self.date_format = date_format
-        self._columns = _columns_of(template)
+        self._columns = _COLUMN.findall(template or "")
+        if template is not None and (not self._columns or {*"{}"} & {*_COLUMN.sub("", template)}):
+            raise ValueError(f"template {template!r}: write columns as {{name}} and nothing else in braces")
         if date_column is not None and date_column not in self._columns:
             raise ValueError(f"date_column {date_column!r} is not in the template {template!r}")
 
     def to_downstream(self, key: str) -> str:
-        """Return the consumer's key for a partition.
+        """Return the consumer's key for a partition, such as ``dt=2013-01-01``.
 
-        :param key: The partition, such as ``dt=2013-01-01``.
         :raises ValueError: The key is not a Hive path, or lacks a column of the template.
         """
         values = hive_values(key)
@@ -93,17 +96,17 @@ class HivePathMapper(PartitionMapper):
             raise ValueError(
                 f"partition {key!r} has no column {', '.join(missing)} of the template {self.template!r}"
             )
-        return self.template.format_map(values)
+        return _COLUMN.sub(lambda column: values[column[1]], self.template)
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
         """Return the date of a consumer's key, at midnight UTC; None if no column is a date.
 
-        :param downstream_key: The consumer's key.
         :raises ValueError: The key does not match the template, or its date is invalid.
         """
         if self.date_column is None or self.template is None:
             return None
-        found = re.fullmatch(_pattern(self.template), downstream_key)
+        texts = _COLUMN.split(self.template)[::2]
+        found = re.fullmatch("(.+?)".join(map(re.escape, texts)), downstream_key)
         if found is None:
             raise ValueError(f"the key {downstream_key!r} does not match the template {self.template!r}")
         text = found.group(self._columns.index(self.date_column) + 1)
@@ -120,10 +123,7 @@ class HivePathMapper(PartitionMapper):
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> HivePathMapper:
-        """Return the mapper with the arguments that `serialize` returned.
-
-        :param data: The arguments.
-        """
+        """Return the mapper with the arguments that `serialize` returned."""
         return cls(**data)
 
 
@@ -132,8 +132,6 @@ def event_extra(manifest: Manifest) -> dict[str, Any]:
 
     ``partition_counts`` has files, bytes and rows of up to 1,000 partitions, and ``partitions`` is the number
     of all partitions. The manifest has the counts of all.
-
-    :param manifest: The commit's manifest.
     """
     counts = {
         name: {"files": count.files, "bytes": count.bytes, "rows": count.rows}
@@ -142,17 +140,10 @@ def event_extra(manifest: Manifest) -> dict[str, Any]:
     return {**manifest.to_dict(), "partition_counts": counts}
 
 
-def announce(
-    events: Any,
-    manifest: Manifest,
-    *,
-    tables: Iterable[Asset],
-    partitions: Asset | None,
-) -> None:
+def announce(events: Any, manifest: Manifest, *, tables: Iterable[Asset], partitions: Asset | None) -> None:
     """Describe a commit in the events of its assets.
 
     :param events: The task's ``outlet_events``.
-    :param manifest: The commit's manifest.
     :param tables: Assets that get one event each.
     :param partitions: The asset that gets an event for each partition with new files. Without new files, or
         for an unpartitioned dataset, it gets the single event that Airflow emits for every outlet. Airflow
@@ -180,32 +171,10 @@ def announce(
     events[partitions].add_partitions([key for key in keys if len(key) <= _LONGEST_KEY])
 
 
-def _columns_of(template: str | None) -> list[str]:
-    columns: list[str] = []
-    for _, column, spec, conversion in Formatter().parse(template or ""):
-        if column is None:
-            continue
-        if not column or spec or conversion or "." in column or "[" in column:
-            raise ValueError(f"template {template!r}: write columns as {{name}} and nothing else in braces")
-        columns.append(column)
-    if template is not None and not columns:
-        raise ValueError(f"template {template!r} has no column in braces")
-    return columns
-
-
-def _pattern(template: str) -> str:
-    parts = []
-    for text, column, _, _ in Formatter().parse(template):
-        parts.append(re.escape(text) + ("(.+?)" if column is not None else ""))
-    return "".join(parts)
-
-
 def lineage_of(manifest: Manifest | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of a commit: its destination as an output, with counts, and the job as version.
 
     Only OpenLineage's provider uses it, if it is installed.
-
-    :param manifest: The commit's manifest; None gives empty lineage.
     """
     from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415 - optional
     from openlineage.client.event_v2 import OutputDataset  # noqa: PLC0415
@@ -240,7 +209,5 @@ def dataset_name(destination: Destination) -> tuple[str, str]:
     """Return the namespace and name of a destination's dataset, by OpenLineage's convention for S3.
 
     The name of a bucket's root is ``/``.
-
-    :param destination: The destination.
     """
     return f"s3://{destination.bucket}", destination.prefix.rstrip("/") or "/"

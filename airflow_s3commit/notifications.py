@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from time import monotonic, sleep
+from contextlib import suppress
+from math import inf
+from time import monotonic
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
@@ -13,7 +16,7 @@ from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.operators.abort import KEPT, KILL_WINDOW, MORE_ABORTS
+from airflow_s3commit.operators.abort import KEPT, KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.templates import at_least, check_value, mapping, text
 
 if TYPE_CHECKING:
@@ -31,25 +34,9 @@ _PAUSE = 5.0
 #: Seconds that a notifier always has, for its first abort.
 _LEAST = 4.0
 
-
-class _Budget:
-    """The time of the notifiers that a process calls in a row, which Airflow limits together."""
-
-    def __init__(self) -> None:
-        self._spent, self._ended = 0.0, -_PAUSE
-
-    def left(self, limit: float, now: float) -> float:
-        """Return the seconds that a notifier has from now on."""
-        if now - self._ended >= _PAUSE:
-            self._spent = 0.0
-        return max(limit - self._spent, min(limit, _LEAST))
-
-    def spend(self, began: float, ended: float) -> None:
-        """Count the time of a notifier."""
-        self._spent, self._ended = self._spent + ended - began, ended
-
-
-_budget = _Budget()
+#: The notifiers that a process calls in a row, whose time Airflow limits together: when the first of them
+#: began, and when the last ended.
+_row = SimpleNamespace(began=-inf, ended=-inf)
 
 
 def _references(given: Any) -> list[Mapping[str, Any]]:
@@ -126,11 +113,7 @@ class AbortUploadsNotifier(BaseNotifier):
             check_value("AbortUploadsNotifier", name, reader, getattr(self, name))
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
-        """Render the templated fields, even if the context has only the scheduler's copy of the DAG.
-
-        :param context: The callback's context.
-        :param jinja_env: The environment to render in; by default the DAG's.
-        """
+        """Render the templated fields, even if the context has only the scheduler's copy of the DAG."""
         if jinja_env is None and not hasattr(context.get("dag"), "get_template_env"):
             jinja_env = self.get_template_env(dag=None)
         super().render_template_fields(context, jinja_env)
@@ -141,10 +124,12 @@ class AbortUploadsNotifier(BaseNotifier):
         :param context: The callback's context; ``dag`` and ``run_id`` are enough.
         """
         began = monotonic()
+        if began - _row.ended >= _PAUSE:
+            _row.began = began
         try:
-            self._notify(context, began + _budget.left(self.time_limit, began))
+            self._notify(context, max(_row.began + self.time_limit, began + min(self.time_limit, _LEAST)))
         finally:
-            _budget.spend(began, monotonic())
+            _row.ended = monotonic()
 
     def _notify(self, context: Context, deadline: float) -> None:
         until = (monotonic() + deadline) / 2
@@ -189,27 +174,18 @@ class AbortUploadsNotifier(BaseNotifier):
                 "The abort did not end in time; a later teardown or a sweep aborts the remaining uploads"
             )
 
-    def _abort_all(self, jobs: Sequence[Job], deadline: float) -> None:
-        left = [job for job in jobs if self._abort(job) is not None]
-        looks = MORE_ABORTS if self.kill_window > 0 else 0
-        while left and looks:
-            if monotonic() + self.kill_window > deadline:
-                self.log.warning(
-                    "There is no time for another abort; a later teardown or a sweep aborts the uploads of"
-                    " tasks that are being killed"
-                )
-                return
-            self.log.info(
-                "Aborting again in %g s, for uploads of tasks that are being killed", self.kill_window
-            )
-            sleep(self.kill_window)
-            left = [job for job in left if self._abort(job)]
-            looks -= 1
-        if left and self.kill_window > 0:
-            self.log.warning("%d jobs still have uploads; a later teardown or a sweep aborts them", len(left))
+    def _abort_all(self, jobs: list[Job], deadline: float) -> None:
+        def look() -> int:
+            found = [uploads for job in jobs if (uploads := self._abort(job)) is not None]
+            if not found:
+                raise AlreadyCommitted("every job of the run is committed")
+            return sum(found)
 
-    def _abort(self, job: Job) -> bool | None:
-        """Abort a job; return whether it had uploads or the abort failed, None if the job is committed."""
+        with suppress(AlreadyCommitted):
+            abort_until_quiet(look, kill_window=self.kill_window, log=self.log, until=deadline)
+
+    def _abort(self, job: Job) -> int | None:
+        """Abort a job; return the number of its uploads, 1 if the abort failed, None if it is committed."""
         job_id = job.reference.job_id
         try:
             report = job.abort(reason="the run failed")
@@ -223,32 +199,29 @@ class AbortUploadsNotifier(BaseNotifier):
             self.log.exception("Job %s could not be aborted", job_id)
         else:
             self.log.info("Aborted job %s: %s", job_id, report)
-            return report.uploads > 0
-        return True
+            return report.uploads
+        return 1
 
     def _references(self, context: Context, until: float) -> Iterator[Mapping[str, str]]:
-        given: Iterable[Any]
-        if self.job is not None:
-            given = [self.job] if isinstance(self.job, Mapping) else self.job
-        else:
-            given = _outputs(context, self._setups(context), until)
+        given: Iterable[Any] = [self.job] if isinstance(self.job, Mapping) else self.job
+        if self.job is None:
+            named = self.setup_task_ids
+            setups = _tasks(context, "S3CommitSetupOperator") if named is None else _task_ids(named)
+            given = _outputs(context, setups, until)
         return (reference for reference in given if isinstance(reference, Mapping) and "job_id" in reference)
 
     def _kept(self, context: Context, until: float) -> set[str]:
         """Return the jobs that teardowns have kept; none after a timeout, which runs no teardown."""
-        dag: Any = context.get("dag")
-        if dag is None or context.get("reason") == "timed_out":
+        if context.get("reason") == "timed_out":
             return set()
-        teardowns = [task.task_id for task in dag.tasks if task.task_type == "S3CommitAbortOperator"]
-        reports = _outputs(context, teardowns, until, key="abort_report")
+        reports = _outputs(context, _tasks(context, "S3CommitAbortOperator"), until, key="abort_report")
         return {str(one["job_id"]) for one in reports if one.get("state") == KEPT}
 
-    def _setups(self, context: Context) -> list[str]:
-        if self.setup_task_ids is not None:
-            return _task_ids(self.setup_task_ids)
-        dag = context.get("dag")
-        tasks = dag.tasks if dag is not None else []
-        return [task.task_id for task in tasks if task.task_type == "S3CommitSetupOperator"]
+
+def _tasks(context: Context, kind: str) -> list[str]:
+    """Return the ids of the DAG's tasks of a type."""
+    dag: Any = context.get("dag")
+    return [task.task_id for task in dag.tasks if task.task_type == kind] if dag is not None else []
 
 
 def _outputs(
@@ -260,15 +233,10 @@ def _outputs(
     """
     from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415 - only a running callback has XComs
 
-    dag_id, run_id = _run(context)
+    dag_run, dag = context.get("dag_run"), context.get("dag")
+    run_id = str(context.get("run_id") or getattr(dag_run, "run_id", None))
+    dag_id = str(getattr(dag, "dag_id", None) or getattr(dag_run, "dag_id", None))
     for task_id in task_ids:
         if monotonic() > until:
             raise TimeoutError
         yield from XCom.get_all(key=key, dag_id=dag_id, task_id=task_id, run_id=run_id) or []
-
-
-def _run(context: Context) -> tuple[str, str]:
-    dag_run, dag = context.get("dag_run"), context.get("dag")
-    run_id = context.get("run_id") or getattr(dag_run, "run_id", None)
-    dag_id = getattr(dag, "dag_id", None) or getattr(dag_run, "dag_id", None)
-    return str(dag_id), str(run_id)

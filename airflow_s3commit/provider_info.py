@@ -79,12 +79,9 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_s3commit.operators.setup",
                     "airflow_s3commit.operators.spark_submit",
                     "airflow_s3commit.operators.seal",
-                    "airflow_s3commit.operators.audit",
                     "airflow_s3commit.operators.commit",
-                    "airflow_s3commit.operators.compact",
-                    "airflow_s3commit.operators.catalogs",
                     "airflow_s3commit.operators.abort",
-                    "airflow_s3commit.operators.sweep",
+                    "airflow_s3commit.operators.tables",
                 ],
             }
         ],

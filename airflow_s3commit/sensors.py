@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_s3commit.airflow_version import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSensorTimeout,
-    AirflowSkipException,
-)
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowSensorTimeout
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.operators.base import S3CommitBaseOperator
@@ -25,11 +20,11 @@ from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
 from airflow_s3commit.templates import at_least, mapping, place
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_s3commit.protocol.watch import Criteria, ManifestSearch, Snapshot
+    from airflow_s3commit.protocol.watch import Criteria, SearchResult
     from airflow_s3commit.store.credentials import StoreAddress
 
 __all__ = ["S3SuccessManifestSensor"]
@@ -66,15 +61,9 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
         ``timeout``.
     """
 
-    template_fields: Sequence[str] = (
+    template_fields = (
         *S3CommitBaseOperator.template_fields,
-        "destination",
-        "job",
-        "run_id",
-        "context",
-        "newer_than",
-        "partitions",
-        "min_files",
+        *("destination", "job", "run_id", "context", "newer_than", "partitions", "min_files"),
     )
     operator_extra_links: Collection[BaseOperatorLink] = (ManifestLink(),)
     ui_color = "#f2efe2"
@@ -131,32 +120,25 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Wait here, or poke once and wait in the triggerer; return the manifest's summary.
 
-        :param context: The task's context.
         :raises AirflowSensorTimeout: No manifest met the conditions in time.
-        :raises AirflowFailException: The store refuses the search, so waiting is pointless; or a condition
-            has no value in this run.
         """
         self._began_after = getattr(context.get("dag_run"), "run_after", None)
         self.require_text("destination")
-        if self.deferrable:
-            result = self._first_poke(context)
-            return result.xcom_value if isinstance(result, PokeReturnValue) else self._defer()
         try:
             return super().execute(context)
         except AirflowSensorTimeout as error:
             raise AirflowSensorTimeout(f"{error} Last outcome: {self._seen}") from error
 
     def poke(self, context: Context) -> PokeReturnValue | bool:  # noqa: ARG002 - Airflow's shape
-        """Search for the manifest once; return its summary, or False.
+        """Search for the manifest once; return its summary, or False, or wait in the triggerer.
 
-        :param context: The task's context.
-        :raises AirflowFailException: The store refuses the search, so waiting is pointless.
+        :raises AirflowFailException: The store refuses the search, so waiting is pointless; or a condition
+            has no value in this run.
         """
         from airflow_s3commit.protocol.watch import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
 
         try:
-            self._view.refresh()
-            look = self._search.look(self._view)
+            look = self._look()
         except S3CommitError as error:
             outcome = outcome_of(error)
             if outcome in FINAL:
@@ -165,17 +147,16 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
                 raise
             self._seen = f"{outcome}: {error}"
             self.log.warning("The store is unavailable; trying again later: %s", error)
-            return False
+            return self._wait()
         self._seen = f"{look.outcome}: {look.seen}"
         if look.manifest is None:
             self.log.info("Not yet: %s", self._seen)
-            return False
+            return self._wait()
         return PokeReturnValue(is_done=True, xcom_value=self._found(look.manifest.to_dict()))
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:  # noqa: ARG002
         """Return the summary of the manifest that the trigger found.
 
-        :param context: The task's context.
         :param event: The event of `S3SuccessManifestTrigger`.
         :raises AirflowSensorTimeout: No manifest met the conditions in time.
         :raises AirflowFailException: The store refuses the search, so waiting is pointless.
@@ -197,37 +178,26 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
             raise AirflowFailException(outcome)
         raise AirflowException(outcome)
 
-    def _first_poke(self, context: Context) -> PokeReturnValue | bool:
-        """Poke once, and treat errors as Airflow's poke mode does."""
-        try:
-            return self.poke(context)
-        except Exception as error:
-            final = isinstance(error, AirflowFailException)
-            if self.never_fail or (self.soft_fail and final):
-                raise AirflowSkipException(f"Skipped instead of failed: {error}") from error
-            if final or not self.silent_fail:
-                raise
-            self.log.exception("The first poke failed; the triggerer continues to wait")
-            return False
-
-    def _defer(self) -> NoReturn:
+    def _wait(self) -> bool:
+        """Continue in the triggerer if the sensor is deferrable; otherwise return False, to poke again."""
         from airflow_s3commit.triggers import S3SuccessManifestTrigger  # noqa: PLC0415 - keeps parsing light
 
-        self.defer(
-            trigger=S3SuccessManifestTrigger(
-                destination=self.destination,
-                wanted=self._wanted().to_dict(),
-                poke_interval=self.poke_interval,
-                give_up_at=time.time() + self.timeout,
-                search_depth=self.search_depth,
-                aws_conn_id=self.aws_conn_id,
-                region_name=self.region_name,
-                verify=self.verify,
-            ),
-            method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout + _GRACE),
-        )
-        raise AssertionError("defer() returned")
+        if self.deferrable:
+            self.defer(
+                trigger=S3SuccessManifestTrigger(
+                    destination=self.destination,
+                    wanted=self._wanted().to_dict(),
+                    poke_interval=self.poke_interval,
+                    give_up_at=time.time() + self.timeout,
+                    search_depth=self.search_depth,
+                    aws_conn_id=self.aws_conn_id,
+                    region_name=self.region_name,
+                    verify=self.verify,
+                ),
+                method_name="execute_complete",
+                timeout=timedelta(seconds=self.timeout + _GRACE),
+            )
+        return False
 
     def _found(self, summary: dict[str, Any]) -> dict[str, Any]:
         self.manifest_uri = str(summary["manifest"])
@@ -236,17 +206,18 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
         return summary
 
     @cached_property
-    def _view(self) -> Snapshot:
-        from airflow_s3commit.protocol.watch import Snapshot  # noqa: PLC0415
+    def _look(self) -> Callable[[], SearchResult]:
+        """Searches once; the next search continues behind what this one has read."""
+        from airflow_s3commit.protocol.watch import ManifestSearch, Snapshot  # noqa: PLC0415
 
-        destination = Destination.parse(self.destination)
-        return Snapshot(self.hook.store, destination, depth=self.search_depth)
+        search = ManifestSearch(self._wanted())
+        view = Snapshot(self.hook.store, Destination.parse(self.destination), depth=self.search_depth)
 
-    @cached_property
-    def _search(self) -> ManifestSearch:
-        from airflow_s3commit.protocol.watch import ManifestSearch  # noqa: PLC0415 - keeps parsing light
+        def look() -> SearchResult:
+            view.refresh()
+            return search.look(view)
 
-        return ManifestSearch(self._wanted())
+        return look
 
     def _wanted(self) -> Criteria:
         from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - keeps DAG parsing light

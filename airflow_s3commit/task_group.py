@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from airflow.sdk import TaskGroup
 
-from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.notifications import AbortUploadsNotifier
-from airflow_s3commit.operators.abort import S3CommitAbortOperator
-from airflow_s3commit.operators.audit import S3CommitAuditOperator
+from airflow_s3commit.operators.abort import KILL_WINDOW, S3CommitAbortOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator, commit_in_parts
 from airflow_s3commit.operators.seal import (
     ON_EMPTY,
     SKIPPED_STAGES,
     OnEmpty,
+    S3CommitAuditOperator,
     S3CommitResolveConflictsOperator,
     S3CommitStagesOperator,
     SkippedStages,
     note_try,
 )
 from airflow_s3commit.operators.setup import S3CommitSetupOperator, options_among
-from airflow_s3commit.operators.spark_stages import SparkStages, add_sql, save_modes_decide
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.templates import check_value, mapping
 
@@ -46,6 +42,14 @@ __all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 #: A node in a graph of tasks: an operator, a mapped operator, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
 
+#: The main class of Spark's own SQL shell, ``spark-sql``.
+_SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
+
+_NO_SQL = "there is no SQL to run: give commit.spark_sql statements separated by ;"
+
+#: Arguments for an application, which the shell does not take.
+_NOT_THE_SHELLS = {"application", "application_args", "deploy_mode", "java_class", "writer"}
+
 
 class S3CommitGroup:
     """A group under construction: its job, its connection, and its stages.
@@ -53,20 +57,12 @@ class S3CommitGroup:
     :param group: The Airflow task group.
     :param setup: The task that sets up the job.
     :param connection: ``aws_conn_id``, ``region_name`` and ``verify`` of every task in the group.
-    :param skips: ``skipped_stages`` and ``on_empty``.
     """
 
-    def __init__(
-        self,
-        group: TaskGroup,
-        setup: S3CommitSetupOperator,
-        connection: dict[str, Any],
-        skips: dict[str, Any],
-    ) -> None:
+    def __init__(self, group: TaskGroup, setup: S3CommitSetupOperator, connection: dict[str, Any]) -> None:
         self.group = group
         self.setup = setup
         self.connection = connection
-        self._skips = skips
         self._stages: list[Any] = []
         self._named: list[str] = []
         self._outputs: list[XComArg] | None = []
@@ -97,7 +93,7 @@ class S3CommitGroup:
         ``commit.spark_submit(application=…)`` adds one stage, and
         ``commit.spark_submit.partial(application=…).expand(application_args=…)`` a stage for each value.
         """
-        return SparkStages(self.job, self.connection, self.add)
+        return SparkStages(self, {"task_id": "spark_submit", "job": self.job, **self.connection})
 
     @overload
     def spark_sql(self, sql: str, **kwargs: Any) -> S3CommitSparkSubmitOperator: ...
@@ -120,7 +116,20 @@ class S3CommitGroup:
             application; the default of ``task_id`` is ``spark_sql``.
         :raises ValueError: There is no SQL, or an argument is not one of the shell's.
         """
-        return add_sql(self.spark_submit, sql, **kwargs)
+        if wrong := sorted(_NOT_THE_SHELLS & kwargs.keys()):
+            raise ValueError(
+                f"commit.spark_sql runs Spark's SQL shell, in client mode: it takes no {', '.join(wrong)}; "
+                "use commit.spark_submit for an application"
+            )
+        arguments = {"task_id": "spark_sql", **kwargs, "application": "spark-internal", "writer": "spark"}
+        stages = self.spark_submit.partial(**arguments, java_class=_SQL_SHELL)
+        if isinstance(sql, str):
+            return stages(application_args=_shell_arguments(sql))
+        if isinstance(sql, Sequence):
+            return stages.expand(application_args=[_shell_arguments(text) for text in sql])
+        if not hasattr(sql, "map"):
+            raise ValueError(_NO_SQL)
+        return stages.expand(application_args=sql.map(_shell_arguments))
 
     def environment(self, stage: str) -> dict[str, str]:
         """Return the environment of a program that is a stage, for ``s3commit put`` and ``s3commit seal``.
@@ -143,7 +152,6 @@ class S3CommitGroup:
     def add(self, stage: Stage, output: Any = None) -> Stage:
         """Add a task as a stage, and return it.
 
-        :param stage: The task.
         :param output: The task's XComs with stage attempts; None if it has none, and then the commit takes
             the newest sealed attempt of each stage.
         """
@@ -187,7 +195,7 @@ class S3CommitGroup:
         self,
         *,
         step: dict[str, Any],
-        resolve: dict[str, Any],
+        skips: dict[str, Any],
         commit: dict[str, Any],
         abort: dict[str, Any],
         audit: dict[str, Any] | None = None,
@@ -196,6 +204,7 @@ class S3CommitGroup:
         """Add the tasks downstream of the stages, each with its arguments.
 
         :param step: Arguments of all these tasks.
+        :param skips: ``skipped_stages`` and ``on_empty``.
         :param audit: Those of the audit task; None leaves it out.
         :param parts: Number of mapped tasks that complete the uploads; None leaves that to the commit task.
         :raises ValueError: The group has no stage, or needs a conflict mode and names none.
@@ -205,33 +214,23 @@ class S3CommitGroup:
                 f"The commit group {self.group.group_id} has no stage: call .spark_submit(...) or "
                 ".stage(task)."
             )
-        undecided = self.setup.options["conflict_mode"] == CONFLICT_MODE
-        if undecided and save_modes_decide(self.group.group_id, self._stages):
+        if self.setup.options["conflict_mode"] == CONFLICT_MODE and self._save_modes_decide():
             self.setup.options["conflict_mode"] = SPARKS_CONFLICT_MODE
         stages = self._stages
         outputs: XComArg | list[XComArg] | None = self._outputs
         for stage in stages:
             self.setup >> stage
-        if self._skips != {"skipped_stages": "skip", "on_empty": "skip"}:
+        if skips != {"skipped_stages": "skip", "on_empty": "skip"}:
             left = S3CommitStagesOperator(
-                task_id="stages", stages=outputs, trigger_rule="none_failed", **self._skips, **step
+                task_id="stages", stages=outputs, trigger_rule="none_failed", **skips, **step
             )
             for stage in stages:
                 stage >> left
             stages, outputs = [left], left.output
-        sealing = {
-            **step,
-            "job": self.job,
-            "stages": outputs,
-            "named_stages": self._named,
-            **self.connection,
-        }
-        resolved = S3CommitResolveConflictsOperator(task_id="resolve_conflicts", **sealing, **resolve)
-        self.commit = self._commit(resolved, {**step, **commit}, parts)
-        # A failed run's teardown has failed, and the clean-up after the next one must not wait for it.
-        alone = {"depends_on_past": False, "wait_for_downstream": False}
-        aborted = S3CommitAbortOperator(
-            task_id="abort", job=self.job, **self.connection, **step, **alone, **abort
+        step = {**step, "job": self.job, **self.connection}
+        sealing = {**step, "stages": outputs, "named_stages": self._named}
+        resolved = S3CommitResolveConflictsOperator(
+            task_id="resolve_conflicts", on_empty=skips["on_empty"], **sealing
         )
         first: S3CommitAuditOperator | S3CommitResolveConflictsOperator = resolved
         if audit is not None:
@@ -239,22 +238,36 @@ class S3CommitGroup:
             first >> resolved
         for stage in stages:
             stage >> first
+        # Nobody reviews the preview in between, so commits of other jobs meanwhile need not fail the run.
+        commit = {"conflicts": resolved.output, "pin_preview": False, **step, **commit}
+        if parts is None:
+            self.commit = S3CommitJobOperator(task_id="commit", **commit)
+            resolved >> self.commit
+        else:
+            mapped, self.commit = commit_in_parts(parts=parts, **commit)
+            resolved >> mapped
+        # A failed run's teardown has failed, and the clean-up after the next one must not wait for it.
+        alone = {"depends_on_past": False, "wait_for_downstream": False}
+        aborted = S3CommitAbortOperator(task_id="abort", **step, **alone, **abort)
         self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
         self._abort_at_timeout()
 
-    def _commit(
-        self, resolved: S3CommitResolveConflictsOperator, commit: dict[str, Any], parts: int | None
-    ) -> S3CommitJobOperator:
-        # Nobody reviews the preview in between, so commits of other jobs meanwhile need not fail the run.
-        pinned = {"conflicts": resolved.output, "pin_preview": False}
-        arguments = {"job": self.job, **pinned, **self.connection, **commit}
-        if parts is None:
-            committing = S3CommitJobOperator(task_id="commit", **arguments)
-            resolved >> committing
-            return committing
-        mapped, committing = commit_in_parts(parts=parts, **arguments)
-        resolved >> mapped
-        return committing
+    def _save_modes_decide(self) -> bool:
+        """Return whether Spark's save modes decide: whether its Spark stages have ``writer="spark"``.
+
+        :raises ValueError: Only some have it: this package's writer has no save mode.
+        """
+        writers = {stage.task_id: writer for stage in self._stages if (writer := _writer(stage))}
+        if "spark" not in writers.values():
+            return False
+        others = [task_id for task_id, writer in writers.items() if writer != "spark"]
+        if others:
+            raise ValueError(
+                f"The commit group {self.group.group_id} names no conflict_mode: the save modes of the stages"
+                f" with writer='spark' would decide, and {others[0]} has none. Name the mode of all stages:"
+                " fail, append, replace, or as-written, for which that stage appends."
+            )
+        return True
 
     def _abort_at_timeout(self) -> None:
         """Let the DAG's failure callback abort the job if the DAG has a time limit, unless one does already.
@@ -266,13 +279,12 @@ class S3CommitGroup:
             return
         given: Any = dag.on_failure_callback
         callbacks = list(given) if isinstance(given, Sequence) else [] if given is None else [given]
-        others = [one for one in callbacks if isinstance(one, AbortUploadsNotifier)]
-        if any(one.job is None and one.setup_task_ids is None for one in others):
+        others = [one for one in callbacks if isinstance(one, AbortUploadsNotifier) and one.job is None]
+        if any(one.setup_task_ids is None for one in others):
             return
         for one in others:
             # One notifier first aborts the jobs of all groups, and then checks each again.
-            connection = {name: getattr(one, name) for name in self.connection}
-            if one.job is None and connection == self.connection:
+            if {name: getattr(one, name) for name in self.connection} == self.connection:
                 named = one.setup_task_ids
                 known = [named] if isinstance(named, str) else list(named or ())
                 one.setup_task_ids = [*known, self.setup.task_id]
@@ -280,6 +292,51 @@ class S3CommitGroup:
         aborting = AbortUploadsNotifier(setup_task_ids=self.setup.task_id, **self.connection)
         dag.on_failure_callback = [aborting, *callbacks]
         dag.has_on_failure_callback = True
+
+
+class SparkStages:
+    """Adds Spark stages to a group: a single stage by a call, a mapped stage by ``expand``.
+
+    :param group: The group.
+    :param fixed: Arguments of `S3CommitSparkSubmitOperator` for every stage.
+    """
+
+    def __init__(self, group: S3CommitGroup, fixed: Mapping[str, Any]) -> None:
+        self._group = group
+        self._fixed = fixed
+
+    def __call__(self, **kwargs: Any) -> S3CommitSparkSubmitOperator:
+        """Add one stage, and return its task.
+
+        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``; the default of ``task_id``
+            is ``spark_submit``.
+        """
+        stage = _spark_submit()(**{**self._fixed, **kwargs})
+        return self._group.add(stage, stage.output)
+
+    def partial(self, **kwargs: Any) -> SparkStages:
+        """Fix arguments for all instances of a mapped stage; call ``expand`` on the result.
+
+        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``.
+        """
+        return SparkStages(self._group, {**self._fixed, **kwargs})
+
+    def expand(self, **kwargs: Any) -> MappedOperator:
+        """Add a mapped stage, and return its task; each instance is a stage of the job.
+
+        :param kwargs: As in Airflow's ``expand``: lists, mappings or XComs, one instance for each value.
+        """
+        stage = _spark_submit().partial(**self._fixed).expand(**kwargs)
+        return self._group.add(stage, stage.output)
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
+        """Add a mapped stage with one instance for each mapping of arguments, and return its task.
+
+        :param kwargs: As in Airflow's ``expand_kwargs``: a list of mappings, or an XCom.
+        :param strict: As in Airflow's ``expand_kwargs``: refuse arguments that are set in ``partial`` too.
+        """
+        stage = _spark_submit().partial(**self._fixed).expand_kwargs(kwargs, strict=strict)
+        return self._group.add(stage, stage.output)
 
 
 @contextmanager
@@ -296,7 +353,7 @@ def s3_commit_task_group(
     on_empty: OnEmpty = "skip",
     retries: int = 2,
     retry_delay: timedelta = timedelta(seconds=30),
-    kill_window: float = 10.0,
+    kill_window: float = KILL_WINDOW,
     aws_conn_id: str | None = S3CommitHook.default_conn_name,
     region_name: str | None = None,
     verify: bool | str | None = None,
@@ -343,9 +400,10 @@ def s3_commit_task_group(
     :param verify: Overrides the connection's check of TLS certificates. (templated)
     :param arguments: Options of the job as arguments of their own, such as ``conflict_mode="replace"``, and
         further arguments of Airflow's ``TaskGroup``.
-    :raises InvalidOption: There is no such option, or its value is invalid.
-    :raises ValueError: The group has no stage, ``skipped_stages`` or ``on_empty`` has another value, or no
-        mode is named and only some Spark stages have ``writer="spark"``.
+    :raises InvalidOption: An option or argument has an invalid value.
+    :raises TypeError: There is no such argument.
+    :raises ValueError: The group has no stage, or no mode is named and only some Spark stages have
+        ``writer="spark"``.
     """
     owner = f"The commit group {group_id}"
     check_value(owner, "skipped_stages", SKIPPED_STAGES, skipped_stages)
@@ -354,14 +412,8 @@ def s3_commit_task_group(
     check_value(owner, "options", mapping, options)
     connection: dict[str, Any] = {"aws_conn_id": aws_conn_id, "region_name": region_name, "verify": verify}
     # A limit for the DAG's own tasks, from default_args, would end a commit or a teardown half-way.
-    step: dict[str, Any] = {
-        "retries": retries,
-        "retry_delay": retry_delay,
-        "execution_timeout": None,
-    }
-    of_job = options_among(arguments)
-    options = {**(options or {}), **of_job}
-    _check_names(group_id, arguments)
+    step: dict[str, Any] = {"retries": retries, "retry_delay": retry_delay, "execution_timeout": None}
+    options = {**(options or {}), **options_among(arguments)}
     with TaskGroup(group_id, **arguments) as group:
         setup = S3CommitSetupOperator(
             task_id="setup",
@@ -371,12 +423,11 @@ def s3_commit_task_group(
             **connection,
             **step,
         )
-        skips = {"skipped_stages": skipped_stages, "on_empty": on_empty}
-        building = S3CommitGroup(group, setup, connection, skips)
+        building = S3CommitGroup(group, setup, connection)
         yield building
         building.wire(
             step=step,
-            resolve={"on_empty": on_empty},
+            skips={"skipped_stages": skipped_stages, "on_empty": on_empty},
             commit={"outlets": outlets, "partition_asset": partition_asset},
             abort={"kill_window": kill_window},
             audit=_audit_arguments(audit) if audit is not None else None,
@@ -391,14 +442,24 @@ def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
     return {"rules": rules, **{name: audit[name] for name in own if name in audit}}
 
 
-def _check_names(group_id: str, arguments: Mapping[str, Any]) -> None:
-    """Raise `InvalidOption` for an argument that neither the group, its job nor Airflow's group has."""
-    of_group = inspect.signature(TaskGroup).parameters
-    if unknown := sorted(arguments.keys() - of_group.keys()):
-        from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415 - importing needs none
+def _writer(stage: Any) -> str | None:
+    """Return who writes a Spark stage, mapped or not; None for any other task."""
+    mapped: Any = getattr(stage, "partial_kwargs", None)
+    if mapped is None:
+        return getattr(stage, "writer", None)
+    return mapped.get("writer", "python") if issubclass(stage.operator_class, _spark_submit()) else None
 
-        options = JobOptions.__struct_fields__
-        known = [*inspect.signature(s3_commit_task_group).parameters, *options, *of_group]
-        near = get_close_matches(unknown[0], known, 1)
-        advice = f"did you mean {near[0]}?" if near else f"the options of its job are {', '.join(options)}"
-        raise InvalidOption(f"The commit group {group_id} has no argument {unknown[0]}; {advice}")
+
+def _spark_submit() -> type[S3CommitSparkSubmitOperator]:
+    from airflow_s3commit.operators.spark_submit import (  # noqa: PLC0415 - the Spark provider is an extra
+        S3CommitSparkSubmitOperator,
+    )
+
+    return S3CommitSparkSubmitOperator
+
+
+def _shell_arguments(sql: Any) -> list[str]:
+    """Return the arguments of Spark's SQL shell for statements."""
+    if not isinstance(sql, str) or not sql.strip():
+        raise ValueError(_NO_SQL)
+    return ["-e", sql]

@@ -7,25 +7,25 @@ from airflow_s3commit._names import lazy
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from airflow_s3commit.operators.abort import S3CommitAbortOperator
-    from airflow_s3commit.operators.audit import S3CommitAuditOperator
-    from airflow_s3commit.operators.catalogs import (
-        S3CommitPublishIcebergOperator,
-        S3CommitRegisterPartitionsOperator,
-        S3CommitRegisterTableOperator,
-    )
     from airflow_s3commit.operators.commit import (
         S3CommitJobOperator,
         S3CommitPartOperator,
         commit_in_parts,
     )
-    from airflow_s3commit.operators.compact import S3CommitCompactOperator
     from airflow_s3commit.operators.seal import (
+        S3CommitAuditOperator,
         S3CommitResolveConflictsOperator,
         S3CommitStagesOperator,
     )
     from airflow_s3commit.operators.setup import S3CommitSetupOperator
     from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
-    from airflow_s3commit.operators.sweep import S3CommitSweepOperator
+    from airflow_s3commit.operators.tables import (
+        S3CommitCompactOperator,
+        S3CommitPublishIcebergOperator,
+        S3CommitRegisterPartitionsOperator,
+        S3CommitRegisterTableOperator,
+        S3CommitSweepOperator,
+    )
 
 __all__ = [
     "S3CommitAbortOperator",

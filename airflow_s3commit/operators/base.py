@@ -35,10 +35,7 @@ NO_OUTPUT = "no_output"
 
 @contextmanager
 def failures_are_noted(context: Context) -> Iterator[None]:
-    """Note why this task fails, for the teardown of its job; refusals are final.
-
-    :param context: The task's context.
-    """
+    """Note why this task fails, for the teardown of its job; refusals are final."""
     try:
         with refusals_are_final():
             yield
@@ -76,10 +73,6 @@ def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
 
     In a mapped group these are the tasks with the same map index, because each index has a job of its own.
     Elsewhere they are all instances of mapped tasks.
-
-    :param context: The task's context.
-    :param task_ids: The tasks.
-    :param key: The key.
     """
     ti: Any = context["ti"]
     if not task_ids:
@@ -95,7 +88,6 @@ def states_of(context: Context, **tasks: Any) -> dict[str, str]:
     Instances that a mapping no longer has (``removed``) are left out. In a mapped group these are the tasks
     with the same map index. Elsewhere the instances of a mapped task have its id, ``_`` and their map index.
 
-    :param context: The task's context.
     :param tasks: ``task_ids``, or ``task_group_id`` for all tasks of a group.
     """
     ti = context["ti"]
@@ -158,10 +150,7 @@ class CommitStepOperator(S3CommitBaseOperator):
         self.check(job=mapping)
 
     def opened_job(self) -> Job:
-        """Return the task's job. Makes no request to the store.
-
-        :raises AirflowFailException: The argument ``job`` is not a job reference.
-        """
+        """Return the task's job. Makes no request to the store."""
         if isinstance(self.job, Mapping) and {"job_id", "destination", "staging"} <= self.job.keys():
             return self.hook.job(self.job)
         raise AirflowFailException(
@@ -171,9 +160,6 @@ class CommitStepOperator(S3CommitBaseOperator):
 
 
 def totals(counts: Counts) -> str:
-    """Return counts as text, for the task log.
-
-    :param counts: Files, rows and bytes.
-    """
+    """Return counts as text, for the task log."""
     rows = "an unknown number of" if counts.rows is None else counts.rows
     return f"{counts.files} files, {rows} rows, {counts.bytes} bytes"

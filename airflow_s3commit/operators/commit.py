@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
 
-from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, partition_key_of
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption
 from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
@@ -33,7 +33,7 @@ class CompletingOperator(CommitStepOperator):
         another seal. None if no such task ran. (templated)
     """
 
-    template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "conflicts")
+    template_fields = (*CommitStepOperator.template_fields, "conflicts")
     ui_color = "#d7ead9"
 
     def __init__(self, *, conflicts: Any = None, **kwargs: Any) -> None:
@@ -53,11 +53,7 @@ class CompletingOperator(CommitStepOperator):
         self._killed = True
 
     def report_progress(self, progress: Progress) -> None:
-        """Log the progress from time to time, and stop a killed task.
-
-        :param progress: Files and bytes completed so far.
-        :raises AirflowException: The task was killed.
-        """
+        """Log the progress from time to time, and stop a killed task."""
         if self._killed:
             raise AirflowException(
                 f"Task {self.task_id} was killed after {progress.files_done} of {progress.files_total} "
@@ -70,10 +66,7 @@ class CompletingOperator(CommitStepOperator):
         self._log_progress(progress)
 
     def pinned(self) -> tuple[str | None, int | None]:
-        """Return the SHA-256 of the seal and the generation of the preview in ``conflicts``; None without it.
-
-        :raises AirflowFailException: ``conflicts`` is not the output of the resolve task.
-        """
+        """Return the SHA-256 of the seal and the generation of the preview in ``conflicts``, or None."""
         if self.conflicts is None:
             return None, None
         try:
@@ -128,10 +121,9 @@ class S3CommitJobOperator(CompletingOperator):
         self._manifest: Manifest | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Complete every upload of the job, enter it in the log, and return its manifest's summary.
+        """Complete every upload of the job, enter it in the log, and return its manifest's summary."""
+        from airflow_s3commit.assets import announce  # noqa: PLC0415 - keeps DAG parsing light
 
-        :param context: The task's context.
-        """
         with failures_are_noted(context):
             job, (seal, generation) = self.opened_job(), self.pinned()
             with commit_counted(job.reference.destination) as count:
@@ -141,13 +133,6 @@ class S3CommitJobOperator(CompletingOperator):
                     progress=self.report_progress,
                 )
                 count(manifest)
-        return self._committed(context, manifest)
-
-    def _committed(self, context: Context, manifest: Manifest) -> dict[str, Any]:
-        """Log a commit, describe it in the assets' events, and return its manifest's summary."""
-        from airflow_s3commit.assets import announce  # noqa: PLC0415 - keeps DAG parsing light
-
-        summary = manifest.to_dict()
         self._manifest = manifest
         self.manifest_uri = manifest.uri
         self.address = self.hook.address
@@ -166,24 +151,13 @@ class S3CommitJobOperator(CompletingOperator):
         if events is not None:
             tables = [one for one in self.outlets if isinstance(one, Asset) and one != self.partition_asset]
             announce(events, manifest, tables=tables, partitions=self.partition_asset)
-            key = partition_key_of(context)
-            if tables and key:
-                self.log.info(
-                    "Airflow puts this run's partition key %s on the events of %s, which start no DAG with"
-                    " schedule=[asset]: use a PartitionedAssetTimetable, or an AssetWatcher",
-                    key,
-                    ", ".join(asset.name for asset in tables),
-                )
-        return summary
+        return manifest.to_dict()
 
     def get_openlineage_facets_on_complete(
         self,
         task_instance: object,  # noqa: ARG002 - Airflow's shape
     ) -> OperatorLineage[Any, Any]:
-        """Return the commit's lineage for the OpenLineage provider; empty if the task did not commit.
-
-        :param task_instance: The task instance; not used.
-        """
+        """Return the commit's lineage for the OpenLineage provider; empty if the task did not commit."""
         from airflow_s3commit.assets import lineage_of  # noqa: PLC0415 - keeps DAG parsing light
 
         return lineage_of(self._manifest)
@@ -207,10 +181,7 @@ class S3CommitPartOperator(CompletingOperator):
         self.check(parts=at_least(1, int), part=at_least(0, int))
 
     def execute(self, context: Context) -> None:
-        """Complete the uploads of the part, unless the job is committed.
-
-        :param context: The task's context.
-        """
+        """Complete the uploads of the part, unless the job is committed."""
         with failures_are_noted(context):
             job, (seal, _) = self.opened_job(), self.pinned()
             try:

@@ -1,14 +1,19 @@
-"""Operators that seal a job, which fixes the stage attempts that count, and preview its commit."""
+"""Operators that seal a job, which fixes the stage attempts that count: an audit, and the commit's preview.
+
+The audit checks the output against rules before any of it becomes visible. It can ask a user through
+Airflow's human-in-the-loop, which occupies neither a worker nor a triggerer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 
 from airflow.sdk import BaseOperator
 
 from airflow_s3commit._format import Column, text_table
-from airflow_s3commit.airflow_version import AirflowFailException, AirflowSkipException
+from airflow_s3commit.airflow_version import AirflowFailException, AirflowSkipException, wait_for_answer
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import (
     NO_OUTPUT,
@@ -18,13 +23,16 @@ from airflow_s3commit.operators.base import (
     states_of,
     totals,
 )
-from airflow_s3commit.templates import ValuesRequired, one_of
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.templates import ValuesRequired, mapping, one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import BaseNotifier, BaseOperatorLink, Context
+    from airflow.sdk.execution_time.hitl import HITLUser
 
+    from airflow_s3commit.protocol.inspect.audit import AuditRules
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.sealed_job import SealReference
 
@@ -36,9 +44,13 @@ OnEmpty: TypeAlias = Literal["skip", "commit", "remove"]
 #: Read these arguments.
 SKIPPED_STAGES = one_of(*get_args(SkippedStages))
 ON_EMPTY = one_of(*get_args(OnEmpty))
+_ON_FAIL = one_of("fail", "warn", "ask")
 
 #: The key of the XCom with the stage and the try of a task of another engine.
 _STAGE_TRY = "stage_try"
+
+#: A user's answers to an audit that asks.
+_ANSWERS = [_APPROVE, _REJECT] = ["Approve", "Reject"]
 
 
 def note_try(context: Context, *, stage: str) -> None:
@@ -47,7 +59,6 @@ def note_try(context: Context, *, stage: str) -> None:
     Airflow deletes a task's XComs before each try, so the note is always that of the last try. If the task is
     marked as successful by hand, the last try is the one that succeeded.
 
-    :param context: The task's context.
     :param stage: The stage's name, or a template of it.
     """
     ti: Any = context["ti"]
@@ -87,9 +98,8 @@ class S3CommitStagesOperator(ValuesRequired, BaseOperator):
         self.check(skipped_stages=SKIPPED_STAGES, on_empty=ON_EMPTY)
 
     def execute(self, context: Context) -> list[Any] | None:
-        """Return the XComs, with those of mapped stages as lists.
+        """Return the XComs of the stages' tasks and of their mapped instances.
 
-        :param context: The task's context.
         :raises AirflowSkipException: All stages were skipped, or some, and this task has to be too.
         """
         ended = {*states_of(context, task_ids=sorted(self.upstream_task_ids)).values()}
@@ -99,9 +109,8 @@ class S3CommitStagesOperator(ValuesRequired, BaseOperator):
             return []
         if "skipped" in ended and self.skipped_stages == "skip":
             raise AirflowSkipException("A stage was skipped, so the commit is skipped too.")
-        xcoms = _fetched(self.stages)
-        # A skipped task has no XCom; a mapped one whose instances were all skipped has an empty list.
-        return None if xcoms is None else [xcom for xcom in xcoms if xcom]
+        # A skipped task has no XCom.
+        return None if self.stages is None else [xcom for xcom in _each(self.stages) if xcom]
 
 
 class SealingOperator(CommitStepOperator):
@@ -113,7 +122,7 @@ class SealingOperator(CommitStepOperator):
         named them: of their stages, only the attempt of the last try counts.
     """
 
-    template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "stages")
+    template_fields = (*CommitStepOperator.template_fields, "stages")
     operator_extra_links: Collection[BaseOperatorLink] = (PendingsetsLink(),)
 
     def __init__(self, *, stages: Any = None, named_stages: Sequence[str] = (), **kwargs: Any) -> None:
@@ -125,18 +134,19 @@ class SealingOperator(CommitStepOperator):
     def seal(self, context: Context, job: Job) -> SealReference:
         """Seal the job, and return the seal's location and counts. Repeatable with the same stages.
 
-        :param context: The task's context.
-        :param job: The job.
         :raises AirflowFailException: ``stages`` has no XComs of stage tasks of this job.
         :raises Refused: The job cannot be sealed with these stages.
         """
+        stages: list[tuple[str, str]] | None = None
+        digests: dict[tuple[str, str], str] = {}
         try:
-            stages, digests = _stages_of(_fetched(self.stages), job.reference.job_id)
-            if stages is None:
+            if self.stages is not None:
+                stages, digests = _attempts(_each(self.stages), job.reference.job_id)
+            else:
                 sealed_stages = job.sealed_stages()
                 # What the tasks with a stage's name noted when their last try began.
                 tries = pulled(context, self.named_stages, _STAGE_TRY)
-                stages = _counting_attempts(sealed_stages, tries) or None
+                stages = _counting(sealed_stages, tries) or None
                 for stage, attempt in sorted({*sealed_stages} - {*(stages or ())}):
                     self.log.info("Attempt %s of stage %s does not count: a later try did", attempt, stage)
         except ValueError as error:
@@ -150,6 +160,118 @@ class SealingOperator(CommitStepOperator):
             len(sealed.partitions),
         )
         return sealed
+
+
+class S3CommitAuditOperator(SealingOperator):
+    """Seals the job and checks its output against rules. Returns the report.
+
+    It reads the statistics that were written with the output, not the output itself. Put it before
+    `S3CommitResolveConflictsOperator`: if it fails, the commit does not run and the teardown aborts the job.
+    The XCom ``audit_report`` has the report too, even if the audit fails. It may be retried.
+
+    :param rules: The checks, by the names of the fields of `AuditRules`. A check fails if its statistic is
+        unknown. (templated)
+    :param on_fail: ``fail``; ``warn``: log the failed checks and succeed; or ``ask``: wait, without a worker,
+        until a user approves or rejects the commit in Airflow's required actions. (templated)
+    :param response_timeout: Time that ``ask`` waits for an answer before the audit fails; None for no limit.
+        Keep it shorter than the age at which a sweep treats a job as dead.
+    :param assigned_users: The users who may answer, as in Airflow's ``HITLOperator``; None for all users who
+        may edit the run.
+    :param notifiers: Notifiers to call when ``ask`` begins to wait.
+    """
+
+    template_fields = (*SealingOperator.template_fields, "rules", "on_fail")
+    ui_color = "#f7f3e0"
+
+    def __init__(
+        self,
+        *,
+        rules: Mapping[str, Any],
+        on_fail: str = "fail",
+        response_timeout: timedelta | None = timedelta(days=1),
+        assigned_users: Sequence[HITLUser] | None = None,
+        notifiers: Sequence[BaseNotifier] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.rules = rules
+        self.on_fail = on_fail
+        self.response_timeout = response_timeout
+        self.assigned_users = assigned_users
+        self.notifiers = notifiers
+        self.check(on_fail=_ON_FAIL, rules=_rules)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Seal the job and check the rules; return the report, ask a user, or fail."""
+        from airflow_s3commit.protocol.inspect import audit  # noqa: PLC0415 - keeps DAG parsing light
+
+        with failures_are_noted(context):
+            self.read("on_fail", _ON_FAIL)
+            rules = self.read("rules", _rules)
+            job = self.opened_job()
+            place = Destination.parse(job.reference.destination)
+            sealed = self.seal(context, job)
+            drifts = rules.max_drift is not None
+            before = audit.commit_before(self.hook.store, place, sealed.partitions) if drifts else None
+            report = audit.audit(job.reference.job_id, sealed, rules, before=before)
+            table = text_table(audit.AuditCheck.columns, report.checks, most=500)
+            self.log.info("Audit of job %s\n%s", report.job_id, table)
+            plain = report.to_dict()
+            context["ti"].xcom_push(key="audit_report", value=plain)
+            if self.on_fail == "fail":
+                report.require()
+        if not report.passed:
+            if self.on_fail == "ask":
+                self._ask(context, plain, table)
+            self.log.warning("%d checks failed; continuing because on_fail is warn", len(report.failures))
+        return plain
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any], report: dict[str, Any], subject: str
+    ) -> dict[str, Any]:
+        """Return the report, with the user's decision, if a user approved the commit.
+
+        :param event: The user's answer.
+        :param subject: The question.
+        :raises AirflowFailException: A user rejected the commit, or nobody answered in time.
+        """
+        user, time = event.get("responded_by_user") or {}, event.get("responded_at")
+        name = str(user.get("name") or user.get("id") or "somebody")
+        with failures_are_noted(context):
+            if "error" in event:
+                raise AirflowFailException(f"{subject} Nobody answered in time: {event['error']}")
+            if event.get("chosen_options") != [_APPROVE]:
+                raise AirflowFailException(f"{subject} {name} rejected it.")
+        at = time.isoformat() if time is not None and hasattr(time, "isoformat") else str(time)
+        self.log.info("%s approved the commit at %s", name, at)
+        decided = {**report, "decision": {"approved_by": name, "at": at}}
+        context["ti"].xcom_push(key="audit_report", value=decided)
+        return decided
+
+    def _ask(self, context: Context, report: dict[str, Any], table: str) -> NoReturn:
+        """Ask whether to commit, and suspend the task; the answer resumes it."""
+        from airflow.sdk.execution_time.hitl import upsert_hitl_detail  # noqa: PLC0415 - keeps DAG parsing light
+
+        failed = sum(not check["passed"] for check in report["checks"])
+        subject = (
+            f"{failed} of {len(report['checks'])} checks of job {report['job_id']} failed: commit it anyway?"
+        )
+        destination = self.opened_job().reference.destination
+        for notifier in self.notifiers:
+            notifier(context)
+        self.log.info("Waiting for an answer: %s", subject)
+        ti_id = context["ti"].id
+        upsert_hitl_detail(
+            ti_id=ti_id,
+            options=_ANSWERS,
+            subject=subject,
+            body=f"No output of the job is visible in `{destination}` yet. Approve to commit the job. If you "
+            f"reject, or nobody answers in time, the job is aborted and the run fails.\n\n```\n{table}\n```",
+            params={},
+            assigned_users=list(self.assigned_users) if self.assigned_users else None,
+        )
+        resumed = {"report": report, "subject": subject}
+        wait_for_answer(ti_id, _ANSWERS, "execute_complete", resumed, self.response_timeout)
 
 
 class S3CommitResolveConflictsOperator(SealingOperator):
@@ -177,10 +299,8 @@ class S3CommitResolveConflictsOperator(SealingOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Seal the job and preview its commit; return what identifies both, and counts.
 
-        :param context: The task's context.
         :raises AirflowSkipException: There is no output, and ``on_empty`` is ``skip``.
-        :raises AirflowFailException: There is no output, and the commit would only remove data. Or the
-            protocol refused.
+        :raises AirflowFailException: There is no output, and the commit would only remove data.
         """
         with failures_are_noted(context):
             job = self.opened_job()
@@ -216,67 +336,60 @@ class S3CommitResolveConflictsOperator(SealingOperator):
             raise AirflowSkipException("The stages wrote no files; there is nothing to commit.")
 
 
-def _stages_of(
-    stages: Iterable[Any] | None, job_id: str
-) -> tuple[list[tuple[str, str]] | None, dict[tuple[str, str], str]]:
+def _rules(given: Mapping[str, Any]) -> AuditRules:
+    from airflow_s3commit.protocol.inspect.audit import AuditRules  # noqa: PLC0415 - only if there is an audit
+
+    return AuditRules.from_dict(mapping(given))
+
+
+def _each(stages: Iterable[Any]) -> list[Any]:
+    """Return the XComs of stage tasks, as Airflow passes them to a task, and of mapped tasks' instances.
+
+    A mapped task's is a lazy sequence, which makes a request for each item at each iteration.
+    """
+    xcoms: list[Any] = []
+    for entry in stages:
+        is_single = isinstance(entry, Mapping | str | bytes) or not isinstance(entry, Iterable)
+        xcoms.extend([entry] if is_single else entry)
+    return xcoms
+
+
+def _attempts(xcoms: Iterable[Any], job_id: str) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
     """Return the stage attempts in the XComs of stage tasks, and the SHA-256 of the seals of those with one.
 
-    An attempt is a pair of stage and attempt; those of None are None. With its digest, a seal that was
-    changed after its stage ended is refused. A mapped stage's XCom is a sequence with one entry for each of
-    its instances.
+    An attempt is a pair of stage and attempt. With its digest, a seal that was changed after its stage ended
+    is refused.
 
     :raises ValueError: An entry has no stage attempt, because its task was skipped or has another type; or it
         belongs to another job, because setup was cleared and the stage was not.
     """
-    if stages is None:
-        return None, {}
     named: list[tuple[str, str]] = []
     digests: dict[tuple[str, str], str] = {}
-    for entry in stages:
-        if isinstance(entry, Mapping) and {"stage", "stage_attempt"} <= entry.keys():
-            if entry.get("job_id", job_id) != job_id:
-                raise ValueError(
-                    f"stage {entry['stage']} wrote for job {entry['job_id']}, not for job {job_id}: the setup"
-                    " task ran again, and the stage's task did not. Clear it too, with all mapped instances."
-                )
-            attempt = (str(entry["stage"]), str(entry["stage_attempt"]))
-            named.append(attempt)
-            if "sha256" in entry:
-                digests[attempt] = str(entry["sha256"])
-        elif not _is_single(entry):
-            inner, theirs = _stages_of(entry, job_id)
-            named.extend(inner or [])
-            digests.update(theirs)
-        else:
+    for entry in xcoms:
+        if not isinstance(entry, Mapping) or not {"stage", "stage_attempt"} <= entry.keys():
             raise ValueError(
                 f"{entry!r} has no stage attempt; pass the XComs of S3CommitSparkSubmitOperator tasks, "
                 "or leave stages out to take the newest sealed attempt of each stage."
             )
+        if entry.get("job_id", job_id) != job_id:
+            raise ValueError(
+                f"stage {entry['stage']} wrote for job {entry['job_id']}, not for job {job_id}: the setup"
+                " task ran again, and the stage's task did not. Clear it too, with all mapped instances."
+            )
+        attempt = (str(entry["stage"]), str(entry["stage_attempt"]))
+        named.append(attempt)
+        if "sha256" in entry:
+            digests[attempt] = str(entry["sha256"])
     return named, digests
 
 
-def _fetched(stages: Iterable[Any] | None) -> list[Any] | None:
-    """Return the XComs of stage tasks, with those of mapped tasks as lists.
-
-    Airflow passes a lazy sequence for a mapped task, which makes a request for each item at each iteration.
-    """
-    if stages is None:
-        return None
-    return [entry if _is_single(entry) else list(entry) for entry in stages]
-
-
-def _is_single(entry: Any) -> bool:
-    return isinstance(entry, (Mapping, str, bytes)) or not isinstance(entry, Iterable)
-
-
-def _counting_attempts(
-    sealed: Iterable[tuple[str, str]], tries: Iterable[Mapping[str, Any]]
-) -> list[tuple[str, str]]:
+def _counting(sealed: Iterable[tuple[str, str]], tries: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the sealed stage attempts that count: for each stage, that of the last try.
 
     Attempts of a stage are numbered by the tries of a task, so that of the last try has the highest number.
     If ids are not numbers, all attempts of the stage count, because none is known to be the last.
 
+    :param tries: Stage and last try of tasks, which is the try that succeeded.
     :raises ValueError: The last try of a task sealed no output, and an earlier one did.
     """
     by_stage: dict[str, list[str]] = {}

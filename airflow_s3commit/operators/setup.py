@@ -1,32 +1,41 @@
-"""The operator that sets up a job, after it has aborted the jobs of the task's earlier tries."""
+"""The operator that sets up a job, after it has aborted the jobs of the task's earlier tries.
+
+All that a later try needs to know of an earlier one is on S3, as facts of the task in the jobs' records:
+Airflow keeps nothing of a task that is cleared in every version and configuration.
+"""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from airflow.sdk import BaseSensorOperator
+
 from airflow_s3commit._causes import noting
-from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, Refused, S3CommitError
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, partition_key_of
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, Refused
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final, states_of
-from airflow_s3commit.operators.tries import is_same_task, job_context, place_in_order
 from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
+from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
+from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
 from airflow_s3commit.templates import at_least, check_value, known_of, mapping, place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow.sdk import Context
 
+    from airflow_s3commit.protocol.inspect.jobs import JobSummary
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobReference
+    from airflow_s3commit.protocol.model.job import JobRecord
 
 #: The types of the tasks that follow a job's stages.
 _STEPS = frozenset(
@@ -52,6 +61,9 @@ _MOST_NAMED = 5
 #: The XCom with the reference of this try's job, pushed before the job exists.
 JOB = "job"
 
+#: The facts that all tries of one task instance share. Each index of a mapped task has its own jobs.
+_TASK = ("dag_id", "run_id", "task_id", "map_index")
+
 
 class S3CommitSetupOperator(S3CommitBaseOperator):
     """Sets up a job: one refresh of one destination. Returns the job's reference.
@@ -70,14 +82,11 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         entries of `ObjectOptions`. Each may be an argument of its own too: ``retain="7d"``. The default of
         ``conflict_mode`` is the param of that name, and ``replace`` in backfills. Values without a template
         are checked when the DAG is parsed. (templated)
-    :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running.
+    :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running; 0
+        aborts once.
     """
 
-    template_fields: Sequence[str] = (
-        *S3CommitBaseOperator.template_fields,
-        "destination",
-        "options",
-    )
+    template_fields = (*S3CommitBaseOperator.template_fields, "destination", "options")
     ui_color = "#e8f0f7"
 
     def __init__(
@@ -99,45 +108,38 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.check(destination=place, kill_window=at_least(0))
         check_value(f"Task {self.task_id}", "options", job_options, known_of(self.options))
 
+    @refusals_are_final()
     def execute(self, context: Context) -> dict[str, str]:
         """Set up a new job, abort those of earlier tries, and return the new job's reference.
 
-        :param context: The task's context.
         :raises AirflowFailException: The output of a stage is in an earlier job, which cannot continue.
         :raises AirflowException: A later try of this task has set up a job, which counts instead.
         """
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
 
         self.require_text("destination")
-        facts = job_context(context)
-        with refusals_are_final():
-            options = job_options(self.options)
-            stages = self._stages_of_earlier_try(context)
-            if stages and {*stages.values()} <= {"success", "skipped"}:
-                taken = self._taken_up(facts, options)
-                if taken is not None:
-                    return taken
-            self._require_all_cleared(facts, stages)
-            reference = self._reference(str(uuid4()), options)
-            # Before the job exists: by this Airflow's database confirms whose job it is.
-            context["ti"].xcom_push(key=JOB, value=reference.to_dict())
-            self._register(reference, options)
-            job = Job.setup(
-                self.hook.store,
-                reference.destination,
-                options=options,
-                job_id=reference.job_id,
-                context=facts,
-            )
-            # After the job's record is written: of two tries at the same time, at least one sees the other.
-            try:
-                self._abort_earlier(facts, reference.job_id)
-            except (AirflowException, Refused) as refusal:
-                left = "it stays open, without uploads, until a sweep"
-                with noting(refusal, f"aborting job {reference.job_id}", left):
-                    job.abort(reason=f"its setup failed: {refusal}")
-                raise
-        self._warn_of_lifecycle(job)
+        facts, options = job_context(context), job_options(self.options)
+        stages = self._stages_of_earlier_try(context)
+        if stages and {*stages.values()} <= {"success", "skipped"}:
+            taken = self._taken_up(facts, options)
+            if taken is not None:
+                return taken
+        self._require_all_cleared(facts, stages)
+        reference = self._reference(str(uuid4()), options)
+        # Before the job exists: by this Airflow's database confirms whose job it is.
+        context["ti"].xcom_push(key=JOB, value=reference.to_dict())
+        self._register(options)
+        job = Job.setup(
+            self.hook.store, self.destination, options=options, job_id=reference.job_id, context=facts
+        )
+        # After the job's record is written: of two tries at the same time, at least one sees the other.
+        try:
+            self._abort_earlier(facts, reference.job_id)
+        except (AirflowException, Refused) as refusal:
+            left = "it stays open, without uploads, until a sweep"
+            with noting(refusal, f"aborting job {reference.job_id}", left):
+                job.abort(reason=f"its setup failed: {refusal}")
+            raise
         self.log.info(
             "Job %s is open: %s to %s, conflict mode %s",
             reference.job_id,
@@ -152,50 +154,21 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         return Destination.parse(self.destination)
 
     def _reference(self, job_id: str, options: JobOptions) -> JobReference:
-        from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
-        from airflow_s3commit.protocol.model.layout import Layout  # noqa: PLC0415
-
         root = Destination.parse(options.staging) if options.staging else None
-        layout = Layout.of(self._place, job_id, root)
-        return JobReference(**layout.place)
+        return JobReference(**Layout.of(self._place, job_id, root).place)
 
-    def _warn_of_lifecycle(self, job: Job) -> None:
-        """Warn of a rule that may abort uploads while the job waits; only until a job has ended there."""
-        from airflow_s3commit.protocol.doctor.policy import SAFE_DAYS  # noqa: PLC0415 - light DAG parsing
-
-        if job.record().base.number > 1:
-            return
-        with suppress(S3CommitError):
-            days = self.hook.store.stale_upload_days(self._place.bucket, self._place.prefix)
-            if days is not None and days < SAFE_DAYS:
-                self.log.warning(
-                    "A lifecycle rule of bucket %s aborts incomplete uploads of %s after %d day: a job that"
-                    " is committed later, because it waits for an audit or a repair, fails. Make the rule"
-                    " longer than any job takes",
-                    self._place.bucket,
-                    self._place.uri,
-                    days,
-                )
-
-    def _register(self, reference: JobReference, options: JobOptions) -> None:
+    def _register(self, options: JobOptions) -> None:
         """Register the destination in the installation's registry, if there is one, with one request."""
-        from airflow_s3commit.protocol.metadata.registry import (  # noqa: PLC0415 - keeps DAG parsing light
-            failures_logged,
-            register_destination,
-        )
+        from airflow_s3commit.protocol.metadata import registry  # noqa: PLC0415 - keeps DAG parsing light
 
         if REGISTRY is None:
             return
-        with failures_logged(REGISTRY, reference.destination):
+        with registry.failures_logged(REGISTRY, self._place.uri):
             hook = S3CommitHook(
                 REGISTRY_CONNECTION, retry_deadline=_REGISTRY_SECONDS, timeout=_REGISTRY_SECONDS
             )
-            register_destination(
-                hook.store,
-                REGISTRY,
-                reference.destination,
-                staging=options.staging,
-                aws_conn_id=self.aws_conn_id,
+            registry.register_destination(
+                hook.store, REGISTRY, self._place, staging=options.staging, aws_conn_id=self.aws_conn_id
             )
 
     def _taken_up(self, facts: Mapping[str, str], options: JobOptions) -> dict[str, str] | None:
@@ -206,14 +179,12 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         unended = {one.job_id: one for one in self._open_jobs(facts)}
         endings = latest_endings(self.hook.store, self._place, _MOST_ENDINGS)
         ended = {one.job_id: one for one in endings if is_same_task(facts, one.context)}
-        known = {job_id: one.context for job_id, one in unended.items()}
-        known |= {job_id: one.context for job_id, one in ended.items()}
+        known: dict[str, JobRecord | JobSummary] = {**unended, **ended}
         if not known:
             return None
-        job_id = max(known, key=lambda one: place_in_order(known[one], one))
+        job_id = max(known, key=lambda one: place_in_order(known[one].context, one))
         record = unended.get(job_id)
-        reference = self._reference(job_id, options) if record is None else _reference_of(record)
-        job = self.hook.job(reference)
+        job = self.hook.job(self._reference(job_id, options) if record is None else _reference_of(record))
         found = ended.get(job_id) or job.state()
         state = found.state if found is not None else None
         if state not in ("sealed", "committed"):
@@ -222,7 +193,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             raise AirflowFailException(
                 f"Task {self.task_id}: job {job_id} is sealed and has other options than this task now."
                 " Give the task its former options, or start over: clear the stages too. To see the job:"
-                f" s3commit show {reference.destination} {job_id}"
+                f" s3commit show {job.reference.destination} {job_id}"
             )
         if state == "sealed":
             with suppress(AlreadyCommitted):
@@ -238,8 +209,6 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         """
         if self.get_dag() is None or context["ti"].try_number == 1:
             return {}
-        from airflow.sdk import BaseSensorOperator  # noqa: PLC0415 - keeps DAG parsing light
-
         behind: list[Any] = list(self.get_flat_relatives(upstream=False))
         steps = [task for task in behind if task.task_type in _STEPS]
         after = {name for step in steps for name in step.get_flat_relative_ids(upstream=False)}
@@ -300,10 +269,11 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
     def _abort(self, job: Job) -> int:
         state, reason = job.state(), f"a later try of {self.task_id}"
+        window = 0.0 if state is None or state.state == "aborted" else self.kill_window
         try:
-            if state is None or state.state == "aborted":
-                return job.abort(reason=reason).uploads
-            return abort_until_quiet(job, kill_window=self.kill_window, reason=reason, log=self.log)
+            return abort_until_quiet(
+                lambda: job.abort(reason=reason).uploads, kill_window=window, log=self.log
+            )
         except AlreadyCommitted:
             # Perhaps it is not finished: this finishes it.
             job.commit()
@@ -318,31 +288,69 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
 
 def _reference_of(record: JobRecord) -> JobReference:
-    from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415 - keeps DAG parsing light
-
     return JobReference(job_id=record.job_id, destination=record.destination, staging=record.staging)
 
 
 def options_among(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take a job's options out of keyword arguments, and return them.
-
-    :param arguments: The arguments, of which the others stay.
-    """
-    from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415 - importing needs none
-
+    """Take a job's options out of keyword arguments, and return them; the others stay."""
     return {name: arguments.pop(name) for name in JobOptions.__struct_fields__ if name in arguments}
 
 
 def job_options(values: Mapping[str, Any]) -> JobOptions:
-    """Return a job's options.
+    """Return a job's options from their values by name.
 
-    :param values: Their values, by name.
     :raises InvalidOption: There is no such option, or a value is invalid.
     """
-    from airflow_s3commit.protocol.model.job import JobOptions, ObjectOptions  # noqa: PLC0415 - needs none
-
     if unknown := sorted(values.keys() - set(JobOptions.__struct_fields__)):
         known = ", ".join(JobOptions.__struct_fields__)
         raise InvalidOption(f"a job has no option {', '.join(unknown)}; it has {known}")
     objects = ObjectOptions.from_dict(mapping(values.get("object_options") or {}))
     return JobOptions(**{**values, "object_options": objects})
+
+
+def job_context(context: Context) -> dict[str, str]:
+    """Return the facts of a try for the job's record and manifest, without those that the run lacks.
+
+    A partitioned run has no logical date, other runs no partition key.
+    """
+    ti, dag_run = context.get("ti"), context.get("dag_run")
+    task = context.get("task")
+    group = getattr(task, "task_group", None)
+    started = getattr(dag_run, "start_date", None)
+    facts = {
+        "dag_id": getattr(ti, "dag_id", None),
+        "run_id": context.get("run_id") or getattr(dag_run, "run_id", None),
+        "run_type": getattr(dag_run, "run_type", None),
+        "run_started": started and started.astimezone(UTC).isoformat(timespec="microseconds"),
+        "task_id": getattr(ti, "task_id", None),
+        "task_group_id": getattr(group, "group_id", None),
+        "map_index": getattr(ti, "map_index", None),
+        "try_number": getattr(ti, "try_number", None),
+        "try_id": getattr(ti, "id", None),
+        "partition_key": partition_key_of(context),
+        "logical_date": context.get("logical_date"),
+    }
+    return {name: _text(value) for name, value in facts.items() if value not in {None, ""}}
+
+
+def is_same_task(facts: Mapping[str, str], others: Mapping[str, str]) -> bool:
+    """Return whether two jobs, by their facts, were set up by tries of one task instance."""
+    return all(name in facts and facts[name] == others.get(name) for name in _TASK)
+
+
+def place_in_order(facts: Mapping[str, str], job_id: str) -> tuple[str, int, str, str]:
+    """Return a key by which the jobs of one task instance sort in the order of their tries.
+
+    Tries count from one in a run that was deleted and made again under its old id, but that run has started
+    later. ``dag.test()`` gives even the start of the deleted run to the new one; then Airflow's id of the
+    try decides, which has its time in front.
+    """
+    # A record may have anything there.
+    number = re.fullmatch("[0-9]{1,9}", facts.get("try_number", ""))
+    return facts.get("run_started", ""), int(number[0]) if number else 0, facts.get("try_id", ""), job_id
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())
+    return str(getattr(value, "value", value))

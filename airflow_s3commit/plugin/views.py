@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Refused
-from airflow_s3commit.operators.tries import is_same_task, place_in_order
+from airflow_s3commit.operators.setup import is_same_task, place_in_order
 from airflow_s3commit.present import published
 from airflow_s3commit.protocol.inspect.jobs import (
     CommitProgress,

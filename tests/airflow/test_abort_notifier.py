@@ -110,8 +110,7 @@ def test_it_aborts_until_a_killed_task_is_quiet(store, dag, xcoms, monkeypatch, 
         if len(slept) <= beats:
             store.create_upload("lake", late, metadata={}, content_type="application/octet-stream")
 
-    module = "airflow_s3commit.notifications"
-    monkeypatch.setattr(f"{module}.sleep", writing)
+    monkeypatch.setattr("airflow_s3commit.operators.abort.sleep", writing)
     said: list[str] = []
     calling = notifier(kill_window=10, time_limit=3600)
     monkeypatch.setattr(calling.log, "warning", lambda text, *rest: said.append(text % rest))
@@ -137,13 +136,13 @@ def test_one_job_s_error_is_logged_and_the_others_are_aborted(store, dag, xcoms,
         return abort(job, **how)
 
     monkeypatch.setattr(Job, "abort", watched)
-    monkeypatch.setattr("airflow_s3commit.notifications.sleep", lambda _: None)
+    monkeypatch.setattr("airflow_s3commit.operators.abort.sleep", lambda _: None)
     said: list[str] = []
     calling = notifier(kill_window=1)
     for level in ("error", "exception"):
         monkeypatch.setattr(calling.log, level, lambda text, *rest: said.append(text % rest))
     calling({"dag": dag, "run_id": "run"})
-    assert tried == [broken["job_id"], whole["job_id"]] * 2 + [broken["job_id"]] * 4
+    assert tried == [broken["job_id"], whole["job_id"]] * 6
     assert pending(store) == []
     assert all(broken["job_id"] in line for line in said)
     assert len(said) == 6
@@ -161,15 +160,18 @@ def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
 def test_notifiers_in_a_row_share_the_time(store, dag, xcoms, monkeypatch) -> None:
     """Airflow kills a process whose callbacks together take too long, and the log names what is left out."""
     now = [1000.0]
-    module = "airflow_s3commit.notifications"
-    monkeypatch.setattr(f"{module}.monotonic", lambda: now[0])
-    monkeypatch.setattr(f"{module}.sleep", lambda seconds: now.append(now.pop() + seconds))
+    for module in ("notifications", "operators.abort"):
+        monkeypatch.setattr(f"airflow_s3commit.{module}.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "airflow_s3commit.operators.abort.sleep", lambda seconds: now.append(now.pop() + seconds)
+    )
+    monkeypatch.setattr(notifications, "_row", SimpleNamespace(began=0.0, ended=0.0))
     ends, said = [], []
     for _ in range(3):
         write_stage(store, reference := set_up(store))
         xcoms["nightly", "run", "setup"] = [reference]
         calling = AbortUploadsNotifier(kill_window=10, time_limit=15)
-        monkeypatch.setattr(calling.log, "warning", lambda text, *rest: said.append(text))
+        monkeypatch.setattr(calling.log, "warning", lambda text, *_: said.append(text))
         calling({"dag": dag, "run_id": "run"})
         ends.append(now[0])
     assert ends == [1010.0, 1010.0, 1010.0]
@@ -198,7 +200,7 @@ def test_slow_xcoms_take_half_of_the_time(store, xcoms, monkeypatch, seconds, le
     """The jobs known by then are aborted, but none before it is known which jobs teardowns kept."""
     now = [1000.0]
     monkeypatch.setattr(notifications, "monotonic", lambda: now[0])
-    monkeypatch.setattr(notifications, "_budget", notifications._Budget())
+    monkeypatch.setattr(notifications, "_row", SimpleNamespace(began=0.0, ended=0.0))
     read = XCom.get_all
 
     def slow(**what: Any) -> Any:

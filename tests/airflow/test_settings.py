@@ -28,7 +28,7 @@ def test_every_option_is_read() -> None:
     code = (
         "from airflow_s3commit.hooks import S3CommitHook\n"
         "from airflow_s3commit.operators.commit import S3CommitJobOperator\n"
-        "from airflow_s3commit.operators.sweep import S3CommitSweepOperator\n"
+        "from airflow_s3commit.operators.tables import S3CommitSweepOperator\n"
         "from airflow_s3commit.sensors import S3SuccessManifestSensor\n"
         "from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION\n"
         "print(S3CommitJobOperator(task_id='c', job={}).aws_conn_id, S3CommitHook().aws_conn_id,\n"

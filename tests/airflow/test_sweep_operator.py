@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_s3commit import Destination, register_destination
 from airflow_s3commit.exceptions import AccessDenied
-from airflow_s3commit.operators import S3CommitSweepOperator, sweep
+from airflow_s3commit.operators import S3CommitSweepOperator, tables
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.protocol.sweep_plan import plan_sweep
 from tests.airflow.runs import FLIGHTS, commit, pending, rendered, set_up, visible, write_stage
@@ -141,7 +141,7 @@ def test_its_probes_are_encrypted_as_asked(store, context, monkeypatch) -> None:
 def test_a_pattern_sweeps_the_destinations_of_the_registry(store, context, dead, monkeypatch) -> None:
     """Each is swept by its own records, and left alone without any; a failure does not stop the others."""
     registry = Destination.parse("s3://lake/registry/")
-    monkeypatch.setattr(sweep, "REGISTRY", registry.uri)
+    monkeypatch.setattr(tables, "REGISTRY", registry.uri)
     store.create_upload("lake", "foreign/part-0", metadata={}, content_type="text/plain")
     for destination in (FLIGHTS, "s3://lake/foreign/", "s3://lake/gone/", "s3://no-such-bucket/x/"):
         register_destination(store, registry, destination)
@@ -162,16 +162,16 @@ def test_a_pattern_sweeps_the_destinations_of_the_registry(store, context, dead,
 
 def test_a_registered_destination_without_its_connection_is_a_failure(store, context, monkeypatch) -> None:
     """The others are swept; the task names the connection that Airflow does not have."""
-    monkeypatch.setattr(sweep, "REGISTRY", "s3://lake/registry/")
-    register_destination(store, sweep.REGISTRY, FLIGHTS, aws_conn_id="missing")
-    hook = sweep.S3CommitHook
+    monkeypatch.setattr(tables, "REGISTRY", "s3://lake/registry/")
+    register_destination(store, tables.REGISTRY, FLIGHTS, aws_conn_id="missing")
+    hook = tables.S3CommitHook
 
     def missing(conn_id: str, **how: Any) -> Any:
         if conn_id == "missing":
             raise AirflowNotFoundException("no such connection")
         return hook(conn_id, **how)
 
-    monkeypatch.setattr(sweep, "S3CommitHook", missing)
+    monkeypatch.setattr(tables, "S3CommitHook", missing)
     with pytest.raises(AirflowException, match="the connection 'missing' cannot be used"):
         sweeper(destination="*").execute(context)
 

@@ -48,6 +48,7 @@ if "scheduler" in sys.argv:
     import airflow.providers.amazon.aws.hooks.s3
     import boto3
 
+    import airflow_s3commit.assets
     import airflow_s3commit.protocol.job
     import airflow_s3commit.store.s3.store
     import tests.integration.airflow_live.row_dag
