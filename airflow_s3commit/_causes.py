@@ -1,4 +1,7 @@
-"""Errors during clean-up: they are added as notes to the error that came first, and never replace it."""
+"""Errors during clean-up: they are added as notes to the error that came first, and never replace it.
+
+Everywhere ``doing`` says what the clean-up does, and ``left`` what remains if it fails.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,7 @@ def add_failure(first: BaseException, second: BaseException, doing: str, left: s
 
     A note that the first error already has is not added again.
 
-    Args:
-        first: The error that the caller raises.
-        second: The error of the clean-up.
-        doing: The step that failed: ``aborting the upload of …``.
-        left: What the failed step leaves visible or pending.
+    The words say what failed, such as ``aborting the upload of …``, and what that leaves visible or pending.
     """
     if second is first:
         return
@@ -41,13 +40,7 @@ def described(error: BaseException) -> str:
 
 @contextmanager
 def noting(first: BaseException, doing: str, left: str) -> Iterator[None]:
-    """Suppress an exception of the block and add it to an earlier error as a note.
-
-    Args:
-        first: The earlier error; the caller raises it after the block.
-        doing: What the block does, as for `add_failure`.
-        left: What remains if the block fails.
-    """
+    """Suppress an exception of the block and add it to an earlier error, which the caller then raises."""
     try:
         yield
     except Exception as second:  # KeyboardInterrupt and the like propagate
@@ -56,13 +49,7 @@ def noting(first: BaseException, doing: str, left: str) -> Iterator[None]:
 
 @contextmanager
 def undoing(clean_up: Callable[[], object], doing: str, left: str) -> Iterator[None]:
-    """Clean up if the block raises, then raise the block's error.
-
-    Args:
-        clean_up: The clean-up; its own error becomes a note of the block's error.
-        doing: What the clean-up does, as for `add_failure`.
-        left: What remains if the clean-up fails.
-    """
+    """Clean up if the block raises, then raise the block's error, with that of the clean-up as a note."""
     try:
         yield
     except BaseException as first:
@@ -76,11 +63,6 @@ def ending(clean_up: Callable[[], object], doing: str, left: str) -> Iterator[No
     """Clean up after the block, whether it raises or not.
 
     If both raise, the block's error is raised, and that of the clean-up becomes a note of it.
-
-    Args:
-        clean_up: The clean-up.
-        doing: What the clean-up does, as for `add_failure`.
-        left: What remains if the clean-up fails.
     """
     with undoing(clean_up, doing, left):
         yield
@@ -88,13 +70,7 @@ def ending(clean_up: Callable[[], object], doing: str, left: str) -> Iterator[No
 
 
 def run_all(steps: Iterable[Callable[[], object]], doing: str, left: str) -> None:
-    """Run every step even if some fail, then raise the first error with the others as notes.
-
-    Args:
-        steps: The steps, run in order.
-        doing: What each step does, as for `add_failure`.
-        left: What remains if a step fails.
-    """
+    """Run every step in order even if some fail, then raise the first error with the others as notes."""
     first: Exception | None = None
     for step in steps:
         try:

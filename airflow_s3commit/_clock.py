@@ -26,16 +26,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of this machine, by the `time` module."""
+    """The clock of this machine."""
 
-    def time(self) -> float:
-        """Return the seconds since the epoch."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Return a time in seconds that never goes back."""
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        """Block the calling thread for ``seconds``."""
-        time.sleep(seconds)
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
+    time = staticmethod(time.time)

@@ -7,7 +7,7 @@ table, which changes together with the snapshot. So a publication may be repeate
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import cache
 from itertools import count
@@ -32,20 +32,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
     IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
     PrimitiveType,
     StringType,
-    StructType,
     TimestampType,
     TimestamptzType,
 )
@@ -269,12 +258,8 @@ class _Files:
             raise InvalidOption(
                 f"the rows of {where} were not counted, and Iceberg must know them: replace it"
             )
-        values, nulls, least, greatest = (
-            dict[int, int](),
-            dict[int, int](),
-            dict[int, bytes](),
-            dict[int, bytes](),
-        )
+        values, nulls = dict[int, int](), dict[int, int]()
+        least, greatest = dict[int, bytes](), dict[int, bytes]()
         for name, known in (file.statistics or {}).items():
             if (field := self._fields.get(name)) is None:
                 continue
@@ -325,40 +310,37 @@ def _bound(kind: IcebergType, value: Any) -> bytes | None:
         return None
 
 
-_TYPES: dict[str, IcebergType] = {
-    "byte": IntegerType(),
-    "short": IntegerType(),
-    "integer": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "boolean": BooleanType(),
-    "string": StringType(),
-    "binary": BinaryType(),
-    "date": DateType(),
-    "timestamp": TimestamptzType(),
-    "timestamp_ntz": TimestampType(),
+#: Iceberg's names of Spark's types, where they differ.
+_NAMES = {
+    "byte": "int",
+    "short": "int",
+    "integer": "int",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
 }
 
 
 def _schema(columns: DeltaColumns) -> Schema:
-    ids = count(1)
-    return Schema(*(_field(one, ids) for one in columns.fields))
+    return Schema.model_validate(_struct(columns.fields, count(1)))
 
 
-def _field(field: dict[str, Any], ids: Iterator[int]) -> NestedField:
-    return NestedField(next(ids), field["name"], _type(field["type"], ids), required=False)
+def _struct(fields: Iterable[dict[str, Any]], ids: Iterator[int]) -> dict[str, Any]:
+    made = [
+        {"id": next(ids), "name": one["name"], "type": _type(one["type"], ids), "required": False}
+        for one in fields
+    ]
+    return {"type": "struct", "fields": made}
 
 
-def _type(kind: Any, ids: Iterator[int]) -> IcebergType:
-    """Return Iceberg's type for one of Spark's JSON that Delta has."""
+def _type(kind: Any, ids: Iterator[int]) -> Any:
+    """Return Iceberg's JSON of a type, from Spark's JSON of one that Delta has."""
     match kind:
         case {"type": "array", "elementType": element}:
-            return ListType(next(ids), _type(element, ids), element_required=False)
+            made = {"element-id": next(ids), "element": _type(element, ids), "element-required": False}
+            return {"type": "list", **made}
         case {"type": "map", "keyType": key, "valueType": value}:
-            return MapType(next(ids), _type(key, ids), next(ids), _type(value, ids), value_required=False)
+            made = {"key-id": next(ids), "key": _type(key, ids), "value-id": next(ids)}
+            return {"type": "map", **made, "value": _type(value, ids), "value-required": False}
         case {"type": "struct", "fields": fields}:
-            return StructType(*(_field(one, ids) for one in fields))
-    if kind.startswith("decimal"):
-        return DecimalType(*map(int, kind[len("decimal(") : -1].split(",")))
-    return _TYPES[kind]
+            return _struct(fields, ids)
+    return _NAMES.get(kind, kind)
