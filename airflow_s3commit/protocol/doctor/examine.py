@@ -108,7 +108,9 @@ def examine(
     # What was learned of the store before is tried anew.
     store.follow(destination.bucket, StoreProfile())
     home = destination.below(HOME).below(name)
-    probes = (*RECORD_PROBES, *DATA_PROBES, REHEARSAL, *object_probes(options))
+    probes = [*RECORD_PROBES, *DATA_PROBES, REHEARSAL]
+    if options != ObjectOptions():
+        probes.append(Probe("object options", partial(_try_options, options), ("complete uploads",)))
     checks = _examine(Sandbox(store, destination, home, clock), probes)
     if staging_root is not None and staging_root != destination:
         home = staging_root.below(MAGIC_PREFIX + name)
@@ -232,12 +234,6 @@ REHEARSAL = Probe("whole jobs", _rehearse, ("objects", "complete uploads", "fenc
 
 _SSE = "x-amz-server-side-encryption"
 _BUCKET_KEY = f"{_SSE}-bucket-key-enabled"
-
-
-def object_probes(options: ObjectOptions) -> Iterator[Probe]:
-    """Yield the probe of the jobs' object options, if there are any."""
-    if options != ObjectOptions():
-        yield Probe("object options", partial(_try_options, options), ("complete uploads",))
 
 
 def _try_options(options: ObjectOptions, sandbox: Sandbox) -> Finding:

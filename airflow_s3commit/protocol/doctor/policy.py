@@ -50,15 +50,17 @@ def iam_policies(
     """
     options = object_options or ObjectOptions()
     kms_key = options.sse_kms_key_id or ""
-    is_elsewhere = staging_root is not None and not _is_below(staging_root, destination)
-    staging = staging_root if staging_root is not None and is_elsewhere else destination
+    staging = staging_root or destination
+    if staging.bucket == destination.bucket and staging.prefix.startswith(destination.prefix):
+        staging = destination
     buckets = [_bucket(partition, name) for name in dict.fromkeys((destination.bucket, staging.bucket))]
-    acl = ("s3:PutObjectAcl",) if is_elsewhere and "x-amz-acl" in options.of_records else ()
+    acl = ("s3:PutObjectAcl",) if staging != destination and "x-amz-acl" in options.of_records else ()
 
     def below(place: Destination, *names: str) -> list[str]:
         return [_arn(partition, place.bucket, place.key(name), "*") for name in names]
 
-    data = (*_DATA_ACTIONS, *_actions_of(options))
+    needed = (("s3:PutObjectTagging", options.tags), ("s3:PutObjectAcl", options.acl))
+    data = (*_DATA_ACTIONS, *(action for action, given in needed if given))
     shared = [
         _statement("S3CommitStaging", (*_STAGING_ACTIONS, *acl), below(staging, MAGIC_PREFIX)),
         _statement("S3CommitList", ("s3:ListBucket",), buckets),
@@ -92,12 +94,6 @@ def iam_policies(
     }
 
 
-def _actions_of(options: ObjectOptions) -> tuple[str, ...]:
-    """Return the actions on data that these options need besides those of every job."""
-    tagging = ("s3:PutObjectTagging",) if options.tags else ()
-    return (*tagging, "s3:PutObjectAcl") if options.acl else tagging
-
-
 def _statement(
     sid: str, actions: tuple[str, ...], resources: list[str], effect: str = "Allow"
 ) -> dict[str, Any]:
@@ -113,7 +109,3 @@ def _arn(partition: str, bucket: str, prefix: str, end: str) -> str:
     # IAM takes its wildcards and variables literally only in this form.
     literal = "".join(f"${{{char}}}" if char in "*?$" else char for char in prefix)
     return f"{_bucket(partition, bucket)}/{literal}{end}"
-
-
-def _is_below(place: Destination, above: Destination) -> bool:
-    return place.bucket == above.bucket and place.prefix.startswith(above.prefix)
