@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.steps.task_attempt import TaskAttempt
     from airflow_s3commit.protocol.sweep import SweepReport, sweep
     from airflow_s3commit.protocol.table_rollback import RollbackReport, rollback
-    from airflow_s3commit.protocol.watch import search_manifest
     from airflow_s3commit.protocol.write_job import JobWriter, write_job, write_table
     from airflow_s3commit.reader.table import dataset
     from airflow_s3commit.store.base import ObjectStore
@@ -166,7 +165,6 @@ __all__ = [
     "register_partitions",
     "repair",
     "rollback",
-    "search_manifest",
     "sweep",
     "verify",
     "verify_job",

@@ -56,13 +56,13 @@ def commit_that_brought(day: str, destination: str, *, triggering_asset_events: 
     events = [event for told in (triggering_asset_events or {}).values() for event in told]
     if events:
         return dict(max((event.extra for event in events), key=lambda extra: extra["committed"]))
-    from airflow_s3commit import search_manifest  # noqa: PLC0415 - kept out of DAG parsing
+    from airflow_s3commit import history  # noqa: PLC0415 - kept out of DAG parsing
     from airflow_s3commit.hooks import S3CommitHook  # noqa: PLC0415
 
-    manifest = search_manifest(S3CommitHook().store, destination, partitions=[f"dt={day}"])
-    if manifest is None:
-        raise ValueError(f"No commit has added {day} to {destination}")
-    return manifest.to_dict()
+    for manifest in history(S3CommitHook().store, destination):
+        if (counts := manifest.partitions.get(f"dt={day}")) is not None and counts.files:
+            return manifest.to_dict()
+    raise ValueError(f"No commit has added {day} to {destination}")
 
 
 PARAMS = {

@@ -32,7 +32,7 @@ FACES = {
         RegistrationReport RepairReport RetryPolicy RollbackReport S3Config S3Store SealReference
         SweepReport TableReport TaskAttempt VerifyReport __version__ audit
         compact dataset history latest_manifest manifest_files read_manifest
-        register_destination register_partitions repair rollback search_manifest sweep verify
+        register_destination register_partitions repair rollback sweep verify
         verify_job write_job write_table
     """,
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress",

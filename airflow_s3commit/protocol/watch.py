@@ -34,7 +34,7 @@ from airflow_s3commit.protocol.model.destination import (
     join_uri,
     partition_form,
 )
-from airflow_s3commit.protocol.model.job import JobReference, Position
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import LOG, receipt_key
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.table import Entry
@@ -303,9 +303,14 @@ def outcome_of(error: Exception) -> Outcome:
 
 
 class Criteria(Plain, Struct, frozen=True, kw_only=True):
-    """Conditions of `search_manifest` that a manifest must all meet.
+    """Conditions that a manifest must all meet.
 
-    ``newer_than`` is in seconds since the epoch by the committer's clock.
+    Attributes:
+        job_id: Id of the job that committed; None for any.
+        context: Entries that the job's context has (``dag_id``, ``run_id``, ``partition_key``, …).
+        newer_than: Earliest commit time, exclusive: seconds since the epoch by the committer's clock.
+        min_files: Minimum number of files.
+        partitions: Partitions that the job wrote, such as ``dt=2013-01-01``.
     """
 
     job_id: str | None = None
@@ -404,52 +409,6 @@ def _seconds(moment: datetime | str | None) -> float | None:
     except ValueError as error:
         raise ValueError(f"the condition newer_than is {moment!r}; give a time in ISO 8601") from error
     return (known if known.tzinfo else known.replace(tzinfo=UTC)).timestamp()
-
-
-def search_manifest(
-    store: ObjectStore,
-    destination: str | Destination,
-    *,
-    job: JobReference | Mapping[str, str] | str | None = None,
-    run_id: str | None = None,
-    context: Mapping[str, str] | None = None,
-    newer_than: datetime | str | None = None,
-    partitions: Iterable[str] | str | None = None,
-    min_files: int = 0,
-    depth: int = 100,
-) -> Manifest | None:
-    """Return the newest manifest that meets all criteria; None if none does. Reads only.
-
-    To wait for a manifest in Airflow, use `S3SuccessManifestSensor`.
-
-    Args:
-        store: The store of the destination.
-        destination: URI of the dataset's directory, or a `Destination`.
-        job: Reference or id of the job that committed.
-        run_id: The Airflow run of the job.
-        context: Further entries of the job's context: ``dag_id``, ``partition_key``, …
-        newer_than: Earliest commit time, exclusive: a datetime, or ISO 8601 text; UTC without a time zone.
-        partitions: Partitions that the job wrote, such as ``dt=2013-01-01``.
-        min_files: Minimum number of files.
-        depth: Maximum number of commits to look at, newest first.
-
-    Raises:
-        NoSuchBucket: The destination's bucket does not exist.
-        AccessDenied: The credentials may not read the destination.
-        S3CommitError: Another request failed.
-        ValueError: A condition is given but empty, or ``newer_than`` is not a time.
-    """
-    criteria = Criteria.of(
-        job=job.job_id if isinstance(job, JobReference) else job,
-        run_id=run_id,
-        context=context,
-        newer_than=newer_than,
-        partitions=partitions,
-        min_files=min_files,
-    )
-    view = Snapshot(store, Destination.of(destination), depth=depth)
-    view.refresh()
-    return ManifestSearch(criteria).look(view).manifest
 
 
 class ManifestSearch:

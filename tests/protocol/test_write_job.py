@@ -23,7 +23,6 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import Manifest, SuccessData
 from airflow_s3commit.protocol.steps.fold import latest_manifest, read_manifest
 from airflow_s3commit.protocol.sweep import sweep
-from airflow_s3commit.protocol.watch import search_manifest
 from airflow_s3commit.protocol.write_job import write_job, write_table
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.forwarding import CountingStore
@@ -271,7 +270,5 @@ def test_a_destination_is_a_uri_or_a_destination(form: str | Destination) -> Non
     assert manifest.destination == "s3://lake/out/"
     assert latest_manifest(lake.store, form) == manifest
     assert read_manifest(lake.store, form, manifest.job_id) == manifest
-    assert search_manifest(lake.store, form, job=manifest.job_id, partitions="dt=1") == manifest
-    assert search_manifest(lake.store, form, partitions=["dt=3"]) is None
     assert verify(lake.store, form).complete
     assert sweep(lake.store, form, older_than=3600.0).plan.destination == "s3://lake/out/"
