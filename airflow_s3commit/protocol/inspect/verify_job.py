@@ -19,7 +19,12 @@ from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
-from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, find_seal, load_stage_seals
+from airflow_s3commit.protocol.metadata.sealed_job import (
+    each_pendingset,
+    find_seal,
+    load_stage_seals,
+    sealed_tasks,
+)
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import State
@@ -426,7 +431,7 @@ def _recorded(context: JobContext, report: PendingReport) -> Iterator[PendingUpl
         return
     if seal is not None:
         report.state = "sealed"
-        for _, _, pendingset in each_pendingset(context, stages, damaged=report.damaged):
+        for _, pendingset in each_pendingset(context, sealed_tasks(context, stages), report.damaged):
             yield from pendingset.commits
         return
     unreadable = 0

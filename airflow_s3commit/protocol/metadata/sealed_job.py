@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata.context import (
@@ -70,41 +70,39 @@ def check_digest(digest: str, expected: str | None, where: str) -> None:
         raise InvalidRecord(f"{where} was changed after it was written: its SHA-256 is not {expected}")
 
 
+def sealed_tasks(context: JobContext, stages: Iterable[StageSealRecord]) -> Iterator[tuple[str, SealedTask]]:
+    """Yield the task attempts that count, with the keys of their pendingsets, in the seals' order."""
+    for stage in stages:
+        for task in stage.tasks:
+            yield context.layout.pendingset(stage.stage, stage.stage_attempt, task.task, task.attempt), task
+
+
 def each_pendingset(
-    context: JobContext,
-    stages: Iterable[StageSealRecord],
-    selected: Callable[[int], bool] = lambda _: True,
-    damaged: list[str] | None = None,
-) -> Iterator[tuple[StageSealRecord, SealedTask, PendingSet]]:
-    """Yield every sealed pendingset in the seals' order, prefetched and checked.
+    context: JobContext, tasks: Iterable[tuple[str, SealedTask]], damaged: list[str] | None = None
+) -> Iterator[tuple[SealedTask, PendingSet]]:
+    """Yield the pendingset of each sealed task, given with its key, in their order; prefetched and checked.
 
     The checks: its SHA-256 against the seal, its job and task, and that each upload's key is below the
     destination.
 
     Args:
-        selected: Returns whether to read the task with a number, in the seals' order.
         damaged: Gets what is wrong with a pendingset, which is left out then; None to raise it.
 
     Raises:
         InvalidRecord: A pendingset is missing, was changed, or names a key outside the destination.
     """
-    numbered = enumerate((stage, task) for stage in stages for task in stage.tasks)
-    chosen = (pair for number, pair in numbered if selected(number))
-    for tasks in in_small_batches(chosen, _AHEAD, lambda pair: pair[1].counts.files, _AHEAD_FILES):
-        calls = [
-            (number, Get(context.staging_bucket, pendingset_key(context, stage, task), largest(PendingSet)))
-            for number, (stage, task) in enumerate(tasks)
-        ]
-        outcomes = dict(context.store.perform(calls))
-        for number, (stage, task) in enumerate(tasks):
+    bucket, limit = context.staging_bucket, largest(PendingSet)
+    for batch in in_small_batches(tasks, _AHEAD, lambda pair: pair[1].counts.files, _AHEAD_FILES):
+        outcomes = dict(context.store.perform([(key, Get(bucket, key, limit)) for key, _ in batch]))
+        for key, task in batch:
             try:
-                pendingset = _checked(context, stage, task, outcomes.pop(number))
+                pendingset = _checked(context, key, task, outcomes.pop(key))
             except InvalidRecord as error:
                 if damaged is None:
                     raise
                 damaged.append(str(error))
             else:
-                yield stage, task, pendingset
+                yield task, pendingset
 
 
 def load_stage_seal(
@@ -129,14 +127,8 @@ def load_stage_seal(
     return stored
 
 
-def pendingset_key(context: JobContext, stage: StageSealRecord, task: SealedTask) -> str:
-    """Return the key of a sealed task attempt's pendingset."""
-    return context.layout.pendingset(stage.stage, stage.stage_attempt, task.task, task.attempt)
-
-
-def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outcome: object) -> PendingSet:
-    key = pendingset_key(context, stage, task)
-    where = context.staging_uri(key)
+def _checked(context: JobContext, key: str, task: SealedTask, outcome: object) -> PendingSet:
+    layout, where = context.layout, context.staging_uri(key)
     if isinstance(outcome, NoSuchKey):
         raise InvalidRecord(f"{where} is missing, but task {task.task} counts")
     if isinstance(outcome, S3CommitError):
@@ -145,13 +137,13 @@ def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outc
     check_digest(sha256(outcome.body), task.sha256, where)
     pendingset = decode(PendingSet, outcome.body, where)
     ours = pendingset.s3commit
-    of_task = ours is not None and key == context.layout.pendingset(
+    of_task = ours is not None and key == layout.pendingset(
         ours.stage, ours.stage_attempt, ours.task, ours.attempt
     )
-    if pendingset.jobId != context.job_id or not of_task:
-        raise InvalidRecord(f"{where} is not the pendingset of task {task.task} of job {context.job_id}")
+    if pendingset.jobId != layout.job_id or not of_task:
+        raise InvalidRecord(f"{where} is not the pendingset of task {task.task} of job {layout.job_id}")
     for upload in pendingset.commits:
-        context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+        layout.destination.check_data_key(upload.bucket, upload.destinationKey)
     return pendingset
 
 
@@ -231,16 +223,14 @@ def find_seal(context: JobContext) -> Stored[SealRecord] | None:
     return stored
 
 
-def sealed_uploads(
-    context: JobContext, stages: list[StageSealRecord], selected: Callable[[int], bool] = lambda _: True
-) -> Iterator[PendingUpload]:
+def sealed_uploads(context: JobContext, tasks: Iterable[tuple[str, SealedTask]]) -> Iterator[PendingUpload]:
     """Yield the sealed uploads as `each_pendingset` does, each checked to be the job's own.
 
     Raises:
         InvalidRecord: A record was changed, or a file lies outside the destination; or it does not have the
             job's id in its name, and could overwrite another job's file. Hadoop's adopted files may.
     """
-    for _, _, pendingset in each_pendingset(context, stages, selected):
+    for _, pendingset in each_pendingset(context, tasks):
         for upload in pendingset.commits:
             check_name(context, upload.destinationKey)
             yield upload
@@ -260,7 +250,8 @@ def bare_keys(context: JobContext, seal: SealRecord) -> set[str]:
     """Return the keys of the files of an adopted job, whose names do not show whose they are; else none."""
     if context.record is None or not context.record.adopted:
         return set()
-    return {upload.destinationKey for upload in sealed_uploads(context, load_stage_seals(context, seal))}
+    tasks = sealed_tasks(context, load_stage_seals(context, seal))
+    return {upload.destinationKey for upload in sealed_uploads(context, tasks)}
 
 
 def load_seal(context: JobContext, sha256: str | None = None) -> SealRecord:

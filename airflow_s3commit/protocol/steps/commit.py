@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -36,7 +37,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     bare_keys,
     load_seal,
     load_stage_seals,
-    pendingset_key,
+    sealed_tasks,
     sealed_uploads,
 )
 from airflow_s3commit.protocol.model.codec import Plain
@@ -152,7 +153,7 @@ class _Run:
             return None
         table = self.log.table
         before = table if table is not None and table.head.number == end.number - 1 else None
-        counted = {pendingset_key(self.context, stage, task) for stage in self.stages for task in stage.tasks}
+        counted = {key for key, _ in sealed_tasks(self.context, self.stages)}
         staged = None
         if self.context.alone == "writer" and self.options.track_pending == "task":
             layout = self.context.layout
@@ -282,7 +283,7 @@ def _complete(run: _Run) -> None:
 
 def _listed(run: _Run) -> Iterator[PendingUpload]:
     run.stages = load_stage_seals(run.context, run.seal)
-    for upload in sealed_uploads(run.context, run.stages):
+    for upload in sealed_uploads(run.context, sealed_tasks(run.context, run.stages)):
         run.files.add(upload)
         run.has_begun = True
         yield upload
@@ -353,8 +354,8 @@ def complete_part(
         context = recorded(context)
         load_job(context)
         seal = load_seal(context, seal_sha256)
-        stages = load_stage_seals(context, seal)
-        uploads = sealed_uploads(context, stages, lambda number: number % parts == part)
+        tasks = sealed_tasks(context, load_stage_seals(context, seal))
+        uploads = sealed_uploads(context, islice(tasks, part, None, parts))
         counter = Counter(context, seal.counts.files, progress)
         try:
             for upload in complete_uploads(context, uploads):

@@ -40,7 +40,7 @@ from airflow_s3commit.protocol.metadata.removal import (
     delete_record,
     delete_records,
 )
-from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seals, pendingset_key
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seals, sealed_tasks
 from airflow_s3commit.protocol.model.codec import decode, decode_lines, encode, largest
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -157,7 +157,7 @@ def _counted(context: JobContext) -> set[str]:
     except InvalidRecord as error:
         logger.info("%s: its seals are going: %s", context.name, error)
         return set()
-    return {pendingset_key(context, stage, task) for stage in stages for task in stage.tasks}
+    return {key for key, _ in sealed_tasks(context, stages)}
 
 
 def first_keys(context: JobContext, entry: Entry) -> list[str]:

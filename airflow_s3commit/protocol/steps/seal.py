@@ -24,6 +24,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     find_stage_seal,
     load_stage_seal,
     sealed_attempts,
+    sealed_tasks,
     stage_reference,
 )
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
@@ -90,7 +91,7 @@ def seal_stage(
             doing=f"deleting {context.staging_uri(key)}",
             left="it is left until a sweep",
         )
-        if stored.record.tasks != sealed:
+        if stored.record.tasks != record.tasks:
             raise JobClosed(
                 f"{context.staging_uri(key)} was sealed before, with other task attempts: a stage attempt is"
                 " one write. Write all rows at once, give each write a stage of its own, or run the stage"
@@ -101,7 +102,7 @@ def seal_stage(
         context.name,
         stage,
         stage_attempt,
-        len(sealed),
+        len(record.tasks),
         stored.record.counts.files,
     )
     return stage_reference(context, stored)
@@ -111,22 +112,23 @@ def _make_stage_seal(
     context: JobContext,
     stage: str,
     stage_attempt: str,
-    sealed: list[SealedTask],
+    sealed: list[tuple[str, SealedTask]],
     *,
     removes: Removal | None,
     emptied: Iterable[str],
 ) -> StageSealRecord:
     """Return the seal of a stage attempt, after reading every pendingset of the tasks that count."""
-    counted, schemas = _read_output(context, stage, stage_attempt, sealed)
+    counted, schemas = _read_output(context, sealed)
+    tasks = [task for _, task in sealed]
     partitions = dict(sorted({**dict.fromkeys(emptied, Counts()), **counted}.items()))
     counts = Counts.total(partitions.values())
     if counts.rows is None:
-        counts = msgspec.structs.replace(counts, rows=Counts.total(task.counts for task in sealed).rows)
+        counts = msgspec.structs.replace(counts, rows=Counts.total(task.counts for task in tasks).rows)
     return StageSealRecord(
         **context.layout.place,
         stage=stage,
         stage_attempt=stage_attempt,
-        tasks=sealed,
+        tasks=tasks,
         counts=counts,
         partitions=slim(partitions),
         removes=removes,
@@ -138,52 +140,46 @@ def _make_stage_seal(
 
 def _sealed_tasks(
     context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
-) -> list[SealedTask]:
-    """Return the tasks of a stage attempt as its seal names them, in the order of their names."""
-    by_task: dict[str, CommittedTask] = {}
+) -> list[tuple[str, SealedTask]]:
+    """Return the tasks of a stage attempt as its seal names them, with the keys of their pendingsets.
+
+    They are in the order of their names.
+    """
+    by_task: dict[str, tuple[str, CommittedTask]] = {}
     for task in tasks:
         if (task.stage, task.stage_attempt) != (stage, stage_attempt):
             raise InvalidRecord(f"task {task.task} was committed in stage {task.stage}-{task.stage_attempt}")
-        expected = context.staging_uri(
-            context.layout.pendingset(stage, stage_attempt, task.task, task.attempt)
-        )
-        if task.location != expected:
+        key = context.layout.pendingset(stage, stage_attempt, task.task, task.attempt)
+        if task.location != (expected := context.staging_uri(key)):
             raise InvalidRecord(
                 f"the pendingset of task {task.task} is at {task.location}, not at {expected}"
             )
-        if by_task.setdefault(task.task, task) != task:
+        if (first := by_task.setdefault(task.task, (key, task))[1]) != task:
             raise DuplicateOutput(
                 f"task {task.task} of stage {stage}-{stage_attempt} occurs twice: attempts"
-                f" {by_task[task.task].attempt} and {task.attempt}"
+                f" {first.attempt} and {task.attempt}"
             )
     return [
-        SealedTask(
-            task=task.task,
-            attempt=task.attempt,
-            counts=Counts(files=task.files, bytes=task.bytes, rows=task.rows),
-            sha256=task.sha256,
+        (
+            key,
+            SealedTask(
+                task=name,
+                attempt=task.attempt,
+                counts=Counts(files=task.files, bytes=task.bytes, rows=task.rows),
+                sha256=task.sha256,
+            ),
         )
-        for _, task in sorted(by_task.items())
+        for name, (key, task) in sorted(by_task.items())
     ]
 
 
 def _read_output(
-    context: JobContext, stage: str, stage_attempt: str, tasks: list[SealedTask]
+    context: JobContext, tasks: list[tuple[str, SealedTask]]
 ) -> tuple[dict[str, Counts], list[str]]:
     """Return the totals of each partition, and the schemas of the files."""
-    draft = StageSealRecord(
-        **context.layout.place,
-        stage=stage,
-        stage_attempt=stage_attempt,
-        tasks=tasks,
-        counts=Counts(),
-        partitions={},
-        created=0,
-        nonce="draft",
-    )
     partitions: dict[str, Counts] = {}
     keys, schemas = Keys(), Schemas()
-    for _, task, pendingset in each_pendingset(context, [draft]):
+    for task, pendingset in each_pendingset(context, tasks):
         extra = pendingset.s3commit
         if extra is not None:
             _check_object_options(context, task, extra.object_options)
@@ -454,6 +450,6 @@ def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | No
 
 def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> None:
     keys = Keys()
-    for _, task, pendingset in each_pendingset(context, stages):
+    for task, pendingset in each_pendingset(context, sealed_tasks(context, stages)):
         for upload in pendingset.commits:
             keys.add(upload.destinationKey, task)

@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     load_seal,
     load_stage_seal,
     load_stage_seals,
-    pendingset_key,
+    sealed_tasks,
 )
 from airflow_s3commit.protocol.model.codec import MIB, encode, sha256
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
@@ -50,17 +50,17 @@ def read(lake: Lake, seal: SealRecord) -> list[str]:
     stages = load_stage_seals(lake.context(), seal)
     return [
         upload.destinationKey
-        for _, _, pendingset in each_pendingset(lake.context(), stages)
+        for _, pendingset in each_pendingset(lake.context(), sealed_tasks(lake.context(), stages))
         for upload in pendingset.commits
     ]
 
 
 def test_what_was_sealed_is_read() -> None:
-    """Pendingsets come in the order of their seal, with their stage and task."""
+    """Pendingsets come in the order of their seal, with their task."""
     lake, seal = sealed_lake()
     stages = load_stage_seals(lake.context(), seal)
-    found = [(stage.stage, task.task) for stage, task, _ in each_pendingset(lake.context(), stages)]
-    assert found == [("spark", "00000"), ("spark", "00001")]
+    tasks = sealed_tasks(lake.context(), stages)
+    assert [task.task for task, _ in each_pendingset(lake.context(), tasks)] == ["00000", "00001"]
     assert len(read(lake, seal)) == 2
 
 
@@ -75,15 +75,15 @@ def test_a_pendingset_in_another_s_place_is_refused(fields: dict[str, Any]) -> N
     """A pendingset is accepted only for the job and task attempt that it was written for."""
     lake, seal = sealed_lake()
     (stage,) = load_stage_seals(lake.context(), seal)
-    key = pendingset_key(lake.context(), stage, stage.tasks[0])
+    ((key, sealed), _) = sealed_tasks(lake.context(), [stage])
     known = json.loads(lake.store.get(BUCKET, key, limit=MIB).body)
     own = fields.keys() & {"jobId", "s3commit"}
     changed = {**known, **(fields if own else {"s3commit": {**known["s3commit"], **fields}})}
     body = json.dumps(changed).encode()
     lake.store.put(BUCKET, key, body)
-    task = msgspec.structs.replace(stage.tasks[0], sha256=sha256(body))
+    task = msgspec.structs.replace(sealed, sha256=sha256(body))
     with pytest.raises(InvalidRecord, match=f"{key} is not the pendingset of task 00000"):
-        list(each_pendingset(lake.context(), [msgspec.structs.replace(stage, tasks=[task])]))
+        list(each_pendingset(lake.context(), [(key, task)]))
 
 
 def test_a_seal_is_known_by_its_digest() -> None:
