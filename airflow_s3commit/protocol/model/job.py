@@ -110,15 +110,6 @@ _RESERVED = "s3commit-"
 #: What user metadata is called in headers.
 _METADATA_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 
-#: S3's limit on user metadata, names and values together, and how much of it our own needs: the upload that a
-#: setup starts has none of it.
-_METADATA_BYTES, _OWN_METADATA_BYTES = 2048, 256
-
-#: All of a user's headers: S3 takes 8 KiB of a request, with its signature, token and our own.
-_HEADERS_BYTES = 4096
-
-_STORAGE_CLASS = re.compile(r"[A-Za-z0-9_.-]+")
-
 # Nothing that could end a header and begin another.
 _HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
@@ -130,8 +121,8 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
     may require them. The other options apply to data only. Customer-provided keys (SSE-C) are not supported:
     every read of an object would need them.
 
-    What only the store can judge, such as its limits on tags, is judged by it: the setup of a job starts an
-    upload with these options.
+    What the store can judge, such as its storage classes and its limits on tags and metadata, is judged by
+    it: the setup of a job starts an upload with these options.
 
     Attributes:
         storage_class: ``STANDARD_IA``, ``INTELLIGENT_TIERING`` … as the store calls it.
@@ -154,13 +145,12 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
 
     def check(self) -> None:
         """Check combinations and headers; convert header names to lower case."""
-        self._check_encryption()
-        if self.storage_class is not None and not _STORAGE_CLASS.fullmatch(self.storage_class):
+        if self.sse_kms_key_id is not None and self.sse not in ("aws:kms", "aws:kms:dsse"):
             raise InvalidOption(
-                f"storage_class={self.storage_class[:80]!r} is no storage class; write it as STANDARD_IA"
+                f"sse_kms_key_id goes with sse='aws:kms' or 'aws:kms:dsse', not sse={self.sse!r}"
             )
-        if self.sse_kms_key_id is not None and not _HEADER_VALUE.fullmatch(self.sse_kms_key_id):
-            raise InvalidOption("sse_kms_key_id is empty, or not of printable ASCII characters")
+        if self.sse_bucket_key is not None and self.sse != "aws:kms":
+            raise InvalidOption(f"sse_bucket_key goes with sse='aws:kms', not sse={self.sse!r}")
         if bad := next((tag for tag in self.tags.items() if not "".join(tag).isprintable()), None):
             raise InvalidOption(
                 f"tag {bad[0][:80]!r}: its name or value has characters that are not printable"
@@ -168,10 +158,22 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
         lowered = {name.strip().lower(): value for name, value in self.headers.items()}
         if len(lowered) < len(self.headers):
             raise InvalidOption("headers names one header twice; case makes no difference")
-        _check_headers(lowered)
+        for name in lowered:
+            _check_header_name(name)
         # Copies, which nobody else changes.
         msgspec.structs.force_setattr(self, "headers", lowered)
         msgspec.structs.force_setattr(self, "tags", dict(self.tags))
+        for name, value in self.of_data.items():
+            if not _HEADER_VALUE.fullmatch(value):
+                raise InvalidOption(f"{name}={value[:80]!r} is empty, or not of printable ASCII characters")
+        if "expires" in lowered:
+            # A store keeps any text, and then boto3 could not read the answers about the object.
+            try:
+                parsedate_to_datetime(lowered["expires"])
+            except ValueError:
+                raise InvalidOption(
+                    f"header 'expires': {lowered['expires'][:80]!r} is no HTTP date"
+                ) from None
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> ObjectOptions:
@@ -223,54 +225,22 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
             headers=self.headers or other.headers,
         )
 
-    def _check_encryption(self) -> None:
-        if self.sse_kms_key_id is not None and self.sse not in ("aws:kms", "aws:kms:dsse"):
-            raise InvalidOption(
-                f"sse_kms_key_id goes with sse='aws:kms' or 'aws:kms:dsse', not sse={self.sse!r}"
-            )
-        if self.sse_bucket_key is not None and self.sse != "aws:kms":
-            raise InvalidOption(f"sse_bucket_key goes with sse='aws:kms', not sse={self.sse!r}")
-
 
 def _given(headers: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if value is not None}
 
 
-def _check_headers(headers: Mapping[str, str]) -> None:
-    size = 0
-    for name, value in headers.items():
-        if not _HEADER_VALUE.fullmatch(value):
-            raise InvalidOption(f"header {name[:80]!r}: its value is not of printable ASCII characters")
-        if name.startswith(METADATA_PREFIX):
-            _check_metadata_name(name.removeprefix(METADATA_PREFIX))
-            size += len(name) - len(METADATA_PREFIX) + len(value)
-        elif name not in _HEADERS:
+def _check_header_name(name: str) -> None:
+    if not name.startswith(METADATA_PREFIX):
+        if name not in _HEADERS:
             raise InvalidOption(
                 f"header {name[:80]!r} is not one of {', '.join(_HEADERS)} or {METADATA_PREFIX}…; encryption,"
                 " storage class, ACL and tags have options of their own, and content-type is the file's"
             )
-    if size > _METADATA_BYTES - _OWN_METADATA_BYTES:
-        raise InvalidOption(
-            f"{METADATA_PREFIX}… headers have {size} bytes; S3 keeps {_METADATA_BYTES} of an object, of which"
-            f" {_OWN_METADATA_BYTES} are for what this package writes there"
-        )
-    if "expires" in headers:
-        # A store keeps any text, and then boto3 could not read the answers about the object.
-        try:
-            parsedate_to_datetime(headers["expires"])
-        except ValueError:
-            raise InvalidOption(f"header 'expires': {headers['expires'][:80]!r} is no HTTP date") from None
-    if sum(len(name) + len(value) for name, value in headers.items()) > _HEADERS_BYTES:
-        raise InvalidOption(f"headers are longer than {_HEADERS_BYTES} bytes; S3 takes 8,192 with all others")
-
-
-def _check_metadata_name(name: str) -> None:
-    if not _METADATA_NAME.fullmatch(name):
-        raise InvalidOption(f"header {METADATA_PREFIX}{name[:80]}: the name is no HTTP token")
-    if name.startswith(_RESERVED):
-        raise InvalidOption(
-            f"header {METADATA_PREFIX}{name[:80]}: names that begin with {_RESERVED} are ours"
-        )
+    elif not _METADATA_NAME.fullmatch(name, len(METADATA_PREFIX)):
+        raise InvalidOption(f"header {name[:80]!r}: its name is no HTTP token")
+    elif name.startswith(METADATA_PREFIX + _RESERVED):
+        raise InvalidOption(f"header {name[:80]!r}: names that begin with {_RESERVED} are ours")
 
 
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]

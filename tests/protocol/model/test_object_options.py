@@ -91,8 +91,8 @@ def test_job_options_are_checked_when_they_are_made(fields: dict[str, Any], says
 @each(
     ("fields", "says"),
     [
-        ({"storage_class": ""}, "storage_class='' is no storage class"),
-        ({"storage_class": "GLACIER\r\nx-amz-acl: public-read"}, "write it as STANDARD_IA"),
+        ({"storage_class": ""}, "x-amz-storage-class='' is empty"),
+        ({"storage_class": "GLACIER\r\nx-amz-acl: public-read"}, "printable ASCII"),
         ({"storage_class": 1}, "storage_class=1 is not text or None"),
         ({"sse": "SSE-KMS"}, "'AES256' or 'aws:kms' or 'aws:kms:dsse' or None"),
         ({"sse": "SSE-C"}, "sse='SSE-C' is not"),
@@ -115,8 +115,6 @@ def test_job_options_are_checked_when_they_are_made(fields: dict[str, Any], says
         ({"headers": {"x-amz-meta-a": "ü"}}, "printable ASCII"),
         ({"headers": {"Expires": "tomorrow"}}, "no HTTP date"),
         ({"headers": {"Expires": "1 x", "expires": "1 x"}}, "names one header twice"),
-        ({"headers": {"cache-control": "x" * 4085}}, "longer than 4096 bytes"),
-        ({"headers": {"x-amz-meta-a": "x" * 1792}}, "1793 bytes; S3 keeps 2048"),
         ({"tags": {"k": "\ud800"}}, "tag 'k': its name or value has"),
     ],
 )  # fmt: skip
@@ -139,7 +137,7 @@ def test_a_record_keeps_them() -> None:
     assert decode(JobRecord, encode(record), "x") == record
     assert msgspec.structs.replace(FULL, headers={k.upper(): v for k, v in FULL.headers.items()}) == FULL
     damaged = encode(record).replace(b'"STANDARD_IA"', b'" STANDARD_IA"')
-    with pytest.raises(InvalidRecord, match="storage_class=' STANDARD_IA'"):
+    with pytest.raises(InvalidRecord, match="storage-class=' STANDARD_IA'"):
         decode(JobRecord, damaged, "x")
 
 
