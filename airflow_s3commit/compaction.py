@@ -22,11 +22,11 @@ from airflow_s3commit._format import Column, number, size
 from airflow_s3commit.exceptions import DestinationChanged, DestinationNotEmpty, InvalidOption
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.protocol.model.delta import SAME_ROWS
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, owner_of, partition_of
+from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.protocol.steps.files import files_in, unowned_objects
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.write_job import write_job

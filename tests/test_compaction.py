@@ -30,9 +30,9 @@ from airflow_s3commit import (
     write_job,
     write_table,
 )
-from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.publication import publish_table
 from tests.protocol.building import Crash, WatchedStore
 from tests.protocol.published import versions

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import NoSuchKey
-from airflow_s3commit.protocol.model.columns import WrittenColumns
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list
 from airflow_s3commit.protocol.steps.fold import manifest_files, manifest_of, read_table, refuse_rewound
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.model.columns import ColumnStatistics
     from airflow_s3commit.protocol.model.destination import Destination
+    from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
     from airflow_s3commit.protocol.model.table import Table as LogTable
     from airflow_s3commit.store.base import ObjectStore
 

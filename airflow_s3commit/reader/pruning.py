@@ -26,7 +26,7 @@ from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from airflow_s3commit.protocol.model.columns import ColumnStatistics, Value
+    from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, Value
 
 _is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
 _is_number = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?").fullmatch

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
+from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 
 #: The entry of a Parquet footer with the files' Spark schema, without partition columns, as JSON.
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"

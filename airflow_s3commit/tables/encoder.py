@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pyarrow import csv, orc
 
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
 from airflow_s3commit.tables.columns import ROW_METADATA, UnsupportedColumn, rebuilt
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from _typeshed import SupportsWrite
 
-    from airflow_s3commit.protocol.model.columns import Value
+    from airflow_s3commit.protocol.model.sealed_job import Value
     from airflow_s3commit.tables.options import Codec, TableOptions
 
 #: Arrow writes a file in very small pieces, and each would be a call of Python.

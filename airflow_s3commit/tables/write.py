@@ -28,7 +28,7 @@ from airflow_s3commit.tables.partitions import PartitionSplitter, resolve_column
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from airflow_s3commit.protocol.model.columns import Columns
+    from airflow_s3commit.protocol.model.sealed_job import Columns
     from airflow_s3commit.tables.options import TableOptions
 
 #: Rows that are cast at once: a table in memory may be one large batch.

@@ -19,7 +19,6 @@ from airflow_s3commit.protocol.model import (
     sealed_job,
     table,
 )
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 
 #: Fields that have the same meaning in all records.
 EVERYWHERE = {
@@ -65,7 +64,7 @@ def _own() -> Iterator[type[msgspec.Struct]]:
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]
-    yield ColumnStatistics
+    yield sealed_job.ColumnStatistics
 
 
 def own_records() -> str:

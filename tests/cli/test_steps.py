@@ -14,7 +14,7 @@ from airflow_s3commit import Destination
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
-from airflow_s3commit.protocol.model.columns import WrittenColumns
+from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.tables.columns import from_text
 from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json

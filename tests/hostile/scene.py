@@ -14,11 +14,10 @@ import pytest
 
 from airflow_s3commit import FileEntry
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import SealRecord, StageSealRecord
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.store.base import Fetched
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore, apart

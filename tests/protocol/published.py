@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 from airflow_s3commit import Destination, MemoryStore
 from airflow_s3commit.protocol.model.codec import LINE_BYTES
-from airflow_s3commit.protocol.model.columns import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.model.job import Position
+from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table
 

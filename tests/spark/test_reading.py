@@ -11,7 +11,7 @@ from msgspec import structs
 
 from airflow_s3commit import compact, write_table
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.protocol.model.columns import WrittenColumns
+from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.reader import UnreadableFiles, UnreadablePartitions, dataset
 from airflow_s3commit.spark import read_table
 from tests.spark.conftest import Lake, fill

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_s3commit import CommittedTask, Job, JobOptions, MemoryStore, manifest_files
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob, StoreRejected
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
 from airflow_s3commit.spark.driver import Target
 from airflow_s3commit.spark.task import TaskIds, write_task
 from airflow_s3commit.store.credentials import StoreAddress

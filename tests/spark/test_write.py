@@ -8,7 +8,7 @@ import pytest
 
 from airflow_s3commit import Job
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, JobMismatch
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
 from airflow_s3commit.spark import PendingWrite, write_pending
 from tests.spark.conftest import wait_until_idle
 from tests.spark.faults import fault

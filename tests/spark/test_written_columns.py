@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit import Job, JobOptions
-from airflow_s3commit.protocol.model.columns import WrittenColumns
+from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.reader import dataset
 from airflow_s3commit.spark import committer_conf
 from tests.protocol.published import generations, replayed, versions

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model.columns import ColumnStatistics, SparkSchema, WrittenColumns
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, SparkSchema, WrittenColumns
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge, to_text
 from airflow_s3commit.tables.encoder import Encoder, footer_schema, spark_footer
 from airflow_s3commit.tables.options import TableOptions

@@ -12,10 +12,9 @@ from msgspec import Meta, Struct
 from airflow_s3commit._format import Column, shortened
 from airflow_s3commit.exceptions import AuditFailed
 from airflow_s3commit.protocol.model.codec import Count, Plain
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.destination import Destination, check_partition_names, partition_form
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, Counts, SealReference
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.store.base import ObjectStore

@@ -20,9 +20,9 @@ from msgspec import Raw, Struct
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.codec import Generation, Line, Text, decode
-from airflow_s3commit.protocol.model.columns import ColumnStatistics, Value, WrittenColumns
 from airflow_s3commit.protocol.model.destination import Destination, hive_values
 from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, Value, WrittenColumns
 from airflow_s3commit.protocol.model.table import Entry
 
 #: The table feature that this package alone writes. Delta's writers refuse tables with features that they do

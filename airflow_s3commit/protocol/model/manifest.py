@@ -7,11 +7,10 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Raw, Struct, field
 
 from airflow_s3commit.protocol.model.codec import Count, Integer, Line, Milliseconds, Prose, Text
-from airflow_s3commit.protocol.model.columns import KnownColumns
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, receipt_key
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
-from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.sealed_job import Counts, KnownColumns
 from airflow_s3commit.protocol.model.table import Entry, Source
 
 #: The format's name, which distinguishes it from the empty marker of the classic committer.

@@ -28,9 +28,9 @@ from airflow_s3commit.protocol.model.codec import (
     decode,
     largest,
 )
-from airflow_s3commit.protocol.model.columns import KnownColumns
 from airflow_s3commit.protocol.model.job import ObjectOptions, PendingsetFormat
 from airflow_s3commit.protocol.model.layout import PENDING_SUFFIX, PENDINGSET_SUFFIX
+from airflow_s3commit.protocol.model.sealed_job import KnownColumns
 from airflow_s3commit.store.base import MAX_PARTS, CheckedEtag, PartEtag
 
 _MD5 = re.compile("[0-9a-fA-F]{32}")

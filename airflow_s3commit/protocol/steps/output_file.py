@@ -21,9 +21,9 @@ from airflow_s3commit._causes import noting, run_all, undoing
 from airflow_s3commit.exceptions import JobClosed, S3CommitError, StoreRejected
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import abort_upload, object_metadata
-from airflow_s3commit.protocol.model.columns import Columns
 from airflow_s3commit.protocol.model.destination import hadoop_uri, join_uri
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
+from airflow_s3commit.protocol.model.sealed_job import Columns
 from airflow_s3commit.store.base import MAX_PARTS, MIN_PART_BYTES
 
 #: Number of parts after which the part size doubles.

@@ -8,11 +8,10 @@ import pytest
 
 from airflow_s3commit.exceptions import AuditFailed, InvalidRecord
 from airflow_s3commit.protocol.inspect.audit import AuditRules, audit, commit_before
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.model.manifest import Manifest
-from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, Counts, SealReference
 from tests.cases import each
 from tests.protocol.building import OURS, THEIRS, Crash, Lake, an_id
 

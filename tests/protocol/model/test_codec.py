@@ -13,7 +13,6 @@ from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
 from airflow_s3commit.protocol.metadata.store_check import read_time
 from airflow_s3commit.protocol.model import (
     codec,
-    columns,
     destination,
     job,
     manifest,
@@ -22,11 +21,10 @@ from airflow_s3commit.protocol.model import (
     table,
 )
 from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.layout import list_key
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
-from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, SealedTask
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, CommittedTask, Counts, SealedTask
 from airflow_s3commit.protocol.model.table import Commit, UnownedObject
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.fold import manifest_files, read_manifest
@@ -223,7 +221,7 @@ def test_every_record_has_a_limit() -> None:
     """The table only names existing types, and none is read without a bound."""
     kinds = {
         name: value
-        for module in (destination, table, pendingset, job, manifest, sealed_job, checkpoint, columns)
+        for module in (destination, table, pendingset, job, manifest, sealed_job, checkpoint)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }

@@ -9,7 +9,6 @@ import pytest
 
 from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.delta import (
     columns_of,
     origin_of,
@@ -17,7 +16,7 @@ from airflow_s3commit.protocol.model.delta import (
     version_lines,
 )
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry
 from tests.cases import each
 from tests.protocol.published import columns

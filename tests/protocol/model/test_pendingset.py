@@ -11,7 +11,6 @@ import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.codec import decode, encode
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.pendingset import (
     IOStatistics,
     PendingSet,
@@ -20,6 +19,7 @@ from airflow_s3commit.protocol.model.pendingset import (
     UploadEtag,
     UploadExtra,
 )
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
 from airflow_s3commit.store.base import CheckedEtag
 from tests.protocol.model.test_records import ETAG, JOB, changed, golden, without
 

@@ -24,7 +24,6 @@ from airflow_s3commit.protocol.model import (
     table,
 )
 from airflow_s3commit.protocol.model.codec import JobOwned, decode, encode, sha256
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.job import (
     AbortReport,
     JobOptions,
@@ -37,6 +36,7 @@ from airflow_s3commit.protocol.model.job import (
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest, SuccessData
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.sealed_job import (
+    ColumnStatistics,
     CommittedTask,
     Counts,
     DriverSealRecord,
@@ -45,7 +45,10 @@ from airflow_s3commit.protocol.model.sealed_job import (
     SealedTask,
     SealRecord,
     SealReference,
+    SparkField,
+    SparkSchema,
     StageSealRecord,
+    WrittenColumns,
 )
 from airflow_s3commit.protocol.model.table import Commit, Entry, Left, Retained, Source, UnownedObject
 from tests.cases import each
@@ -242,6 +245,7 @@ RECORDS: dict[str, msgspec.Struct] = {
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is only written inside other records.
 PARTS = {
+    ColumnStatistics,
     Commit,
     Counts,
     DriverTask,
@@ -250,7 +254,10 @@ PARTS = {
     Position,
     SealedStage,
     SealedTask,
+    SparkField,
+    SparkSchema,
     UnownedObject,
+    WrittenColumns,
 }
 
 #: What is never written: it is made of an entry.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_s3commit.protocol.model.columns import ColumnStatistics, add_columns
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, add_columns
 
 
 def test_bounds_and_counts_add_up() -> None:

@@ -13,8 +13,8 @@ import pytest
 from airflow_s3commit.exceptions import JobClosed, OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.protocol.metadata.removal import JOB_METADATA, PLACE_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.model.codec import text_digest
-from airflow_s3commit.protocol.model.columns import ColumnStatistics
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
 from airflow_s3commit.protocol.steps.output_file import OutputFile, PartSender
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.testing import StoreCall
