@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from airflow_s3commit.airflow_version import AirflowPlugin
 from airflow_s3commit.assets import HivePathMapper
 
-_Scope: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-_Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-_Asgi: TypeAlias = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class _LazyApp:
     """An ASGI application that the first request creates; only the API server receives requests."""
 
     def __init__(self) -> None:
-        self._app: _Asgi | None = None
+        self._app: ASGIApp | None = None
         self._lock = threading.Lock()
 
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Imports take seconds, in which the API server has other requests.
         app = self._app
         if app is None:
             app = await asyncio.to_thread(self._loaded)
         await app(scope, receive, send)
 
-    def _loaded(self) -> _Asgi:
+    def _loaded(self) -> ASGIApp:
         with self._lock:
             if self._app is None:
                 from airflow_s3commit.plugin.app import create_app  # noqa: PLC0415 - loads FastAPI

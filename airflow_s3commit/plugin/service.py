@@ -14,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from time import monotonic
@@ -167,6 +168,21 @@ class Unreadable(DidNotHappen):
     """Reading failed with an unexpected exception; nothing was changed."""
 
 
+@contextmanager
+def _expecting(verb: str, what: str, unexpected: type[S3CommitError]) -> Iterator[None]:
+    """Raise an error of ours for one of any other kind, whose text, which may be anything, is only logged."""
+    try:
+        yield
+    except S3CommitError:
+        # Perhaps no page waits for it any more.
+        logger.info("%s %s failed", verb, what, exc_info=True)
+        raise
+    except Exception as error:
+        logger.exception("%s %s failed", verb, what)
+        words = f"{verb} failed with {type(error).__name__}; the API server's log has the details"
+        raise unexpected(words) from error
+
+
 class TimedStore(ForwardingStore):
     """A store that makes a check before every call, and for every item that a call yields."""
 
@@ -294,16 +310,9 @@ class DestinationService:
                 raise too_long
 
         def work() -> T:
-            try:
+            with _expecting("reading", home.destination, Unreadable):
                 found = self._connect(home.aws_conn_id, self._wait / 2)
                 return reading(found._replace(store=TimedStore(found.store, check)))
-            except S3CommitError:
-                raise
-            except Exception as error:
-                logger.exception("reading %s failed", home.destination)
-                raise Unreadable(
-                    f"reading failed with {type(error).__name__}; the API server's log has the details"
-                ) from error
 
         try:
             async with asyncio.timeout(self._wait):
@@ -320,17 +329,9 @@ class DestinationService:
         """
 
         def work() -> str:
-            try:
+            with _expecting(offer, f"of job {job.job_id} on {home.destination}", OutcomeUnknown):
                 store = self._connect(home.aws_conn_id, _END_WAIT).store
                 return end_job(store, home.destination, job, offer, reason)
-            except Exception as error:
-                logger.exception("to %s job %s on %s failed", offer, job.job_id, home.destination)
-                if isinstance(error, S3CommitError):
-                    raise
-                raise OutcomeUnknown(
-                    f"it failed with {type(error).__name__}; the API server's log has the details, and the"
-                    " job's page shows its state"
-                ) from error
 
         ending = asyncio.get_running_loop().run_in_executor(self._enders, work)
         await asyncio.wait([ending], timeout=self._wait)

@@ -1,7 +1,6 @@
 """Values for the pages: of a destination, of a job, and of what a search finds in all destinations.
 
-A destination is read once for all users; `DestinationView.visible_to` then drops the jobs that a user may not
-see. The search over all destinations is a pure function of what was read.
+A destination is read once for all users; `DestinationView.visible_to` drops the jobs that one may not see.
 """
 
 from __future__ import annotations
@@ -131,14 +130,9 @@ class DestinationView:
 def read_destination(
     store: ObjectStore, home: RegisteredDestination, *, ended: bool = True
 ) -> DestinationView:
-    """Read the jobs of a destination that are in progress or ended recently.
+    """Read the jobs of a destination that are in progress and, with ``ended``, those that ended recently.
 
-    Args:
-        ended: Whether to read the jobs that ended; without this, a destination without jobs takes two
-            requests.
-
-    Raises:
-        S3CommitError: A request failed.
+    Without ``ended``, a destination without jobs takes two requests.
     """
     found = list(islice(list_jobs(store, home.place, home.staging_root), MOST_JOBS + 1))
     progress = commit_progress(store, home.place, found)
@@ -199,7 +193,6 @@ def read_job(
     Raises:
         NoSuchJob: The job does not exist.
         InvalidRecord: The job id is not valid.
-        S3CommitError: A request failed.
     """
     details = describe_job(store, home.place, job_id)
     job = details.summary

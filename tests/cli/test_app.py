@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from airflow_s3commit import S3Config, S3Store, __version__
@@ -82,6 +83,13 @@ def test_no_option_takes_a_credential(command: str) -> None:
     assert not [
         name for name in names if any(word in name for word in ("secret", "access", "token", "password"))
     ]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_release_of_click_repeats_a_text_that_is_refused(command: str) -> None:
+    """Older ones show a text that a plain function refuses, which may be a URI with a password."""
+    types = {type(param.type) for param in program.commands[command].params}
+    assert click.types.FuncParamType not in types
 
 
 def test_the_version_is_printed(run: RunProgram) -> None:
