@@ -65,11 +65,7 @@ __all__ = [
 
 
 def lacks(what: str, since: str) -> str:
-    """Return that this Airflow lacks something, for a message.
-
-    :param what: Its name.
-    :param since: The first version that has it.
-    """
+    """Return that this Airflow lacks something, which a later version has, for a message."""
     from airflow import __version__  # noqa: PLC0415 - keeps DAG parsing light
 
     return f"Airflow {__version__} has no {what}, which needs {since} or later"
@@ -78,11 +74,8 @@ def lacks(what: str, since: str) -> str:
 def CronPartitionTimetable(cron: str, *, timezone: str, **given: Any) -> Any:  # noqa: N802 - Airflow's name
     """Return Airflow's timetable of this name; in 3.1, which has no partition keys, one without them.
 
-    There the logical date of a run is the start of the interval before it, which the key would name.
-
-    :param cron: The schedule.
-    :param timezone: Its zone.
-    :param given: The class's other arguments; Airflow 3.1 can only stand in for a ``run_offset`` of -1.
+    There the logical date of a run is the start of the interval before it, which the key would name, so
+    Airflow 3.1 can only stand in for a ``run_offset`` of -1.
     """
     from airflow import sdk  # noqa: PLC0415 - the timetables import croniter
 
@@ -114,10 +107,8 @@ def has_partition_events() -> bool:
 
 
 def partition_key_of(context: Context) -> str | None:
-    """Return the partition key of a task's run; None without one, as always in Airflow 3.1.
-
-    :param context: The task's context, which has the key itself from Airflow 3.3 on.
-    """
+    """Return the partition key of a task's run; None without one, as always in Airflow 3.1."""
+    # From Airflow 3.3 on the context has the key itself.
     run: Any = context.get("dag_run")
     return context["partition_key"] if "partition_key" in context else getattr(run, "partition_key", None)
 
@@ -128,11 +119,9 @@ def wait_for_answer(
     """Suspend a task until somebody has answered; before Airflow 3.3 the triggerer waits for it.
 
     :param ti_id: Airflow's id of the task instance, whose question is in the database.
-    :param options: The possible answers.
     :param method_name: The operator's method to resume with; its argument ``event`` is the answer.
     :param kwargs: The method's other arguments: plain JSON values.
     :param timeout: Time to wait; None for no limit.
-    :raises BaseException: Always; Airflow's own, which suspends the task.
     """
     from airflow.sdk import exceptions  # noqa: PLC0415 - keeps DAG parsing light
 

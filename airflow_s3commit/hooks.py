@@ -6,8 +6,9 @@ import logging
 import os
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
@@ -34,31 +35,6 @@ logger = logging.getLogger(__name__)
 #: The connection that Airflow's operators name without being told to: where it does not exist, boto3's
 #: default chain is meant.
 AIRFLOWS_DEFAULT = "aws_default"
-
-
-T = TypeVar("T")
-
-
-class _Once(Generic[T]):
-    """A property that a hook makes on first use, and keeps.
-
-    A `functools.cached_property` of Python 3.11 has one lock for all hooks of the process: a connection that
-    hangs would hold up the page and the triggerer for all others.
-    """
-
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make = make
-        self.__doc__ = make.__doc__
-
-    def __get__(self, hook: Any, _: type) -> T:
-        if hook is None:
-            return self  # type: ignore[return-value]
-        kept, name = vars(hook), self._make.__name__
-        with hook.lock:
-            if name not in kept:
-                kept[name] = self._make(hook)
-            value: T = kept[name]
-        return value
 
 
 class S3CommitHook(BaseHook):
@@ -100,9 +76,11 @@ class S3CommitHook(BaseHook):
         self.timeout = timeout
         self.on_retry = on_retry
         self._was_noticed = False
-        self.lock = RLock()
+        self._lock = RLock()
+        self._aws: S3Hook | None = None
+        self._store: ObjectStore | None = None
 
-    @_Once
+    @property
     def aws(self) -> S3Hook:
         """The Amazon provider's hook, with a client without retries of its own; the store retries.
 
@@ -111,40 +89,44 @@ class S3CommitHook(BaseHook):
         """
         from airflow_s3commit.store.s3.config import configured_endpoint, made_by_boto3  # noqa: PLC0415
 
-        self._checked_keys()
-        source = self._source
-        # Addressing of buckets and signing of bodies depend on the endpoint.
-        hook = self._hook_for(self._given_endpoint)
-        client = made_by_boto3(lambda: hook.conn, source)
-        endpoint = configured_endpoint(client) if self._given_endpoint is None else None
-        if endpoint is not None:
-            hook = self._hook_for(endpoint)
-            made_by_boto3(lambda: hook.conn, source)
-        return hook
+        # Not a cached_property: in Python 3.11 it has one lock for all hooks of the process, so a connection
+        # that hangs would hold up the page and the triggerer for all others.
+        with self._lock:
+            if self._aws is None:
+                self._checked_keys()
+                # Addressing of buckets and signing of bodies depend on the endpoint.
+                hook, given = self._hook_for(self._given_endpoint), self._given_endpoint
+                client = made_by_boto3(lambda: hook.conn, self._source)
+                endpoint = configured_endpoint(client) if given is None else None
+                if endpoint is not None:
+                    hook = self._hook_for(endpoint)
+                    made_by_boto3(lambda: hook.conn, self._source)
+                self._aws = hook
+            return self._aws
 
-    @_Once
+    @property
     def store(self) -> ObjectStore:
         """The connection's store."""
         from airflow_s3commit.store.execute import RetryPolicy  # noqa: PLC0415
         from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
 
-        policy = RetryPolicy(on_retry=self._noticed)
-        if self.retry_deadline is not None:
-            policy = replace(policy, deadline=self.retry_deadline)
-        return S3Store(self.aws.conn, retry=policy, origin=self._source)
+        with self._lock:
+            if self._store is None:
+                policy = RetryPolicy(on_retry=self._noticed)
+                if self.retry_deadline is not None:
+                    policy = replace(policy, deadline=self.retry_deadline)
+                self._store = S3Store(self.aws.conn, retry=policy, origin=self._source)
+            return self._store
 
     def job(self, reference: Mapping[str, str] | JobReference) -> Job:
-        """Return the job of a reference. Makes no request to the store.
-
-        :param reference: The output of `S3CommitSetupOperator`.
-        """
+        """Return the job of a reference, the output of `S3CommitSetupOperator`. Makes no request."""
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
 
         named = reference if isinstance(reference, JobReference) else JobReference.from_dict(reference)
         return Job.at(self.store, named)
 
-    @_Once
+    @property
     def address(self) -> StoreAddress:
         """The store's address for a Spark configuration, without credentials.
 
@@ -180,7 +162,7 @@ class S3CommitHook(BaseHook):
                 else:
                     os.environ[name] = value
 
-    @_Once
+    @cached_property
     def _plain(self) -> S3Hook:
         """The provider's hook for reading the connection; it makes no client."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
@@ -203,7 +185,7 @@ class S3CommitHook(BaseHook):
         missing = not self._plain.conn_config
         return f"the connection {self.aws_conn_id!r}" + (", which does not exist" if missing else "")
 
-    @_Once
+    @property
     def _given_endpoint(self) -> str | None:
         """The connection's endpoint; None if it has none.
 

@@ -39,11 +39,7 @@ class ManifestLink(BaseOperatorLink):
         return "Commit manifest"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL; empty if there is none.
-
-        :param operator: The task's operator, after it ran.
-        :param ti_key: The key of the task instance.
-        """
+        """Return the URL; empty if there is none."""
         uri, address = getattr(operator, "manifest_uri", None), getattr(operator, "address", None)
         if not uri or address is None:
             return ""
@@ -64,20 +60,12 @@ class PendingsetsLink(BaseOperatorLink):
         return "Sealed pendingsets"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL; empty if the task sealed nothing, or the page is not configured.
-
-        :param operator: The task's operator, after it ran.
-        :param ti_key: The key of the task instance.
-        """
+        """Return the URL; empty if the task sealed nothing, or the page is not configured."""
         return run_url(ti_key) if getattr(operator, "seal_uri", None) else ""
 
 
 def console_url(uri: str, region: str | None = None) -> str:
-    """Return the URL of an object's page in the S3 console of its AWS partition.
-
-    :param uri: The object, as ``s3://bucket/key``.
-    :param region: The bucket's region; None for one of the partition ``aws``.
-    """
+    """Return the URL of an object's page in the S3 console of the region's AWS partition."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     prefix = next((each for each in _CONSOLES if each and (region or "").startswith(each)), "")
     query = {"prefix": key} if region is None else {"region": region, "prefix": key}
@@ -85,10 +73,7 @@ def console_url(uri: str, region: str | None = None) -> str:
 
 
 def run_url(ti_key: TaskInstanceKey) -> str:
-    """Return the URL of the page with the jobs of a run; empty if the page shows no destinations.
-
-    :param ti_key: A task instance of the run.
-    """
+    """Return the URL of the page with the jobs of a run; empty if the page shows no destinations."""
     if not page_destinations():
         return ""
     query = urlencode({"dag_id": ti_key.dag_id, "run_id": ti_key.run_id})

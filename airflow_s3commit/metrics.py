@@ -33,10 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def count_retry(error: OutcomeUnknown | Unavailable) -> None:
-    """Count a request that is retried, as ``on_retry`` of `airflow_s3commit.store.execute.RetryPolicy`.
-
-    :param error: The error of the previous attempt.
-    """
+    """Count a request that is retried, as ``on_retry`` of `airflow_s3commit.store.execute.RetryPolicy`."""
     from airflow_s3commit.exceptions import Unavailable  # noqa: PLC0415 - its name alone is needed above
 
     _count("s3commit.store.retries", 1, {})
@@ -49,8 +46,6 @@ def commit_counted(destination: str) -> Iterator[Callable[[Manifest], None]]:
     """Count a commit and the duration of the ``with`` block, or count a failure.
 
     Call the yielded function with the manifest. A repeated commit of a committed job counts again.
-
-    :param destination: URI of the job's destination.
     """
     began = time.monotonic()
     committed: list[Manifest] = []
@@ -64,21 +59,14 @@ def commit_counted(destination: str) -> Iterator[Callable[[Manifest], None]]:
 
 
 def count_abort(destination: str, uploads: int) -> None:
-    """Count an abort.
-
-    :param destination: URI of the job's destination.
-    :param uploads: Number of aborted uploads.
-    """
+    """Count an abort, and its uploads."""
     tags = _tags(destination)
     _count("s3commit.aborts", 1, tags)
     _count("s3commit.abort.uploads", uploads, tags)
 
 
 def count_sweep(report: SweepReport) -> None:
-    """Count a sweep, unless it was a dry run.
-
-    :param report: The sweep's report.
-    """
+    """Count a sweep, unless it was a dry run."""
     if report.dry_run:
         return
     tags = _tags(report.plan.destination)
@@ -89,11 +77,7 @@ def count_sweep(report: SweepReport) -> None:
 
 
 def gauge_pending(destination: str, jobs: Iterable[JobSummary]) -> None:
-    """Report the jobs in progress of a destination.
-
-    :param destination: URI of the destination.
-    :param jobs: The jobs, from `airflow_s3commit.protocol.inspect.jobs.list_jobs`.
-    """
+    """Report the jobs in progress of a destination."""
     found, tags = list(jobs), _tags(destination)
     idle = max((job.silent for job in found if job.silent is not None), default=0.0)
     _send("gauge", "s3commit.pending.jobs", len(found), tags)

@@ -106,14 +106,12 @@ def _before(moment: pendulum.DateTime, duration: timedelta) -> pendulum.DateTime
     day = moment.subtract(
         years=whole.years, months=whole.months, weeks=whole.weeks, days=whole.remaining_days
     )
-    # In UTC, because an hour of the zone may occur twice.
-    rest = day.in_timezone("UTC").subtract(
+    return day.subtract(
         hours=whole.hours,
         minutes=whole.minutes,
         seconds=whole.remaining_seconds,
         microseconds=whole.microseconds,
     )
-    return rest.in_timezone(moment.timezone or "UTC")
 
 
 def _parsed(text: str, zone: Timezone | FixedTimezone | str) -> Any:

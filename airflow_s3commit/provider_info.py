@@ -9,53 +9,40 @@ __all__ = ["get_provider_info"]
 
 _INTEGRATION = "S3 Commit"
 
+
+def _option(description: str, example: str, default: str = "", kind: str = "string") -> dict[str, str]:
+    about = {"description": description, "version_added": "0.1.0", "type": kind}
+    return {**about, "example": example, "default": default}
+
+
 #: The section ``[s3commit]``, which `airflow_s3commit.settings` and the page in the UI read.
-_OPTIONS: dict[str, dict[str, str | None]] = {
-    "aws_conn_id": {
-        "description": "The default aws connection of operators, sensors and notifiers.",
-        "version_added": "0.1.0",
-        "type": "string",
-        "example": "lake",
-        "default": "aws_default",
-    },
-    "poke_interval": {
-        "description": "Seconds between two searches of a sensor or trigger that waits for a manifest.",
-        "version_added": "0.1.0",
-        "type": "float",
-        "example": "30",
-        "default": "60",
-    },
-    "sweep_age_days": {
-        "description": "Days without activity after which the sweep operator treats a job as dead. Set it"
-        " longer than any job runs, and than any audit waits for a human.",
-        "version_added": "0.1.0",
-        "type": "float",
-        "example": "14",
-        "default": "7",
-    },
-    "destinations": {
-        "description": "The destinations that the page S3 commits shows: URIs separated by whitespace or"
-        " commas, or a JSON list of URIs or of objects with destination, aws_conn_id and staging.",
-        "version_added": "0.1.0",
-        "type": "string",
-        "example": "s3://lake/flights/, s3://lake/weather/",
-        "default": "",
-    },
-    "registry": {
-        "description": "A prefix for the registry: one small object for each destination, written by the "
-        "setup of its first job. The page and sweeps then know every destination. Empty: no registry.",
-        "version_added": "0.1.0",
-        "type": "string",
-        "example": "s3://lake-ops/s3commit/",
-        "default": "",
-    },
-    "registry_conn_id": {
-        "description": "The aws connection of the registry's store. Empty: aws_conn_id of this section.",
-        "version_added": "0.1.0",
-        "type": "string",
-        "example": "lake",
-        "default": "",
-    },
+_OPTIONS = {
+    "aws_conn_id": _option(
+        "The default aws connection of operators, sensors and notifiers.", "lake", "aws_default"
+    ),
+    "poke_interval": _option(
+        "Seconds between two searches of a sensor or trigger that waits for a manifest.", "30", "60", "float"
+    ),
+    "sweep_age_days": _option(
+        "Days without activity after which the sweep operator treats a job as dead. Set it longer than any"
+        " job runs, and than any audit waits for a human.",
+        "14",
+        "7",
+        "float",
+    ),
+    "destinations": _option(
+        "The destinations that the page S3 commits shows: URIs separated by whitespace or commas, or a JSON"
+        " list of URIs or of objects with destination, aws_conn_id and staging.",
+        "s3://lake/flights/, s3://lake/weather/",
+    ),
+    "registry": _option(
+        "A prefix for the registry: one small object for each destination, written by the setup of its first"
+        " job. The page and sweeps then know every destination. Empty: no registry.",
+        "s3://lake-ops/s3commit/",
+    ),
+    "registry_conn_id": _option(
+        "The aws connection of the registry's store. Empty: aws_conn_id of this section.", "lake"
+    ),
 }
 
 

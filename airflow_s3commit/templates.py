@@ -21,10 +21,7 @@ T = TypeVar("T")
 
 
 def is_known(value: Any) -> bool:
-    """Return whether a DAG's file has a value itself: it is no template, and no task's or param's result.
-
-    :param value: An argument, or a collection of them.
-    """
+    """Return whether a DAG's file has a value itself: it is no template, and no task's or param's result."""
     if isinstance(value, str):
         return "{{" not in value and "{%" not in value
     if isinstance(value, Mapping):
@@ -35,18 +32,12 @@ def is_known(value: Any) -> bool:
 
 
 def known_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a mapping that a DAG's file has itself.
-
-    :param values: The mapping.
-    """
+    """Return the entries of a mapping that a DAG's file has itself."""
     return {name: value for name, value in values.items() if is_known(value)}
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """Return what reads an argument that is one of some words.
-
-    :param words: The words.
-    """
+    """Return what reads an argument that is one of some words."""
 
     def read(value: Any) -> str:
         if value not in words:
@@ -57,11 +48,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def at_least(least: float, kind: type[int] | type[float] = float) -> Callable[[Any], Any]:
-    """Return what reads an argument that is a number.
-
-    :param least: The smallest number.
-    :param kind: ``int`` for whole numbers.
-    """
+    """Return what reads an argument that is a number; with ``int`` a whole one."""
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
@@ -74,32 +61,19 @@ def at_least(least: float, kind: type[int] | type[float] = float) -> Callable[[A
 
 
 def text(value: Any) -> str:
-    """Read an argument that is text.
-
-    :param value: The argument.
-    :raises ValueError: It is something else.
-    """
+    """Read an argument that is text; anything else is a `ValueError`."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text")  # noqa: TRY004
     return value
 
 
 def place(value: Any) -> Destination:
-    """Read an argument that is a destination.
-
-    :param value: The argument.
-    :raises ValueError: It is no text.
-    :raises InvalidDestination: It is no URI of a destination.
-    """
+    """Read an argument that is the URI of a destination."""
     return Destination.parse(text(value))
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Read an argument that has values by name.
-
-    :param value: The argument.
-    :raises ValueError: It is something else, such as text.
-    """
+    """Read an argument that has values by name; anything else is a `ValueError`."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} has no values by name: give a dict, or another task's output")  # noqa: TRY004
     return value
@@ -108,9 +82,8 @@ def mapping(value: Any) -> Mapping[str, Any]:
 def check_value(owner: str, name: str, reader: Callable[[Any], object], value: Any) -> None:
     """Check an argument when a DAG is parsed; templates and the results of tasks are left for later.
 
-    :param owner: The task or other object that has the argument, for the message.
-    :param reader: What reads the value, and raises `ValueError` or a refusal.
-    :raises InvalidOption: The value is invalid; the message has the owner and the name.
+    :param owner: What has the argument, such as a task, for the message.
+    :raises InvalidOption: The reader raises `ValueError` or a refusal.
     """
     # None leaves an argument out, but a destination that a DAG's file looks up must be there.
     if not is_known(value) or (value is None and name != "destination"):
@@ -132,19 +105,13 @@ class ValuesRequired:
         """Check arguments when a DAG is parsed; templates and the results of tasks are left for `read`.
 
         :param readers: By the name of the argument, what reads it and raises `ValueError` or a refusal.
-        :raises InvalidOption: An argument is invalid; the message has the task and the name.
         """
         own: Any = self
         for name, reader in readers.items():
             check_value(f"Task {own.task_id}", name, reader, getattr(self, name))
 
     def read(self, name: str, reader: Callable[[Any], T]) -> T:
-        """Return what a rendered argument stands for.
-
-        :param name: The argument.
-        :param reader: As in `check`.
-        :raises AirflowFailException: It is invalid; the message has the task and the name.
-        """
+        """Return what a rendered argument stands for; if it is invalid, the task fails for good."""
         own: Any = self
         try:
             return reader(getattr(self, name))
@@ -155,9 +122,6 @@ class ValuesRequired:
         """Refuse what is no text in template fields that are, or that are collections of it.
 
         Native rendering turns text such as ``2013_01_05`` into the number 20130105, which cannot be undone.
-
-        :param names: The fields. None is no value.
-        :raises AirflowFailException: A field has something else than text.
         """
         own: Any = self
         for name in ("aws_conn_id", "region_name", *names):
@@ -173,14 +137,7 @@ class ValuesRequired:
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: Any = None
     ) -> Any:
-        """Render a template, as Airflow does; it calls this for every template field.
-
-        :param content: The template, or a collection with templates.
-        :param context: The task's context.
-        :param jinja_env: The environment of the templates.
-        :param seen_oids: Airflow's own record of what is rendered already.
-        :raises AirflowFailException: An expression has no value in this run.
-        """
+        """Render a template, as Airflow does; it calls this for every template field."""
         parent: Any = super()
         own: Any = self
         env: Any = jinja_env or own.get_template_env()

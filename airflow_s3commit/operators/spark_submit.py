@@ -15,6 +15,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
+from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.templates import one_of
 
 if TYPE_CHECKING:
@@ -106,12 +107,11 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         self.seal_uri: str | None = None
         self._stage_attempt: str | None = None
         self._killed = False
-        self.check(stage=_checked_stage, writer=one_of("python", "spark"))
+        self.check(stage=lambda name: check_id(name, "stage"), writer=one_of("python", "spark"))
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Submit the application, unless an earlier try has sealed the stage; return the seal's location.
 
-        :param context: The task's context.
         :raises AirflowException: The application failed, sealed no output, or the task was killed.
         """
         with failures_are_noted(context):
@@ -163,10 +163,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             raise AirflowException(f"Task {self.task_id} was killed; it does not use the stage's output.")
 
     def submit_job(self, context: Context) -> str | None:
-        """Submit the application again if the parent found no driver to reconnect to.
-
-        :param context: The task's context.
-        """
+        """Submit the application again if the parent found no driver to reconnect to."""
         job = self.opened_job()
         if self._attempt_of_driver(context, job.reference) is not None:
             # The parent made its hook for a driver that is gone. A new application needs a stage attempt of
@@ -183,7 +180,12 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         if earlier is not None and (uploads := job.abort_stage(stage, earlier)):
             self.log.info("Aborted %d uploads of attempt %s of stage %s", uploads, earlier, stage)
         self._stage_attempt = str(own)
-        self._remember(context, job.reference)
+        if (state_store := context.get("task_state_store")) is not None:
+            begun: dict[str, JsonValue] = {
+                "job_id": job.reference.job_id,
+                "stage_attempt": self._stage_attempt,
+            }
+            state_store.set(_BEGUN, begun)
         # Includes Spark's own files, whose values a value on the command line would hide.
         given = {**self._sparks_defaults(), **(self.conf or {})}
         if self.ship_package:
@@ -301,15 +303,6 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         self._forget_driver(context)
         return None
 
-    def _remember(self, context: Context, reference: JobReference) -> None:
-        state_store = context.get("task_state_store")
-        if state_store is not None:
-            value: dict[str, JsonValue] = {
-                "job_id": reference.job_id,
-                "stage_attempt": self._stage_attempt,
-            }
-            state_store.set(_BEGUN, value)
-
     def _forget_driver(self, context: Context) -> None:
         state_store = context.get("task_state_store")
         if state_store is not None:
@@ -318,11 +311,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
 
 
 def stage_name(task_id: str, map_index: int = -1) -> str:
-    """Return the default name of a task instance's stage, unique in its DAG.
-
-    :param task_id: The task's whole id, with those of its groups.
-    :param map_index: The map index of a mapped task's instance; less than 0 for other tasks.
-    """
+    """Return the default name of a task instance's stage, unique in its DAG."""
     # A dot keeps names apart: no task's id is another task's id, a dot and a number.
     name = task_id if map_index < 0 else f"{task_id}.{map_index}"
     if len(name) <= _LONGEST_STAGE:
@@ -332,11 +321,7 @@ def stage_name(task_id: str, map_index: int = -1) -> str:
 
 
 def defaults_file(environment: Mapping[str, str], program: str | None) -> Path | None:
-    """Return where ``spark-submit`` looks for its defaults; None if that is unknown here.
-
-    :param environment: The variables with which it runs.
-    :param program: Its name or path; None for ``spark-submit``.
-    """
+    """Return where ``spark-submit`` (or the program) finds its defaults; None if that is unknown here."""
     name = "spark-defaults.conf"
     if directory := environment.get("SPARK_CONF_DIR"):
         return Path(directory) / name
@@ -352,15 +337,13 @@ def defaults_file(environment: Mapping[str, str], program: str | None) -> Path |
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    """Return Spark's properties in a file of Java's format; none if it cannot be read.
-
-    :param file: The file, whose keys end at white space, ``=`` or ``:``.
-    """
+    """Return Spark's properties in a file of Java's format; none if it cannot be read."""
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return {}
     found = {}
+    # Keys end at white space, ``=`` or ``:``.
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         if pair := re.match(r"\s*(spark\.[^\s=:]+)\s*[=:]?\s*(.*)", line):
             found[pair[1]] = re.sub(r"\\(.)", r"\1", pair[2]).strip()
@@ -371,12 +354,6 @@ def _with(name: str, given: str) -> str:
     """Return names that are separated by commas with one more at their end."""
     others = (each.strip() for each in given.split(","))
     return ",".join([*(each for each in others if each not in ("", name)), name])
-
-
-def _checked_stage(name: str) -> str:
-    from airflow_s3commit.protocol.model.layout import check_id  # noqa: PLC0415 - only if a stage is named
-
-    return check_id(name, "stage")
 
 
 def _text(value: Any) -> str:
