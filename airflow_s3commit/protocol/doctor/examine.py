@@ -7,6 +7,7 @@ the store, a rehearsal of whole jobs, and an upload with the jobs' object option
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from msgspec import Struct
@@ -178,46 +179,43 @@ _SECONDS = 2.0
 def _rehearse(sandbox: Sandbox) -> Finding:
     """Two jobs append, one replaces, one is aborted and one swept."""
     sandbox.rehearsed = True
+    trial = replace(sandbox, home=sandbox.home.below("rehearsal"))
     conflict_modes: tuple[ConflictMode, ...] = ("append", "append", "replace")
     for conflict_mode, count in zip(conflict_modes, (1, 2, 1), strict=True):
-        _write(sandbox, conflict_mode)
-        if len(files := _files(sandbox)) != count:
+        _write(trial, conflict_mode)
+        if len(files := _files(trial)) != count:
             raise StoreUnsuitable(f"a commit with {conflict_mode} left {len(files)} files instead of {count}")
-    if not has_object(sandbox.store, sandbox.bucket, _home(sandbox).key(SUCCESS)):
+    if not has_object(trial.store, trial.bucket, trial.home.key(SUCCESS)):
         raise StoreUnsuitable("a commit left no _SUCCESS")
-    report = _leave(sandbox).abort(reason="rehearsal")
-    if report.uploads < 1 or _files(sandbox) != files:
+    report = _leave(trial).abort(reason="rehearsal")
+    if report.uploads < 1 or _files(trial) != files:
         return Finding("failed", f"an abort found {report.uploads} of 1 pending uploads", RECORD_UPLOADS)
-    _leave(sandbox)
+    _leave(trial)
     # Times have whole seconds, or finer ones in listings than in responses.
     sandbox.clock.sleep(_SECONDS)
-    swept = sweep(sandbox.store, _home(sandbox), older_than=0, dry_run=False, clock=sandbox.clock)
+    swept = sweep(trial.store, trial.home, older_than=0, dry_run=False, clock=trial.clock)
     if swept.failures:
         return Finding("failed", f"a sweep failed: {swept.failures[0].reason}", RECORD_UPLOADS)
-    if not swept.jobs or _files(sandbox) != files:
+    if not swept.jobs or _files(trial) != files:
         return Finding("warning", "a sweep did not find a dead job", RECORD_UPLOADS)
     return Finding("ok", "jobs were committed, replaced files, and were aborted and swept")
-
-
-def _home(sandbox: Sandbox) -> Destination:
-    return sandbox.home.below("rehearsal")
 
 
 def _options(conflict_mode: ConflictMode) -> JobOptions:
     return JobOptions(committer="magic", conflict_mode=conflict_mode, track_pending="s3")
 
 
-def _write(sandbox: Sandbox, conflict_mode: ConflictMode) -> None:
+def _write(trial: Sandbox, conflict_mode: ConflictMode) -> None:
     """Commit a job with one file."""
     options = _options(conflict_mode)
-    job = write_job(_home(sandbox), store=sandbox.store, job_options=options, clock=sandbox.clock)
+    job = write_job(trial.home, store=trial.store, job_options=options, clock=trial.clock)
     with job as writer, writer.open(f"{_PARTITION}/part.bin") as file:
         file.write(BODY)
 
 
-def _leave(sandbox: Sandbox) -> Job:
+def _leave(trial: Sandbox) -> Job:
     """Return a job with a pending upload, of a task whose stage is never sealed."""
-    job = Job.setup(sandbox.store, _home(sandbox), options=_options("append"), clock=sandbox.clock)
+    job = Job.setup(trial.store, trial.home, options=_options("append"), clock=trial.clock)
     with job.task_attempt("rehearsal", "1", "00000", "1") as attempt:
         with attempt.open(f"{_PARTITION}/left.bin") as file:
             file.write(BODY)
@@ -225,9 +223,9 @@ def _leave(sandbox: Sandbox) -> Job:
     return job
 
 
-def _files(sandbox: Sandbox) -> set[str]:
-    prefix = _home(sandbox).key(f"{_PARTITION}/")
-    return {info.key for info in sandbox.store.list_objects(sandbox.bucket, prefix)}
+def _files(trial: Sandbox) -> set[str]:
+    prefix = trial.home.key(f"{_PARTITION}/")
+    return {info.key for info in trial.store.list_objects(trial.bucket, prefix)}
 
 
 REHEARSAL = Probe("whole jobs", _rehearse, ("objects", "complete uploads", "fencing"))

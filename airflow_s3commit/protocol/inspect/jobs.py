@@ -156,15 +156,6 @@ def list_jobs(
             yield summary
 
 
-def summary_of(store: ObjectStore, destination: Destination, job_id: str) -> JobSummary | None:
-    """Return the summary of one job; None if nothing of it is known. Reads only. Raises as `list_jobs`."""
-    found = find_jobs(store, destination, (destination,), job_id=job_id).values()
-    if (summary := next(_summaries(store, destination, found), None)) is not None:
-        return summary
-    end = look_up_end(JobContext(store, Layout.of(destination, job_id)), None)
-    return ended_summary(end, read_time(store, destination)) if end is not None else None
-
-
 def open_jobs(store: ObjectStore, home: Destination) -> list[JobRecord]:
     """Return the records of the jobs that still have one, in order of their ids. Reads only.
 
@@ -336,9 +327,12 @@ def describe_job(store: ObjectStore, destination: Destination, job_id: str) -> J
     Raises:
         NoSuchJob: The job has neither records nor a staging, and has not ended.
     """
-    summary = summary_of(store, destination, job_id)
-    if summary is None:
-        raise NoSuchJob(never_set_up(JobContext(store, Layout.of(destination, job_id))))
+    jobs = find_jobs(store, destination, (destination,), job_id=job_id).values()
+    if (summary := next(_summaries(store, destination, jobs), None)) is None:
+        nobody = JobContext(store, Layout.of(destination, job_id))
+        if (end := look_up_end(nobody, None)) is None:
+            raise NoSuchJob(never_set_up(nobody))
+        summary = ended_summary(end, read_time(store, destination))
     problems = [summary.problem] if summary.problem is not None else []
     if summary.staging is None or summary.state not in ("open", "sealed") or problems:
         return JobDetails(summary=summary, problems=problems)

@@ -359,14 +359,10 @@ def verify_job(
 
 
 def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
-    """Compare the files that a job committed with the objects at its destination. Reads only.
+    """Compare the files that a job committed with the objects in the partitions that it wrote.
 
-    Lists the partitions. Sends a HEAD request for a file whose ETag in the listing is not the one computed
-    from its parts, because the object is encrypted or changed; the HEAD shows the upload id.
-
-    Raises:
-        InvalidRecord: The manifest's list of files is gone or was changed, or has a key outside the
-            destination.
+    Sends a HEAD request for a file whose ETag in the listing is not the one computed from its parts, because
+    the object is encrypted or changed; the HEAD shows the upload id.
     """
     store, home = context.store, context.layout.destination
     report = VerifyReport(
