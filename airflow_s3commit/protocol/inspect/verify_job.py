@@ -6,9 +6,9 @@ Reads only. Differences are findings in a report, not errors.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
@@ -67,10 +67,6 @@ class Changed(Struct, frozen=True, kw_only=True):
         return f"{self.key}: {size(self.size)}, ETag {self.etag}; was {before}"
 
 
-#: A file that is not as a commit made it: its key, the commit's number, and its change; None if it is gone.
-_Difference: TypeAlias = tuple[str, int, Changed | None]
-
-
 class FileDifferences(Plain, Struct, kw_only=True):
     """Committed files, and which of them are not as they were committed.
 
@@ -112,18 +108,6 @@ class FileDifferences(Plain, Struct, kw_only=True):
     def complete(self) -> bool:
         """Whether every file exists unchanged that no later commit replaced."""
         return not self.missing_count and not self.changed_count
-
-    def add(self, home: Destination, differences: Iterable[_Difference], table: Table) -> None:
-        """Count what differs, by a table that was read after the files: it tells which are still needed."""
-        for key, commit, change in differences:
-            if not table.can_restore(partition_of(home.relative(key) or ""), commit):
-                self.removed += 1
-            elif change is None:
-                self.missing_count += 1
-                self.missing += [key] if len(self.missing) < MAX_NAMED else []
-            else:
-                self.changed_count += 1
-                self.changed += [change] if len(self.changed) < MAX_NAMED else []
 
 
 class ExpectedFile(NamedTuple):
@@ -172,21 +156,58 @@ class ExpectedFiles:
         return int(self._rows.execute("SELECT count(*) FROM file WHERE number > 0").fetchone()[0])
 
     def compare(self, batch: list[ObjectInfo]) -> list[tuple[ObjectInfo, ExpectedFile | None]]:
-        """Compare listed objects with the files that must be there; return the others, and what is known."""
-        found = [(info, self._pop(info.key)) for info in batch]
-        pairs = [(info, file) for info, file in found if file is not None and file.number > 0]
-        self._add(_compare(self._context, pairs, self._report))
-        return [(info, file) for info, file in found if file is None or file.number <= 0]
+        """Compare listed objects with the files that must be there; return the others, and what is known.
+
+        The upload id in its metadata decides about a file with another ETag.
+        """
+        others: list[tuple[ObjectInfo, ExpectedFile | None]] = []
+        doubtful: list[tuple[tuple[ObjectInfo, ExpectedFile], Head]] = []
+        differing: list[tuple[str, ExpectedFile, ObjectInfo | None]] = []
+        for info in batch:
+            file = self._pop(info.key)
+            if file is None or file.number <= 0:
+                others.append((info, file))
+            elif info.size == file.size and file.etag and info.etag == file.etag:
+                self._report.intact += 1
+            elif info.size == file.size and file.upload:
+                doubtful.append(((info, file), Head(self._context.bucket, info.key)))
+            elif info.size == file.size and not file.etag:
+                self._report.by_size += 1
+            else:
+                differing.append((info.key, file, info))
+        for (info, file), outcome in outcomes(self._context.store, doubtful, NoSuchKey):
+            found = outcome if isinstance(outcome, ObjectInfo) else None
+            if found and (found.size, found.metadata.get(UPLOAD_METADATA)) == (file.size, file.upload):
+                self._report.intact += 1
+            else:
+                differing.append((info.key, file, info if found else None))
+        self._add(differing)
+        return others
 
     def add_missing(self) -> None:
         """Add the files to the report that must be there, and were in none of the listings."""
-        rows = self._rows.execute("SELECT key, number FROM file WHERE number > 0 ORDER BY key")
+        rows = self._rows.execute("SELECT * FROM file WHERE number > 0 ORDER BY key")
         for batch in in_batches(rows, BATCH):
-            self._add([(key.decode("utf-8", "surrogatepass"), one, None) for key, one in batch])
+            self._add(
+                [(key.decode("utf-8", "surrogatepass"), ExpectedFile(*row), None) for key, *row in batch]
+            )
 
-    def _add(self, differences: list[_Difference]) -> None:
-        if differences:
-            self._report.add(self._context.layout.destination, differences, self._newest())
+    def _add(self, differing: list[tuple[str, ExpectedFile, ObjectInfo | None]]) -> None:
+        """Count what differs, by a table that is read after the files: it tells which are still needed."""
+        if not differing:
+            return
+        report, home, table = self._report, self._context.layout.destination, self._newest()
+        for key, file, info in differing:
+            if not table.can_restore(partition_of(home.relative(key) or ""), file.number):
+                report.removed += 1
+            elif info is None:
+                report.missing_count += 1
+                report.missing += [key] if len(report.missing) < MAX_NAMED else []
+            else:
+                report.changed_count += 1
+                sizes = {"expected_size": file.size, "size": info.size}
+                change = Changed(key=key, **sizes, expected_etag=file.etag, etag=info.etag)
+                report.changed += [change] if len(report.changed) < MAX_NAMED else []
 
     def _pop(self, key: str) -> ExpectedFile | None:
         one = (_bytes_of(key),)
@@ -198,44 +219,6 @@ class ExpectedFiles:
 def _bytes_of(key: str) -> bytes:
     # Keys of other programs may contain what text in the database cannot.
     return key.encode("utf-8", "surrogatepass")
-
-
-def _compare(
-    context: JobContext, pairs: Iterable[tuple[ObjectInfo, ExpectedFile]], report: FileDifferences
-) -> list[_Difference]:
-    """Compare listed objects with the files that are expected at their keys; return those that differ.
-
-    The others are counted. The upload id in its metadata decides about a file with another ETag.
-    """
-    doubtful: list[tuple[tuple[ObjectInfo, ExpectedFile], Head]] = []
-    differing: list[_Difference] = []
-    for info, file in pairs:
-        is_same = info.size == file.size
-        if is_same and file.etag and info.etag == file.etag:
-            report.intact += 1
-        elif is_same and file.upload:
-            doubtful.append(((info, file), Head(context.bucket, info.key)))
-        elif is_same and not file.etag:
-            report.by_size += 1
-        else:
-            differing.append(_change(info, file))
-    for (info, file), outcome in outcomes(context.store, doubtful, NoSuchKey):
-        if isinstance(outcome, NoSuchKey):
-            differing.append((info.key, file.number, None))
-            continue
-        assert isinstance(outcome, ObjectInfo)
-        if (outcome.size, outcome.metadata.get(UPLOAD_METADATA)) == (file.size, file.upload):
-            report.intact += 1
-        else:
-            differing.append(_change(info, file))
-    return differing
-
-
-def _change(info: ObjectInfo, file: ExpectedFile) -> _Difference:
-    change = Changed(
-        key=info.key, expected_size=file.size, size=info.size, expected_etag=file.etag, etag=info.etag
-    )
-    return info.key, file.number, change
 
 
 class VerifyReport(FileDifferences, kw_only=True):
