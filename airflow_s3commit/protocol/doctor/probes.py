@@ -65,17 +65,20 @@ class Sandbox:
     home: Destination
     clock: Clock
     rehearsed: bool = False
+    #: The keys of objects, and of uploads; the credentials need not reach uploads where there are none.
     _keys: set[str] = field(default_factory=set)
+    _begun: set[str] = field(default_factory=set)
 
     @property
     def bucket(self) -> str:
         """The bucket of the probes' objects."""
         return self.home.bucket
 
-    def key(self, name: str) -> str:
+    def key(self, name: str, *, uploads: bool = False) -> str:
         """Return a key, and note it for `clear`. Call this before an object or an upload has it."""
         key = self.home.key(name)
         self._keys.add(key)
+        self._begun |= {key} if uploads else set()
         return key
 
     def put(self, name: str) -> tuple[str, str]:
@@ -85,7 +88,7 @@ class Sandbox:
 
     def begin(self, name: str, headers: dict[str, str] | None = None) -> tuple[str, str]:
         """Start an upload; return its key and id. For the headers see `ObjectStore.create_upload`."""
-        key = self.key(name)
+        key = self.key(name, uploads=True)
         return key, self.store.create_upload(
             self.bucket, key, metadata=METADATA, content_type="application/octet-stream", headers=headers
         )
@@ -104,7 +107,7 @@ class Sandbox:
             S3CommitError: Something could not be removed. Everything else was tried.
         """
         # By the exact keys: some stores list uploads only that way.
-        steps: list[Callable[[], object]] = [partial(self._abort, key) for key in sorted(self._keys)]
+        steps: list[Callable[[], object]] = [partial(self._abort, key) for key in sorted(self._begun)]
         if self.rehearsed:
             steps += [partial(self._abort, None), self._delete_listed]
         self._run([*steps, *self._deletes(self._keys)])
@@ -387,7 +390,7 @@ def _list_uploads(sandbox: Sandbox) -> Finding:
 
 
 def _upload_ages(sandbox: Sandbox) -> Finding:
-    are_true = has_true_upload_times(sandbox.store, sandbox.bucket, sandbox.key("aged"))
+    are_true = has_true_upload_times(sandbox.store, sandbox.bucket, sandbox.key("aged", uploads=True))
     if are_true is None:
         return Finding("ok", "not known, because the store does not list pending uploads")
     if are_true:

@@ -254,6 +254,18 @@ def test_rights_below_the_destination_are_enough() -> None:
     assert _examined(Narrow(denied=("check_bucket",))).healthy
 
 
+def test_a_staging_root_needs_no_rights_to_uploads() -> None:
+    """The policy lets nobody list the uploads of its bucket if that is another one: jobs have none there."""
+
+    class Narrow(Lacking):
+        def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
+            if bucket == STAGING.bucket:
+                raise AccessDenied("not there")
+            return super().list_uploads(bucket, prefix, page=page)
+
+    assert _examined(Narrow(), STAGING).healthy
+
+
 def test_what_cannot_be_tried_is_skipped() -> None:
     """Without the bucket nothing else can be tried, and the checks say so instead of failing one by one."""
     diagnosis = examine(MemoryStore(("other",)), FLIGHTS)
