@@ -138,9 +138,8 @@ def commit_before(
 ) -> Manifest | None:
     """Return the commit that a job's output is compared with, for `audit`. Reads only.
 
-    It is the newest commit that the table has files of in one of the job's partitions; if there is none, the
-    newest that it has files of. Data that is older than the log does not count: its rows are not known. None
-    if there is none.
+    It is the newest commit that the table has files of in one of the job's partitions, or else in any; None
+    without one. Data that is older than the log does not count: its rows are not known.
 
     Raises:
         InvalidRecord: An entry of the log is damaged.
@@ -178,15 +177,11 @@ def audit(
 
 
 def _sizes(counts: Counts, rules: AuditRules) -> Iterator[AuditCheck]:
-    limits = (
-        ("rows", counts.rows, rules.min_rows, rules.max_rows),
-        ("files", counts.files, rules.min_files, rules.max_files),
-        ("bytes", counts.bytes, rules.min_bytes, rules.max_bytes),
-    )
-    for name, found, least, most in limits:
-        if least is not None:
+    for name in ("rows", "files", "bytes"):
+        found = getattr(counts, name)
+        if (least := getattr(rules, f"min_{name}")) is not None:
             yield _check(f"min_{name}", found is not None and found >= least, f"at least {least}", found)
-        if most is not None:
+        if (most := getattr(rules, f"max_{name}")) is not None:
             yield _check(f"max_{name}", found is not None and found <= most, f"at most {most}", found)
 
 
@@ -230,8 +225,7 @@ def _ranges(counts: Counts, rules: AuditRules) -> Iterator[AuditCheck]:
     for column, (least, greatest) in rules.ranges.items():
         expected = f"{'…' if least is None else least} to {'…' if greatest is None else greatest}"
         known = (counts.columns or {}).get(column)
-        empty = not counts.files or (known is not None and known.values == 0)
-        if empty:
+        if not counts.files or (known is not None and known.values == 0):
             yield _check(f"ranges[{column}]", True, expected, "no values")
         elif known is None or known.least is None or known.greatest is None:
             yield _check(f"ranges[{column}]", False, expected, None)

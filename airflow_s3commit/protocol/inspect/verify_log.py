@@ -150,7 +150,6 @@ class LogCheck:
         try:
             for read in entries_after(self.store, self.destination, position):
                 self._take(read)
-                self.newest = self._applied(self.newest, read)
                 if read.entry.job_id is not None:
                     self.unfinished[read.entry.job_id] = self.ended[read.entry.job_id]
         except InvalidRecord as error:
@@ -198,7 +197,6 @@ class LogCheck:
                 self.head, self.newest = number, None
                 continue
             self._take(read)
-            self.newest = self._applied(self.newest, read)
             if self.newest is not None and number in checkpoints:
                 self._compare_checkpoint(self.newest)
             self.step(number)
@@ -226,6 +224,7 @@ class LogCheck:
         return None
 
     def _take(self, read: Read) -> None:
+        """Note an entry, and add it up; the table is not known any more if the entry cannot follow."""
         entry, commit = read.entry, read.entry.commit
         self.head = entry.number
         self._digests[entry.number] = read.sha256
@@ -233,26 +232,21 @@ class LogCheck:
             self._versions[version] = entry.number, entry.nonce
         if entry.job_id is not None:
             self.ended[entry.job_id] = Ending(entry.number, commit is not None)
-        if commit is None:
+        if commit is not None:
+            if commit.within is UNSET:
+                self._lists[entry.number] = Source(entry.number, entry.job_id, commit.files_sha256, False, {})
+            elif sha256(b"".join(bytes(line) + b"\n" for line in commit.within)) != commit.files_sha256:
+                self._add_list(entry.number, "has another list of files within than it names")
+        if self.newest is None:
             return
-        if commit.within is UNSET:
-            self._lists[entry.number] = Source(entry.number, entry.job_id, commit.files_sha256, False, {})
-        elif sha256(b"".join(bytes(line) + b"\n" for line in commit.within)) != commit.files_sha256:
-            self._add_list(entry.number, "has another list of files within than it names")
-
-    def _applied(self, table: Table | None, read: Read) -> Table | None:
-        """Return a table after an entry; None if the entry cannot follow, or there was none before."""
-        if table is None:
-            return None
-        entry, commit = read.entry, read.entry.commit
         try:
-            left = table.apply(entry, read.sha256).pieces
+            left = self.newest.apply(entry, read.sha256).pieces
         except InvalidRecord as error:
             self._add(entry_key(self.destination, entry.number), str(error), _NO_ENTRY)
-            return None
+            self.newest = None
+            return
         if entry.marks and commit is not None:
             self.marked |= dict.fromkeys({*_touched(commit), *left} - {""}, entry.number)
-        return table
 
     def _checkpointed(self) -> Table | None:
         """Return the table from its newest checkpoint, where entries before that may be damaged."""
