@@ -34,13 +34,12 @@ class ObjectInfo:
     """Description of one object.
 
     Attributes:
-        key: The object's key.
         size: Its length in bytes.
         etag: Its ETag without the quotes.
         modified: When it was written, in seconds since the epoch by the store's clock.
         metadata: User metadata, with names in lower case. Empty in listings.
-        headers: Other headers that describe it, names in lower case: storage class, encryption, number of
-            tags, ``cache-control`` and the like, as far as the store returns them. Empty in listings.
+        headers: Other headers that describe it, names in lower case, such as the storage class, as far as the
+            store returns them. Empty in listings.
     """
 
     key: str
@@ -148,23 +147,19 @@ class ObjectStore(Protocol):
     @property
     def load(self) -> Load:
         """Current concurrency and the retries so far; sends no request."""
-        ...
 
     @property
     def endpoint(self) -> str:
         """The store's address; sends no request."""
-        ...
 
     def profile(self, bucket: str) -> StoreProfile:
         """Return what this object has learned about a bucket from responses; sends no request."""
-        ...
 
     def follow(self, bucket: str, profile: StoreProfile) -> None:
         """Adapt further requests to a profile as it was found; ``StoreProfile()`` forgets it.
 
         Sends no request itself.
         """
-        ...
 
     def check_bucket(self, bucket: str) -> None:
         """Check that a bucket exists and that these credentials may use it.
@@ -172,14 +167,12 @@ class ObjectStore(Protocol):
         Raises:
             NoSuchBucket: The bucket does not exist.
         """
-        ...
 
     def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
         """Return the fewest days after which a lifecycle rule aborts pending uploads below a prefix.
 
         None if no rule does, or these credentials may not read the rules.
         """
-        ...
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
         """Return an object's size, ETag, time, metadata and headers.
@@ -187,33 +180,22 @@ class ObjectStore(Protocol):
         Raises:
             NoSuchKey: The object does not exist.
         """
-        ...
 
     def get(self, bucket: str, key: str, limit: int | None = None) -> Fetched:
-        """Read a whole object into memory: records and pendingsets, never data.
-
-        Args:
-            limit: Maximum bytes to read; None for no limit.
+        """Read a whole object, of at most ``limit`` bytes, into memory: records and pendingsets, never data.
 
         Raises:
             NoSuchKey: The object does not exist.
             TooLarge: The object is longer than ``limit``.
         """
-        ...
 
     def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
-        """Read part of an object.
-
-        Args:
-            first: Offset of the first byte, from 0.
-            size: Bytes to read; fewer are returned at the object's end.
-            etag: The ETag that the object must have.
+        """Read ``size`` bytes of an object from offset ``first``; fewer at its end.
 
         Raises:
             NoSuchKey: The object does not exist.
-            PreconditionFailed: The object has another ETag.
+            PreconditionFailed: The object has another ETag than ``etag``.
         """
-        ...
 
     def put(
         self,
@@ -237,19 +219,14 @@ class ObjectStore(Protocol):
             PreconditionFailed: The condition was false. If an earlier attempt's response was lost, the object
                 may be the caller's own write: read it back and compare.
         """
-        ...
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
         """Delete an object; repeatable, since a missing object counts as deleted.
-
-        Args:
-            if_match: Delete only if the object has this ETag; None deletes any.
 
         Raises:
             PreconditionFailed: The object has another ETag than ``if_match``. Where the store cannot compare
                 it, it was compared right before the delete.
         """
-        ...
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         """Delete up to 1,000 objects in one request, and return those that were not deleted; repeatable.
@@ -257,7 +234,6 @@ class ObjectStore(Protocol):
         A missing object counts as deleted. On stores that compare ETags, one with another ETag is returned
         with the code ``PreconditionFailed``.
         """
-        ...
 
     def list_objects(
         self,
@@ -268,16 +244,13 @@ class ObjectStore(Protocol):
         start_after: str | None = None,
         page: int | None = None,
     ) -> Iterator[ObjectInfo]:
-        """Yield the objects whose key begins with ``prefix``, in the store's order.
-
-        Pages are fetched on demand.
+        """Yield the objects whose key begins with ``prefix``, in the store's order, fetched on demand.
 
         Args:
             recursive: False yields only keys without another ``/`` after the prefix.
             start_after: Yield only keys after this one.
             page: Maximum objects to fetch with one request; None for the store's own limit.
         """
-        ...
 
     def create_upload(
         self,
@@ -295,48 +268,36 @@ class ObjectStore(Protocol):
                 encryption, ACL, tags, ``cache-control`` and the like, ``x-amz-meta-…``. None sends the
                 defaults of `with_headers`, if any.
         """
-        ...
 
     def upload_part(
         self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
     ) -> str:
-        """Upload a part and return its ETag, without quotes.
+        """Upload part ``number``, from 1 to `MAX_PARTS`, and return its ETag, without quotes.
 
         Repeatable: a part that is uploaded again replaces the earlier one.
-
-        Args:
-            number: Number of the part, from 1 to 10,000.
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
         """
-        ...
 
     def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
-        """Create the object from the parts of an upload, and return its ETag.
+        """Create the object from the parts of an upload, numbered from 1, and return its ETag.
 
         Whether a completed upload can be completed again depends on the store: after an unknown outcome,
         check the object.
 
-        Args:
-            etags: The ETags of parts 1, 2 and so on.
-
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
         """
-        ...
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
         """Discard a pending upload and its parts; repeatable, since an unknown upload counts as discarded."""
-        ...
 
     def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
         """Yield the pending uploads whose key begins with ``prefix``, in the store's order.
 
-        Args:
-            page: Maximum uploads to fetch with one request; None for the store's own limit.
+        At most ``page`` are fetched with one request.
         """
-        ...
 
     def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
         """Yield the parts of a pending upload.
@@ -344,7 +305,6 @@ class ObjectStore(Protocol):
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
         """
-        ...
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
         """Make many calls concurrently; yield each call's tag with its outcome, in any order.
@@ -352,7 +312,6 @@ class ObjectStore(Protocol):
         Errors are yielded as outcomes, not raised. Calls are drawn as capacity allows, so a long iterable
         costs no memory. Closing the iterator draws no further call and waits for those in flight.
         """
-        ...
 
 
 # Structs, not dataclasses: one is created per file, and a frozen dataclass takes microseconds. They hold only
@@ -368,10 +327,7 @@ class ObjectToDelete(Struct, frozen=True, gc=False):
 class CheckedEtag(Struct, frozen=True, gc=False):
     """A part's ETag with its checksum, which completing an upload with checksums requires.
 
-    Attributes:
-        etag: The ETag.
-        algorithm: S3's name of the algorithm, such as ``CRC32C``.
-        checksum: The checksum, in Base64.
+    The algorithm has S3's name, such as ``CRC32C``; the checksum is in Base64.
     """
 
     etag: str

@@ -59,17 +59,13 @@ class StoreAddress:
 
 
 def plain_endpoint(url: Url, where: str) -> Url:
-    """Return an endpoint's URL if it is valid and safe to log and to put into a Spark conf.
+    """Return an endpoint's URL, or None, if it is valid and safe to log and to put into a Spark conf.
 
     Trailing slashes are removed: with and without them it is the same store.
 
-    Args:
-        url: The URL; None is returned as it is.
-        where: Its source, for the message.
-
     Raises:
-        StoreUnsuitable: It holds a user name or password, or is not an HTTP URL. Its message
-            does not show the URL.
+        StoreUnsuitable: It holds a user name or password, or is not an HTTP URL. The message does not show
+            the URL, but ``where`` it is from.
     """
     if url is None:
         return url
@@ -106,9 +102,6 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
 
     Access key and token are sent in headers, so they must be visible ASCII. A secret key is any text without
     control characters; its UTF-8 encoding signs.
-
-    Args:
-        where: Their source, for the message.
 
     Raises:
         AccessDenied: One of them is not usable. The message names it without its value.

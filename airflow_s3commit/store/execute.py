@@ -83,11 +83,8 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
     """Yield a function's results in the order of its arguments, from several threads at once.
 
-    An exception of the function is raised in its turn; calls that have not begun by then are not made.
-
-    Args:
-        items: The arguments; at most twice as many as threads are drawn ahead.
-        threads: Number of calls at once; 0 makes each in the caller's thread.
+    An exception of the function is raised in its turn; calls that have not begun by then are not made. At
+    most twice as many arguments as threads are drawn ahead. 0 threads make each call in the caller's thread.
     """
     if not threads:
         yield from map(function, items)

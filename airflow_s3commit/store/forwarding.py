@@ -16,7 +16,6 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from threading import Lock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -202,6 +201,7 @@ _OBJECTS, _BYTES = 64, 256 * 1024
 
 #: What is known of each store, by bucket and key.
 _known: WeakKeyDictionary[ObjectStore, OrderedDict[tuple[str, str], Fetched]] = WeakKeyDictionary()
+_lock = threading.Lock()
 
 
 class RememberingStore(ForwardingStore):
@@ -220,7 +220,6 @@ class RememberingStore(ForwardingStore):
         super().__init__(inner)
         self._but, self._is_fixed = but, is_fixed
         self._known = _known.setdefault(inner, OrderedDict())
-        self._lock = Lock()
 
     def get(self, bucket: str, key: str, limit: int | None = None) -> Fetched:
         """Return what is known, or forward the call."""
@@ -293,12 +292,12 @@ class RememberingStore(ForwardingStore):
     def _remember(self, bucket: str, key: str, found: Fetched) -> None:
         if len(found.body) > _BYTES or key.endswith(self._but):
             return
-        with self._lock:
+        with _lock:
             self._known[bucket, key] = found
             if len(self._known) > _OBJECTS:
                 self._known.popitem(last=False)
 
     def _forget(self, bucket: str, keys: Iterable[str]) -> None:
-        with self._lock:
+        with _lock:
             for key in keys:
                 self._known.pop((bucket, key), None)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from airflow_s3commit.testing.programs import ProgramFailed, end_in_order_on_signals
+from airflow_s3commit.testing.programs import ProgramFailed, end_in_order_on_signals, write_private
 from airflow_s3commit.testing.s3_server import S3Server
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     end_in_order_on_signals()
     try:
         with S3Server(arguments.data, (arguments.bucket,)) as server:
-            _write(arguments.environment, server.environment)
+            write_private(arguments.environment, _exports(server.environment))
             print(
                 f"s3://{arguments.bucket}/ at {server.endpoint_url}; `source {arguments.environment}` in a"
                 " shell to use it. Ctrl-C stops it; the objects stay.",
@@ -58,12 +53,9 @@ def main(argv: list[str] | None = None) -> int:
         arguments.environment.unlink(missing_ok=True)
 
 
-def _write(path: Path, variables: Mapping[str, str]) -> None:
-    """Write a shell's exports to a file that only its owner can read, because it has the secret key."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+def _exports(variables: dict[str, str]) -> str:
+    """Return a shell's commands that set these variables."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 if __name__ == "__main__":

@@ -7,9 +7,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Literal, NoReturn, TypeAlias, TypeVar, cast
 
-from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, StoreRejected, Unavailable
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    OutcomeUnknown,
+    S3CommitError,
+    StoreRejected,
+    Unavailable,
+)
 from airflow_s3commit.store.base import Call, ObjectStore, Outcome
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.forwarding import ForwardingStore
@@ -18,6 +25,13 @@ T = TypeVar("T")
 
 #: The effects of a `Fault`.
 Effect: TypeAlias = Literal["refuse", "deny", "reject", "lose-answer", "crash-before", "crash-after", "delay"]
+
+#: The effects in place of a call, and the error of each.
+_REFUSALS: dict[str, Callable[[str], S3CommitError]] = {
+    "refuse": Unavailable,
+    "deny": AccessDenied,
+    "reject": partial(StoreRejected, code="InvalidPart"),
+}
 
 _LISTINGS = frozenset({"list_objects", "list_uploads", "list_parts"})
 
@@ -81,14 +95,6 @@ class Fault:
     seconds: float = 0.0
     name: str = "a fault"
 
-    def matches(self, call: StoreCall) -> bool:
-        """Return whether a call has the fault's verb and key."""
-        return self.verb in (None, call.verb) and fnmatchcase(call.key, self.key)
-
-    def strikes(self, matching: int) -> bool:
-        """Return whether the fault has its effect at the matching call of this number, from 1."""
-        return self.nth <= matching and (self.times is None or matching < self.nth + self.times)
-
 
 class FaultyStore(ForwardingStore):
     """An `ObjectStore` that passes calls on to another store, with faults at chosen calls.
@@ -106,6 +112,7 @@ class FaultyStore(ForwardingStore):
 
     Attributes:
         calls: Every call so far, failed ones included, in order.
+        crashed: Whether a call has raised `Crash`. To simulate the next process, wrap the inner store again.
         struck: The calls at which a fault took effect, in order.
     """
 
@@ -123,15 +130,10 @@ class FaultyStore(ForwardingStore):
         self.before = before
         self.after = after
         self._sleep = sleep
-        self._crashed = False
+        self.crashed = False
         self._lock = threading.Lock()
         self.calls: list[StoreCall] = []
         self.struck: list[StoreCall] = []
-
-    @property
-    def crashed(self) -> bool:
-        """Whether a call has raised `Crash`. To simulate the next process, wrap the inner store again."""
-        return self._crashed
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
         """Make the calls one by one in the caller's thread, each with the faults of its verb."""
@@ -143,19 +145,28 @@ class FaultyStore(ForwardingStore):
         Raises:
             Crash: A fault crashed this call or an earlier one.
         """
-        if self._crashed:
+        if self.crashed:
             raise Crash
         call = StoreCall(verb, bucket, key)
         strikes = self._strikes(call)
         self.before(call)
         for fault in strikes:
-            self._prevent(call, fault)
+            if fault.effect in _REFUSALS:
+                raise _REFUSALS[fault.effect](f"{call} was not made, because of {fault.name}")
+            if fault.effect == "crash-before":
+                self.crash()
+            if fault.effect == "delay":
+                self._sleep(fault.seconds)
         made = make()
         if verb in _LISTINGS:
             made = cast("T", iter(list(cast("Iterator[object]", made))))
         self.after(call)
         for fault in strikes:
-            self._lose(call, fault)
+            if fault.effect == "crash-after":
+                self.crash()
+            if fault.effect == "lose-answer":
+                error = Unavailable if call.reads else OutcomeUnknown
+                raise error(f"the response to {call} was lost to {fault.name}")
         return made
 
     def _strikes(self, call: StoreCall) -> list[Fault]:
@@ -163,37 +174,16 @@ class FaultyStore(ForwardingStore):
             self.calls.append(call)
             found = []
             for number, fault in enumerate(self._faults):
-                if fault.matches(call):
+                if fault.verb in (None, call.verb) and fnmatchcase(call.key, fault.key):
                     self._matched[number] += 1
-                    if fault.strikes(self._matched[number]):
+                    past = self._matched[number] - fault.nth
+                    if past >= 0 and (fault.times is None or past < fault.times):
                         found.append(fault)
             if found:
                 self.struck.append(call)
             return found
 
-    def _prevent(self, call: StoreCall, fault: Fault) -> None:
-        """Apply an effect before the call, or in place of it."""
-        match fault.effect:
-            case "refuse":
-                raise Unavailable(f"{call} was refused by {fault.name}")
-            case "deny":
-                raise AccessDenied(f"{call} was denied by {fault.name}")
-            case "reject":
-                raise StoreRejected(f"{call} was rejected by {fault.name}", code="InvalidPart")
-            case "crash-before":
-                self.crash()
-            case "delay":
-                self._sleep(fault.seconds)
-
-    def _lose(self, call: StoreCall, fault: Fault) -> None:
-        """Apply an effect in place of the result."""
-        if fault.effect == "crash-after":
-            self.crash()
-        if fault.effect == "lose-answer":
-            error = Unavailable if call.reads else OutcomeUnknown
-            raise error(f"the response to {call} was lost to {fault.name}")
-
     def crash(self) -> NoReturn:
         """Raise `Crash`, at this call and at all later ones; for hooks."""
-        self._crashed = True
+        self.crashed = True
         raise Crash

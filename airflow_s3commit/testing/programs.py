@@ -181,6 +181,13 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, because it has a secret; replace one that is there."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
 def end_in_order_on_signals() -> None:
     """Turn SIGINT into KeyboardInterrupt, SIGTERM and SIGHUP into SystemExit, so that ``with`` blocks end."""
     # A shell ignores SIGINT for programs in the background; kill -INT must stop this one all the same.

@@ -16,7 +16,7 @@ from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
-from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
+from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +30,6 @@ PARTS = ("master", "volume", "filer", "s3", "admin")
 
 #: Maximum seconds until a server stores its first object; two are usual.
 START_SECONDS = 60.0
-
-#: Free bytes that the server's disk needs; the server's own files have up to 128 MiB each.
-NEEDED_BYTES = 1 << 30
 
 #: Maximum number of starts, each with other ports, if another program takes a port first.
 START_ATTEMPTS = 3
@@ -56,7 +53,7 @@ class S3Server:
 
     Attributes:
         data_dir: Absolute path of the directory.
-        buckets: The buckets.
+        log: The server's log file.
         access_key: The administrator's access key; empty before the first start.
         secret_key: The administrator's secret key; empty before the first start.
     """
@@ -65,7 +62,10 @@ class S3Server:
         self._temporary = data_dir is None
         temporary = Path(tempfile.gettempdir(), f"s3-server-{secrets.token_hex(8)}")
         self.data_dir = (data_dir or temporary).absolute()
-        self.buckets = tuple(buckets)
+        self.log = self.data_dir / "seaweed.log"
+        self._objects = self.data_dir / "data"
+        self._keys_file = self.data_dir / "identities.json"
+        self._buckets = tuple(buckets)
         self.access_key = ""
         self.secret_key = ""
         self._port = 0
@@ -91,11 +91,6 @@ class S3Server:
         if not self._port:
             raise ProgramFailed("SeaweedFS has no address before start(), or the with block, starts it")
         return f"http://{HOST}:{self._port}"
-
-    @property
-    def log(self) -> Path:
-        """The server's log file."""
-        return self.data_dir / "seaweed.log"
 
     @property
     def config(self) -> S3Config:
@@ -124,19 +119,17 @@ class S3Server:
         """Start the server, and return when every bucket accepts an object, after about two seconds.
 
         Raises:
-            ProgramFailed: SeaweedFS is not installed, is running already, has less than 1 GiB of free disk
-                space, ended at once, or was not ready within a minute. The message says what to do, or ends
-                with the end of the log.
+            ProgramFailed: SeaweedFS is not installed, is running already, ended at once, or was not ready
+                within a minute. The message says what to do, or ends with the end of the log.
         """
         if self._program is not None and self._program.running:
             raise ProgramFailed(f"SeaweedFS is running already, at {self.endpoint_url}")
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._objects.mkdir(mode=0o700, exist_ok=True)
-        self._check_room()
         for attempt in range(1, START_ATTEMPTS + 1):
-            self._launch()
+            program = self._launch()
             try:
-                self._wait_until_ready()
+                self._wait_until_ready(program)
                 return
             except ProgramFailed:
                 port_taken = "address already in use" in self.log.read_text()
@@ -161,27 +154,15 @@ class S3Server:
         if self._temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
-    @property
-    def _objects(self) -> Path:
-        return self.data_dir / "data"
-
-    @property
-    def _keys_file(self) -> Path:
-        return self.data_dir / "identities.json"
-
-    def _check_room(self) -> None:
-        # On a full disk the server starts, and refuses objects later without saying why.
-        free = shutil.disk_usage(self._objects).free
-        if free < NEEDED_BYTES:
-            raise ProgramFailed(
-                f"SeaweedFS needs {NEEDED_BYTES >> 20} MiB of free disk space for {self._objects}, and "
-                f"{free >> 20} MiB are free: free some, or choose a directory on another disk"
-            )
-
-    def _launch(self) -> None:
+    def _launch(self) -> Program:
         self.access_key = secrets.token_hex(10)
         self.secret_key = secrets.token_urlsafe(30)
-        self._write_keys()
+        administrator = {
+            "name": "administrator",
+            "credentials": [{"accessKey": self.access_key, "secretKey": self.secret_key}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        write_private(self._keys_file, json.dumps({"identities": [administrator]}))
         # Paths of Unix sockets are limited to about a hundred bytes, which data_dir may exceed.
         self._sockets = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
         self.log.write_bytes(b"")
@@ -203,7 +184,7 @@ class S3Server:
             "filer.localSocket": str(self._sockets / "filer.sock"),
             "webdav": "false",
             "admin.ui": "false",
-            "bucket": ",".join(self.buckets),
+            "bucket": ",".join(self._buckets),
         }
         for part, (http, grpc) in ports.items():
             options |= {f"{part}.port": str(http), f"{part}.port.grpc": str(grpc)}
@@ -211,35 +192,30 @@ class S3Server:
             "SeaweedFS",
             [str(_executable()), "-logtostderr=true", "mini", *(f"-{k}={v}" for k, v in options.items())],
             log=self.log,
-            environment=_environment(),
+            # Without variables with keys, buckets or settings for the server.
+            environment={
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("AWS_", "WEED_", "S3_"))
+            },
             directory=self.data_dir,
         )
         self._program.start()
+        return self._program
 
-    def _write_keys(self) -> None:
-        administrator = {
-            "name": "administrator",
-            "credentials": [{"accessKey": self.access_key, "secretKey": self.secret_key}],
-            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-        }
-        self._keys_file.unlink(missing_ok=True)
-        descriptor = os.open(self._keys_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"identities": [administrator]}, file)
-
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, program: Program) -> None:
         # An open port is not enough: the server accepts no PUT before it has a volume for objects.
         store = S3Store.connect(self.config, retry=RetryPolicy(deadline=0.5))
         deadline = time.monotonic() + START_SECONDS
-        waiting = list(self.buckets)
+        waiting = list(self._buckets)
         why: Exception | None = None
         while waiting:
-            if self._program is None or not self._program.running:
-                raise ProgramFailed(f"SeaweedFS ended while it started{self._last_words()}")
+            if not program.running:
+                raise ProgramFailed(f"SeaweedFS ended while it started{program.last_words()}")
             if time.monotonic() > deadline:
                 raise ProgramFailed(
                     f"SeaweedFS at {self.endpoint_url} was not ready after {START_SECONDS:.0f} s ({why})"
-                    f"{self._last_words()}"
+                    f"{program.last_words()}"
                 ) from why
             try:
                 store.check_bucket(waiting[0])
@@ -249,16 +225,6 @@ class S3Server:
             except S3CommitError as error:
                 why = error
                 time.sleep(0.1)
-
-    def _last_words(self) -> str:
-        return "" if self._program is None else self._program.last_words()
-
-
-def _environment() -> dict[str, str]:
-    """Return this process's environment without variables with keys, buckets or settings for the server."""
-    return {
-        name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "WEED_", "S3_"))
-    }
 
 
 def _executable() -> Path:

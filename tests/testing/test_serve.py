@@ -15,7 +15,7 @@ def test_the_keys_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "s3.env"
     file.write_text("old")
     file.chmod(0o644)
-    serve._write(file, {"AWS_SECRET_ACCESS_KEY": "a b'c"})
+    serve.write_private(file, serve._exports({"AWS_SECRET_ACCESS_KEY": "a b'c"}))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_text() == "export AWS_SECRET_ACCESS_KEY='a b'\"'\"'c'\n"
 

@@ -92,12 +92,9 @@ def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], 
 
 
 class BufferBody:
-    """A buffer as the body of a request: a seekable file of known length.
+    """A buffer as the body of a request: a seekable file of known length, in bytes.
 
     `read` returns views of the buffer, not copies, so the buffer must not change during the request.
-
-    Args:
-        content: The buffer, of items of any size; lengths are in bytes.
     """
 
     def __init__(self, content: bytes | bytearray | memoryview) -> None:
@@ -133,12 +130,7 @@ def crc32_text(body: bytes | bytearray | memoryview) -> str:
 
 
 class RetryingStore:
-    """The half of `S3Store` that sends requests, retries them and counts the retries, and its uploads.
-
-    Args:
-        origin: Where the client's address and credentials come from, for errors.
-        make: Makes the client again, in a process that was forked; None to close its connections there.
-    """
+    """The half of `S3Store` that sends requests, retries them and counts the retries, and its uploads."""
 
     def __init__(
         self, client: S3Client, retry: RetryPolicy, origin: str, make: Callable[[], S3Client] | None
@@ -385,12 +377,7 @@ class RetryingStore:
             yield from _uploads(request, page, prefix)
 
     def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
-        """Implement `ObjectStore.list_parts`.
-
-        Raises:
-            StoreRejected: The listing does not advance.
-            Unavailable: The response lacks something.
-        """
+        """Implement `ObjectStore.list_parts`."""
         request = Request("ListParts", bucket, key, upload_id)
         for page in pages(request, PARTS, lambda at: self._page(request, **at)):
             for entry in entries(request, page, "Parts", ("PartNumber", "ETag", "Size")):

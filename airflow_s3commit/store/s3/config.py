@@ -39,18 +39,12 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 @dataclass(frozen=True, slots=True)
 class S3Config(StoreAddress):
-    """Address and credentials of a store. Every field that is None comes from boto3's default chain.
+    """A `StoreAddress` with credentials. Every field that is None comes from boto3's default chain.
 
     Its ``repr`` shows no key or token.
 
     Attributes:
-        endpoint_url: ``https://host[:port]`` of the store; None for AWS, or the endpoint that
-            ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile name.
-        region: The bucket's region.
-        path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
-            everywhere except on AWS.
         access_key: The access key. Give both keys or neither.
-        secret_key: The secret key.
         session_token: The token of temporary credentials.
         profile: A profile of the AWS configuration files.
         verify: False skips checking the store's certificate; a path names the authorities to trust.
@@ -89,7 +83,6 @@ def client_config(
     Args:
         endpoint_url: The client's endpoint; None for AWS. The environment or the profile may give a client
             another one: ask `configured_endpoint`.
-        max_connections: Connections to keep open.
         path_style: Path-style URLs; None for all stores but AWS.
         timeout: Maximum seconds to wait for a connection, and for a response; None for the defaults, which
             suit large uploads.
@@ -141,13 +134,7 @@ def configured_endpoint(client: S3Client) -> str | None:
 
 
 def new_client(config: S3Config) -> S3Client:
-    """Return a client for ``config``; sends no request.
-
-    Raises:
-        AccessDenied: The profile does not exist, or the credentials are incomplete.
-        StoreRejected: Another part of the configuration is invalid.
-        StoreUnsuitable: The endpoint of the environment or profile holds a user name or password.
-    """
+    """Return a client for ``config``; sends no request. It raises what `S3Store.connect` raises."""
 
     def make() -> S3Client:
         session = boto3.Session(profile_name=config.profile, region_name=config.region)

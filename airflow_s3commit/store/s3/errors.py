@@ -146,11 +146,10 @@ BROKEN_RESPONSE = (
 def translate(error: Exception, request: Request) -> S3CommitError:
     """Return our error for one that calling a boto3 client, or reading its response, raised.
 
+    Its message shows no credentials and nothing of the request's body.
+
     Args:
         error: The error, as caught, because the place where it was raised matters too.
-
-    Returns:
-        The error to raise. Its message shows no credentials and nothing of the request's body.
 
     Raises:
         Exception: The given error, if it is neither one of `CLIENT_ERRORS` nor about a response or
@@ -158,15 +157,13 @@ def translate(error: Exception, request: Request) -> S3CommitError:
     """
     if isinstance(error, ClientError):
         return _from_response(error, request)
-    return (_from_kind if isinstance(error, CLIENT_ERRORS) else _from_place)(error, request)
-
-
-def _from_kind(error: Exception, request: Request) -> S3CommitError:
-    """Translate one of `CLIENT_ERRORS` that is not a response."""
     # botocore's messages may show the whole request, or the output of a credential process.
-    name = type(error).__name__
-    if isinstance(error, NO_CREDENTIALS):
-        return _no_credentials(name, request)
+    name, passed = type(error).__name__, _passed(error)
+    if isinstance(error, NO_CREDENTIALS) or passed & CREDENTIALS:
+        return AccessDenied(
+            f"{request}: no usable credentials ({name}); check the environment, profile, role or Airflow "
+            "connection they should come from"
+        )
     if isinstance(error, NOT_CONNECTED):
         return Unavailable(f"{request}: the store could not be reached ({name}); check the endpoint's URL")
     if isinstance(error, SSLError) and any(words in str(error) for words in NOT_TRUSTED):
@@ -175,30 +172,18 @@ def _from_kind(error: Exception, request: Request) -> S3CommitError:
             "AWS_CA_BUNDLE",
             code="CertificateVerifyFailed",
         )
-    if isinstance(error, BROKEN_RESPONSE):
-        return _unread(name, request)
-    return StoreRejected(f"{request}: the request could not be made ({name})", code=name)
-
-
-def _from_place(error: Exception, request: Request) -> S3CommitError:
-    """Translate an error that is not one of `CLIENT_ERRORS`, by the modules that it passed through."""
-    passed = {frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)}
-    if passed & CREDENTIALS:
-        return _no_credentials(type(error).__name__, request)
-    if PARSERS in passed:
-        return _unread(type(error).__name__, request)
+    if isinstance(error, BROKEN_RESPONSE) or PARSERS in passed:
+        return request.unconfirmed(f"the response was lost, or cannot be read ({name})")
+    if isinstance(error, CLIENT_ERRORS):
+        return StoreRejected(f"{request}: the request could not be made ({name})", code=name)
     raise error
 
 
-def _no_credentials(name: str, request: Request) -> AccessDenied:
-    return AccessDenied(
-        f"{request}: no usable credentials ({name}); check the environment, profile, role or Airflow "
-        "connection they should come from"
-    )
-
-
-def _unread(name: str, request: Request) -> S3CommitError:
-    return request.unconfirmed(f"the response was lost, or cannot be read ({name})")
+def _passed(error: Exception) -> set[str]:
+    """Return the modules that an error passed through which is not one of `CLIENT_ERRORS`."""
+    if isinstance(error, CLIENT_ERRORS):
+        return set()
+    return {frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)}
 
 
 def _from_response(error: ClientError, request: Request) -> S3CommitError:

@@ -174,13 +174,11 @@ class FastPath:
         client: The boto3 client whose routes, credentials and settings are used. Its event handlers that
             change requests take effect; where a handler responds in place of the store, as test doubles do,
             all calls are left to ``fallback``.
-        fallback: The store that makes the calls which libcurl cannot make.
-        threads: Threads in which ``fallback`` makes calls.
+        fallback: The store that makes the calls which libcurl cannot make, in ``threads`` threads.
         connections: Maximum requests in flight, each on a connection.
         per_second: Maximum requests per second; None for no bound.
 
     Attributes:
-        throttle: The rate at which requests are sent.
         retries: Calls that were left to ``fallback`` after a response so far.
 
     Raises:
@@ -320,61 +318,51 @@ class _Run(Generic[T]):
 
     def __init__(self, path: FastPath, connections: Connections, calls: Iterator[tuple[T, Call]]) -> None:
         self._path = path
-        self._throttle = path.throttle
         self._connections = connections
-        self._done: deque[tuple[T, Outcome]] = deque()
         self._source = calls
         self._is_drawn = False
-        self._held_back = 0.0
+        self._done: deque[tuple[T, Outcome]] = deque()
         # For calls that are left to boto3. It has no threads before the first one.
         self._pool = ThreadPoolExecutor(path.threads, thread_name_prefix="s3commit")
         self._left: dict[Future[Outcome], T] = {}
 
     def outcomes(self) -> Iterator[tuple[T, Outcome]]:
         """Make the calls, and yield each one's tag with its outcome."""
-        done = self._done
+        done, connections = self._done, self._connections
         try:
             while True:
-                self._fill()
+                pause = self._fill()
                 while done:
                     yield done.popleft()
-                if self._connections.in_flight or self._left or self._held_back:
-                    self._wait()
+                if connections.in_flight or self._left or pause:
+                    self._wait(min(pause or _MAX_WAIT, _SHORT_WAIT if self._left else _MAX_WAIT))
                 elif self._is_drawn:
                     return
         finally:
-            while self._connections.in_flight:
-                self._connections.wait(_MAX_WAIT)
+            while connections.in_flight:
+                connections.wait(_MAX_WAIT)
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _fill(self) -> None:
-        """Send while there is room."""
-        throttle, connections, left = self._throttle, self._connections, self._left
-        self._held_back = 0.0
-        while (
-            not self._is_drawn and max(connections.in_flight + len(left), len(self._done)) < throttle.window
-        ):
-            self._held_back = throttle.pause()
-            if self._held_back:
-                return
+    def _fill(self) -> float:
+        """Send while there is room; return the seconds until the rate allows more, or 0."""
+        path, connections, left, done = self._path, self._connections, self._left, self._done
+        while not self._is_drawn and max(connections.in_flight + len(left), len(done)) < path.throttle.window:
+            if pause := path.throttle.pause():
+                return pause
             try:
                 tag, call = next(self._source)
             except StopIteration:
                 self._is_drawn = True
-                return
-            self._send(tag, call)
+                break
+            if isinstance(call, Complete | Abort | Head | Get) and is_sendable(call):
+                route = path.route(call.bucket, OPERATIONS[type(call)])
+                if route is not None:
+                    connections.start((tag, call), route, call)
+                    continue
+            self._leave(tag, call)
+        return 0.0
 
-    def _send(self, tag: T, call: Call) -> None:
-        if isinstance(call, Complete | Abort | Head | Get) and is_sendable(call):
-            route = self._path.route(call.bucket, OPERATIONS[type(call)])
-            if route is not None:
-                self._connections.start((tag, call), route, call)
-                return
-        self._leave(tag, call)
-
-    def _wait(self) -> None:
-        longest = _SHORT_WAIT if self._left else _MAX_WAIT
-        seconds = min(longest, self._held_back) if self._held_back else longest
+    def _wait(self, seconds: float) -> None:
         if self._connections.in_flight:
             self._take(self._connections.wait(seconds))
         elif not self._left:
@@ -393,12 +381,12 @@ class _Run(Generic[T]):
             except NotPlain:
                 left += 1
                 if response is not None and (response.status in _BUSY or _SLOW_DOWN in response.body):
-                    self._throttle.slow_down()
+                    self._path.throttle.slow_down()
                 self._leave(tag, call, _may_have_happened(call, response))
         self._path.retries += left
         if self._connections.has_waited:
             # A thread that never waits for the store would send no faster on more connections.
-            self._throttle.succeeded(len(ended) - left)
+            self._path.throttle.succeeded(len(ended) - left)
 
     def _leave(self, tag: T, call: Call, may_have_happened: bool = False) -> None:
         """Leave a call to the boto3 store."""

@@ -43,13 +43,7 @@ def create_delta_table(
     """Create a table of Glue that engines read as the Delta table at a location, unless it is there.
 
     It has no columns: engines take those of the Delta log, at each query. Returns whether it was missing.
-    Repeatable.
-
-    Args:
-        client: A boto3 client for ``glue``.
-        database: The database, which exists.
-        location: URI of the table's directory.
-        catalog_id: The account with the catalog; None for the caller's own.
+    Repeatable. The database exists; ``catalog_id`` is the account with the catalog, by default the caller's.
 
     Raises:
         InvalidOption: There is another table of this name.
@@ -67,13 +61,9 @@ def create_delta_table(
         client.create_table(DatabaseName=database, TableInput=made, **account)
         return True
     except client.exceptions.AlreadyExistsException:
-        pass
+        found = GlueTable(client, database, table, catalog_id=catalog_id).described
     except Exception as error:
         raise translate(error, _TableRequest("CreateTable", f"{database}.{table}")) from error
-    try:
-        found = client.get_table(DatabaseName=database, Name=table, **account)["Table"]
-    except Exception as error:
-        raise translate(error, _TableRequest("GetTable", f"{database}.{table}")) from error
     there = found.get("StorageDescriptor", {}).get("Location", "")
     kind = found.get("Parameters", {}).get("table_type", "")
     if there.rstrip("/") != location.rstrip("/") or kind.upper() != "DELTA":
@@ -110,12 +100,12 @@ class GlueTable:
         Raises:
             S3CommitError: Glue does not return the table; `StoreRejected` if there is none.
         """
-        return str(self._described["StorageDescriptor"]["Location"])
+        return str(self.described["StorageDescriptor"]["Location"])
 
     @property
     def columns(self) -> Sequence[str]:
         """The partition columns, outermost first."""
-        return [column["Name"] for column in self._described.get("PartitionKeys", ())]
+        return [column["Name"] for column in self.described.get("PartitionKeys", ())]
 
     def partitions(self) -> Collection[tuple[str, ...]]:
         """Return the values of the table's partitions."""
@@ -139,7 +129,7 @@ class GlueTable:
             OutcomeUnknown: Glue has not added some of them.
             S3CommitError: Glue refused the request.
         """
-        storage, home = self._described["StorageDescriptor"], self.location.rstrip("/")
+        storage, home = self.described["StorageDescriptor"], self.location.rstrip("/")
         inputs = {
             values: {
                 "Values": list(values),
@@ -169,7 +159,8 @@ class GlueTable:
         self._all("BatchDeletePartition", delete, partitions, _MOST_DELETED)
 
     @cached_property
-    def _described(self) -> Mapping[str, Any]:
+    def described(self) -> Mapping[str, Any]:
+        """The table, as Glue describes it. It raises what `location` raises."""
         name = {key.replace("TableName", "Name"): value for key, value in self._table.items()}
         found = self._call("GetTable", lambda: self._client.get_table(**name))
         return dict(found["Table"])

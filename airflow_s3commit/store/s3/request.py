@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Description of a request for its errors.
+    """What a request is about, without its options.
 
     Attributes:
         operation: Its name in S3's API, such as ``PutObject``.
-        bucket: Its bucket.
         key: Its object; None for a request on a bucket.
-        upload_id: Its multipart upload, if any.
 
     Raises:
         StoreRejected: The key or the upload id is empty. On the wire that is another request: deleting the
@@ -158,14 +156,10 @@ def object_info(request: Request, response: Mapping[str, Any]) -> ObjectInfo:
 def entries(
     request: Request, page: Mapping[str, Any], name: str, fields: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of a page of a listing.
-
-    Args:
-        name: The response's field of the entries.
-        fields: What each entry must have.
+    """Yield the entries of a page of a listing, in its field ``name``.
 
     Raises:
-        Unavailable: An entry lacks a field.
+        Unavailable: An entry lacks one of ``fields``.
     """
     for entry in page.get(name, ()):
         for field in fields:

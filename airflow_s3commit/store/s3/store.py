@@ -125,11 +125,7 @@ class S3Store(RetryingStore):
         config: S3Config = S3Config(),  # noqa: B008 - immutable
         **options: Unpack[StoreOptions],
     ) -> Self:
-        """Return a store with its own client; sends no request.
-
-        Args:
-            config: Address and credentials; by default all from boto3's default chain.
-            **options: Further arguments of the class.
+        """Return a store with its own client, and further arguments of the class; sends no request.
 
         Raises:
             ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
@@ -338,12 +334,7 @@ class S3Store(RetryingStore):
         start_after: str | None = None,
         page: int | None = None,
     ) -> Iterator[ObjectInfo]:
-        """Implement `ObjectStore.list_objects`.
-
-        Raises:
-            StoreRejected: The listing does not advance.
-            Unavailable: The response lacks something.
-        """
+        """Implement `ObjectStore.list_objects`."""
         options: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
         if start_after is not None:
             options["StartAfter"] = start_after
@@ -423,9 +414,6 @@ def abort_days(rules: Iterable[Mapping[str, Any]], prefix: str) -> int | None:
 
     The shortest of the rules for all of ``prefix`` counts. Rules on tags or sizes do not apply to pending
     uploads, which have neither.
-
-    Args:
-        rules: The rules as botocore parsed them.
     """
     return min((days for rule in rules if (days := _days(rule, prefix)) is not None), default=None)
 
