@@ -28,14 +28,15 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.store.base import Part, StoreProfile, Upload, boto3_parameters
-from airflow_s3commit.store.s3.errors import NOT_KNOWN, translate
 from airflow_s3commit.store.s3.request import (
+    NOT_KNOWN,
     Request,
     content_md5,
     entries,
     etag_of,
     quoted,
     response_time,
+    translate,
 )
 
 if TYPE_CHECKING:

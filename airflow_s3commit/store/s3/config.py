@@ -39,12 +39,18 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 @dataclass(frozen=True, slots=True)
 class S3Config(StoreAddress):
-    """A `StoreAddress` with credentials. Every field that is None comes from boto3's default chain.
+    """Address and credentials of a store. Every field that is None comes from boto3's default chain.
 
     Its ``repr`` shows no key or token.
 
     Attributes:
+        endpoint_url: ``https://host[:port]`` of the store; None for AWS, or the endpoint that
+            ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile name.
+        region: The bucket's region.
+        path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
+            everywhere except on AWS.
         access_key: The access key. Give both keys or neither.
+        secret_key: The secret key.
         session_token: The token of temporary credentials.
         profile: A profile of the AWS configuration files.
         verify: False skips checking the store's certificate; a path names the authorities to trust.

@@ -8,8 +8,7 @@ from typing import Any
 
 from airflow_s3commit.exceptions import InvalidOption, OutcomeUnknown, Unavailable
 from airflow_s3commit.store.execute import in_batches
-from airflow_s3commit.store.s3.errors import translate
-from airflow_s3commit.store.s3.request import Request
+from airflow_s3commit.store.s3.request import Request, translate
 
 #: Glue's limits on the partitions of one request.
 _MOST_CREATED = 100

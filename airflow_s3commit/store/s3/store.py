@@ -25,8 +25,8 @@ from airflow_s3commit.store.credentials import plain_endpoint
 from airflow_s3commit.store.execute import RetryPolicy, in_threads, with_threads
 from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS, RetryingStore, pages
 from airflow_s3commit.store.s3.config import S3Config, guard_client, new_client
-from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.request import (
+    NOT_KNOWN,
     Request,
     content_md5,
     entries,

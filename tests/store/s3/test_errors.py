@@ -28,8 +28,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.store.base import Head
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import client_config
-from airflow_s3commit.store.s3.errors import translate
-from airflow_s3commit.store.s3.request import Request
+from airflow_s3commit.store.s3.request import Request, translate
 from airflow_s3commit.store.s3.store import S3Store, TransportName
 from tests.cases import each
 from tests.store.s3.wire import Answer, Wire
