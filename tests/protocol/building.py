@@ -65,7 +65,7 @@ class WatchedStore(FaultyStore):
 
     def rest(self) -> None:
         """Remove the hooks; further calls are from another process."""
-        self._crashed = False
+        self.crashed = False
         self.before = self.after = lambda _: None
 
     def die(self, verb: str, ending: str = "", *, nth: int = 1, after: bool = False) -> None:

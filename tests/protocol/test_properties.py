@@ -123,10 +123,9 @@ def test_a_name_of_a_job_with_any_id_is_made_unique_once(path: str, job_id: str)
 def test_every_attempt_has_its_own_keys(
     one: tuple[str, str, str, str], other: tuple[str, str, str, str]
 ) -> None:
-    """Two task attempts share a pendingset, or the record of an upload, only if they are the same attempt."""
+    """Two task attempts share a pendingset only if they are the same attempt."""
     layout = Layout.of(Destination("lake", "flights/"), "j")
     assert (layout.pendingset(*one) == layout.pendingset(*other)) is (one == other)
-    assert (layout.pending(*one, 1) == layout.pending(*other, 1)) is (one == other)
     same_stage = one[:2] == other[:2]
     assert (layout.stage_seal(*one[:2]) == layout.stage_seal(*other[:2])) is same_stage
     assert layout.pendingset(*one).startswith(layout.stage(*other[:2])) is same_stage

@@ -155,7 +155,7 @@ class Adoption:
                 writer, or a file of the table, has the key of one of its files.
             AuditFailed: Tasks are missing, or their number is not the expected one.
             JobClosed: No task committed; or the job may be alive; or it was aborted.
-            JobMismatch: The job was adopted with other options before.
+            JobMismatch: The job was adopted with other options before, or to be aborted.
             AlreadyCommitted: The Hadoop job is successful: `clean_up` removes its leftovers.
             S3CommitError: As from the commit of our job; adopt it again. All of those above come before any
                 change.
@@ -256,7 +256,10 @@ class Adoption:
         if find_seal(context) is None:
             refuse_end(survey.job, adopts=True, older_than=self.older_than, force=self.force)
         if context.record is not None and commit and context.record.options != self.options:
-            raise JobMismatch(f"{context.name} was adopted with other options before; adopt it with those")
+            raise JobMismatch(
+                f"{context.name} was adopted before, with {context.record.options}: adopt it with these"
+                " options, or abort it"
+            )
         damage = [] if self.force else survey.unreadable
         if not commit:
             self._refuse_damage(damage)
