@@ -266,7 +266,7 @@ class Layout:
     @property
     def stages(self) -> str:
         """Prefix of all stage attempts, in the staging bucket."""
-        return self.staging.key("stages/")
+        return f"{self.staging.prefix}stages/"
 
     def stage(self, stage: str, stage_attempt: str) -> str:
         """Return the prefix of one stage attempt, in the staging bucket."""
@@ -295,11 +295,11 @@ class Layout:
     @property
     def success(self) -> str:
         """Key of the destination's ``_SUCCESS``."""
-        return self.destination.key(SUCCESS)
+        return self.destination.prefix + SUCCESS
 
     def partition_success(self, partition: str) -> str:
         """Return the key of a partition's ``_SUCCESS``."""
-        return self.destination.key(f"{partition}/{SUCCESS}")
+        return f"{self.destination.prefix}{partition}/{SUCCESS}"
 
     @property
     def probe(self) -> str:

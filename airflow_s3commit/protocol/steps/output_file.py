@@ -50,7 +50,7 @@ class OutputFile:
 
     Raises:
         DidNotHappen: The upload could not be started; raised here, or by `write`, `close` or `settle`.
-        OSError: The local disk is full, or fails; raised here, or by `write`, `close` or `settle`.
+        OSError: The local disk is full, or fails; likewise.
     """
 
     mode = "wb"
@@ -137,12 +137,7 @@ class OutputFile:
         return len(self._buffer)
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append bytes, and return how many.
-
-        Raises:
-            DidNotHappen: An earlier part could not be uploaded.
-            JobClosed: The file is closed.
-        """
+        """Append bytes, and return how many; `JobClosed` if the file is closed."""
         self._require("open")
         if self._disk is not None:
             written = self._disk.write(data)

@@ -178,7 +178,7 @@ def _read_output(
 ) -> tuple[dict[str, Counts], list[str]]:
     """Return the totals of each partition, and the schemas of the files."""
     partitions: dict[str, Counts] = {}
-    keys, schemas = Keys(), Schemas()
+    seen, schemas = set[bytes](), Schemas()
     for task, pendingset in each_pendingset(context, tasks):
         extra = pendingset.s3commit
         if extra is not None:
@@ -186,7 +186,7 @@ def _read_output(
         schemas.add(extra.schemas if extra is not None else [], has_files=bool(pendingset.commits))
         added = Counts()
         for upload in pendingset.commits:
-            keys.add(upload.destinationKey, task)
+            _add_key(seen, upload.destinationKey, task)
             check_name(context, upload.destinationKey)
             relative = context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
             name, counts = partition_of(relative), _counts(upload)
@@ -245,18 +245,16 @@ def _counts(upload: PendingUpload) -> Counts:
     )
 
 
-class Keys:
-    """Set of keys, as 16-byte digests: a million of them take about 100 MiB."""
+def _add_key(seen: set[bytes], key: str, task: SealedTask) -> None:
+    """Add a key to a set of 16-byte digests, a million of which take about 100 MiB.
 
-    def __init__(self) -> None:
-        self._seen: set[bytes] = set()
-
-    def add(self, key: str, task: SealedTask) -> None:
-        """Add a key, or raise `DuplicateOutput` if it was added before."""
-        digest = text_digest(key)
-        if digest in self._seen:
-            raise DuplicateOutput(f"{key} is written twice; the second time by task {task.task}")
-        self._seen.add(digest)
+    Raises:
+        DuplicateOutput: It was added before.
+    """
+    digest = text_digest(key)
+    if digest in seen:
+        raise DuplicateOutput(f"{key} is written twice; the second time by task {task.task}")
+    seen.add(digest)
 
 
 def commit_attempt(
@@ -449,7 +447,7 @@ def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | No
 
 
 def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> None:
-    keys = Keys()
+    seen = set[bytes]()
     for task, pendingset in each_pendingset(context, sealed_tasks(context, stages)):
         for upload in pendingset.commits:
-            keys.add(upload.destinationKey, task)
+            _add_key(seen, upload.destinationKey, task)

@@ -68,15 +68,11 @@ def open_job(
 ) -> Stored[JobRecord]:
     """Look at the store, set up a job, and look at conditional writes on its new record.
 
-    Each process looks at a bucket once. Repeatable by any process.
-
-    For the arguments see `set_up`.
+    Each process looks at a bucket once. Repeatable by any process. For the arguments and errors see `set_up`.
 
     Raises:
         AccessDenied: The credentials may not do what a job needs.
         StoreUnsuitable: The store does not do what a job relies on. The job's record is removed.
-        OutcomeUnknown: The job may be set up: set it up again, or abort it.
-        S3CommitError: As `set_up`.
     """
     with naming(context, "setup"):
         look_at_uploads(context, options)
@@ -221,11 +217,7 @@ def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
 
 
 def _refuse_object(context: JobContext) -> None:
-    """Raise if the destination is an object.
-
-    Raises:
-        InvalidDestination: It is.
-    """
+    """Raise `InvalidDestination` if the destination is an object."""
     home = context.layout.destination
     if not home.prefix:
         return
@@ -241,10 +233,8 @@ def _refuse_object(context: JobContext) -> None:
 def recorded(context: JobContext) -> JobContext:
     """Return the context with the job's record, and with the staging that it names; unchanged without one.
 
-    A record never changes, so one that was read before is as good as one that is read now.
-
-    Raises:
-        InvalidRecord: The record is damaged, or was copied here.
+    A record never changes, so one that was read before is as good as one that is read now. Errors are those
+    of `find_job`.
     """
     if context.record is None and (stored := find_job(context)) is not None:
         return context.as_recorded(stored.record, stored.sha256)
@@ -267,14 +257,7 @@ def find_job(context: JobContext) -> Stored[JobRecord] | None:
 
 
 def load_job(context: JobContext) -> JobRecord:
-    """Read the record of a job that has not ended.
-
-    Raises:
-        AlreadyCommitted: It is committed.
-        JobClosed: It is aborted.
-        NoSuchJob: It was never set up.
-        InvalidRecord: Its record is damaged, or was copied here.
-    """
+    """Read the record of a job that has not ended. Errors are those of `job_record`."""
     refuse_ended(context, find_end(context))
     return job_record(context)
 
@@ -314,17 +297,14 @@ def after_write(context: JobContext) -> AbstractContextManager[None]:
 def refuse_ended_since(
     context: JobContext, *, is_own: bool, withdraw: Callable[[Entry], object], doing: str, left: str
 ) -> None:
-    """Write, then look: refuse a step whose job another process has ended since the step's first look.
+    """Write, then look: refuse, as `refuse_ended`, a step whose job has ended since the step's first look.
 
     Args:
         is_own: Whether this process wrote the record, and not an earlier one with the same.
         withdraw: Takes back what this process wrote, by the entry that ended the job.
-        doing: What that does, for the note of an error of it.
-        left: What remains if it fails.
+        doing: What that does, for the note of an error of it; ``left`` is what remains then.
 
     Raises:
-        AlreadyCommitted: The job is committed.
-        JobClosed: It is aborted.
         OutcomeUnknown: A request failed. The record is written: take the step again.
     """
     with after_write(context):
@@ -335,12 +315,7 @@ def refuse_ended_since(
 
 
 def refuse_ended(context: JobContext, end: Entry | None) -> None:
-    """Raise if a job has ended: it takes no more output.
-
-    Raises:
-        AlreadyCommitted: It is committed.
-        JobClosed: It is aborted.
-    """
+    """Raise `AlreadyCommitted` or `JobClosed` if a job has ended: it takes no more output."""
     if end is None:
         return
     if end.kind == "commit":
@@ -351,13 +326,9 @@ def refuse_ended(context: JobContext, end: Entry | None) -> None:
 
 @contextmanager
 def refusing_ended(context: JobContext) -> Iterator[None]:
-    """Refuse a step for the end of its job, rather than for what is missing because of it.
+    """Refuse a step, as `refuse_ended`, for the end of its job rather than for what is missing because of it.
 
     Whoever ends a job writes its receipt before it removes anything of it.
-
-    Raises:
-        AlreadyCommitted: The job was committed meanwhile.
-        JobClosed: It was aborted meanwhile.
     """
     try:
         yield
@@ -375,11 +346,7 @@ def _checked(context: JobContext, record: JobRecord) -> JobRecord:
 
 
 def find_state(context: JobContext) -> JobState | None:
-    """Return how far a job is; None if it was never set up.
-
-    Raises:
-        InvalidRecord: A record is damaged, or was copied here.
-    """
+    """Return how far a job is; None if it was never set up."""
     stored = find_job(context)
     job = stored.record if stored is not None else None
     end = look_up_end(context, job)

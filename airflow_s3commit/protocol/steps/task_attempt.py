@@ -102,11 +102,8 @@ class TaskAttempt:
     def open(self, relative_path: str, *, content_type: str = "application/octet-stream") -> OutputFile:
         """Open a new file for writing, at a path below the destination; its directory is its partition.
 
-        With the committer ``magic`` its upload starts at once, in the background. With the others the file
-        is written to local disk, and `commit` uploads it. The first upload of an attempt checks that the job
-        takes output.
-
-        The job id is inserted before the first dot of the file's name.
+        The job's id is inserted before the first dot of its name. The first upload of an attempt checks that
+        the job takes output.
 
         Args:
             relative_path: Path below the destination, such as ``dt=2013-01-01/part-0.parquet``.
