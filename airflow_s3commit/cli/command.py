@@ -28,7 +28,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
 from airflow_s3commit.protocol.model.destination import Destination, is_pattern, matches
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
-from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.model.layout import Layout, check_id
 from airflow_s3commit.protocol.steps.setup import recorded
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.execute import RetryPolicy
@@ -66,7 +66,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # older releases take 
 def _stage(text: str) -> tuple[str, str]:
     stage, _, attempt = text.rpartition(":")
     try:
-        return check_id(stage, "stage"), check_attempt_id(attempt, "stage attempt")
+        return check_id(stage, "stage"), check_id(attempt, "stage attempt")
     except S3CommitError as error:
         raise ValueError(f"{error}; write it as stage:attempt") from error
 

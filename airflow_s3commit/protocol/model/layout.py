@@ -66,15 +66,20 @@ _ATTEMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,127}")
 
 
 def check_id(value: str, what: str = "job id") -> str:
-    """Return an id that may become part of a key: letters, digits, ``-``, ``_`` (and ``.`` below a job).
+    """Return an id that may become part of a key.
+
+    It is made of letters, digits, ``-``, ``_``, and below a job ``.``; that of an attempt of letters, digits
+    and ``.`` alone, so that no two attempts share a key.
 
     Raises:
         InvalidRecord: It has other characters, or none, or more than 128.
     """
-    pattern = _ID if what == "job id" else _STEP_ID
+    is_job, is_attempt = what == "job id", what.endswith("attempt")
+    pattern = _ID if is_job else _ATTEMPT_ID if is_attempt else _STEP_ID
     if not pattern.fullmatch(value):
-        advice = "; leave it out, and give people something to read with name=" if what == "job id" else ""
-        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 letters, digits, '-' and '_'{advice}")
+        made = "letters and digits" if is_attempt else "letters, digits, '-' and '_'"
+        advice = "; leave it out, and give people something to read with name=" if is_job else ""
+        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 {made}{advice}")
     return value
 
 
@@ -101,17 +106,6 @@ def check_new_id(job_id: str) -> str:
     except ValueError:
         advice = "leave job_id out, and give people something to read with name="
     raise InvalidRecord(f"job id {job_id!r} is not a UUID in lower case with hyphens: {advice}")
-
-
-def check_attempt_id(value: str, what: str) -> str:
-    """Return an attempt id: letters, digits and ``.``, so that no two attempts share a key.
-
-    Raises:
-        InvalidRecord: It has other characters, or none, or more than 128.
-    """
-    if not _ATTEMPT_ID.fullmatch(value):
-        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 letters and digits")
-    return value
 
 
 def partition_of(relative_path: str) -> str:
@@ -271,7 +265,7 @@ class Layout:
     def stage(self, stage: str, stage_attempt: str) -> str:
         """Return the prefix of one stage attempt, in the staging bucket."""
         check_id(stage, "stage")
-        check_attempt_id(stage_attempt, "stage attempt")
+        check_id(stage_attempt, "stage attempt")
         return f"{self.stages}{stage}-{stage_attempt}/"
 
     def tasks(self, stage: str, stage_attempt: str) -> str:
@@ -281,7 +275,7 @@ class Layout:
     def pendingset(self, stage: str, stage_attempt: str, task: str, attempt: str) -> str:
         """Return the key of one task attempt's pendingset, in the staging bucket."""
         check_id(task, "task")
-        check_attempt_id(attempt, "task attempt")
+        check_id(attempt, "task attempt")
         return f"{self.tasks(stage, stage_attempt)}{task}_{attempt}{PENDINGSET_SUFFIX}"
 
     def stage_seal(self, stage: str, stage_attempt: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, JobClosed, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext, Stored, create_record, load_record, naming
-from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_stage_seal
+from airflow_s3commit.protocol.metadata.sealed_job import check_digest, committed_task, find_stage_seal
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode
 from airflow_s3commit.protocol.model.destination import is_data
 from airflow_s3commit.protocol.model.job import JobOptions, Removal
@@ -128,11 +128,9 @@ class _Application:
                 f"{self.context.name}: Spark counts {task.rows} rows of task {task.task} of stage"
                 f" {self.stage}-{self.stage_attempt}, whose pendingset lists no file: run the stage again"
             )
-        extra = self._extra(task)
-        key = self._key(task)
-        stored = output.pendingset
+        key, stored = self._key(task), output.pendingset
         if stored is not None and output.partial:
-            return committed_task(self.context, key, extra, stored, stored.record.commits)
+            return committed_task(self.context, key, self._extra(task), stored, stored.record.commits)
         return CommittedTask(
             stage=self.stage,
             stage_attempt=self.stage_attempt,
@@ -187,9 +185,10 @@ class _Application:
             try:
                 stored = load_record(context.store, context.staging_bucket, key, PendingSet)
             except NoSuchKey:
-                raise self._missing(key) from None
-            if stored.sha256 != output.task.sha256:
-                raise InvalidRecord(f"{context.staging_uri(key)} was changed after it was written")
+                raise InvalidRecord(
+                    f"{context.staging_uri(key)} is missing, but the Spark driver counts it"
+                ) from None
+            check_digest(stored.sha256, output.task.sha256, context.staging_uri(key))
             output.pendingset = stored
         return output.pendingset
 
@@ -215,9 +214,6 @@ class _Application:
             attempt=task.attempt,
             nonce=nonce,
         )
-
-    def _missing(self, key: str) -> InvalidRecord:
-        return InvalidRecord(f"{self.context.staging_uri(key)} is missing, but the Spark driver counts it")
 
 
 def _is_below(partition: str, directories: Iterable[str]) -> bool:

@@ -49,8 +49,9 @@ class OutputFile:
         pending: The finished upload, once there is one.
 
     Raises:
-        DidNotHappen: The upload could not be started; raised here, or by `write`, `close` or `settle`.
-        OSError: The local disk is full, or fails; likewise.
+        DidNotHappen: The upload could not be started. This and the next are raised here, or by `write`,
+            `close` or `settle`.
+        OSError: The local disk is full, or fails.
     """
 
     mode = "wb"

@@ -11,7 +11,6 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import (
     LOG,
     Layout,
-    check_attempt_id,
     check_id,
     check_new_id,
     checkpoint_key,
@@ -119,10 +118,10 @@ def test_ids_below_a_job_are_fit_for_a_key(value: str) -> None:
 def test_ids_below_a_job_may_have_dots() -> None:
     """Stages and tasks may have the names that Airflow and Spark give them."""
     assert check_id("transform.load_0-1", "stage") == "transform.load_0-1"
-    assert check_attempt_id("1.2", "task attempt") == "1.2"
+    assert check_id("1.2", "task attempt") == "1.2"
     for value in ("1-2", "1_2"):
         with pytest.raises(InvalidRecord):
-            check_attempt_id(value, "task attempt")
+            check_id(value, "task attempt")
 
 
 def test_no_two_attempts_share_a_key() -> None:
