@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from datetime import UTC, datetime
 from functools import wraps
 from itertools import islice
-from typing import Any, NamedTuple, ParamSpec
-
-P = ParamSpec("P")
+from typing import Any, NamedTuple
 
 UNKNOWN = "?"
 
@@ -30,13 +28,13 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhms])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
-def or_unknown(formatter: Callable[P, str]) -> Callable[P, str]:
-    """Make a formatter return a question mark for numbers that it cannot format."""
+def or_unknown(formatter: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Make a formatter return a question mark for None, and for numbers that it cannot format."""
 
     @wraps(formatter)
-    def format_or_unknown(*args: P.args, **kwargs: P.kwargs) -> str:
+    def format_or_unknown(value: Any) -> str:
         try:
-            return formatter(*args, **kwargs)
+            return UNKNOWN if value is None else formatter(value)
         except (ArithmeticError, OSError, ValueError):
             return UNKNOWN
 
@@ -58,9 +56,9 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 @or_unknown
-def number(count: int | None) -> str:
-    """Return a count as ``2,000``; a question mark for None."""
-    return UNKNOWN if count is None else f"{count:,}"
+def number(count: int) -> str:
+    """Return a count as ``2,000``."""
+    return f"{count:,}"
 
 
 def several(count: int, noun: str) -> str:
@@ -75,10 +73,8 @@ def shortened(names: list[str]) -> str:
 
 
 @or_unknown
-def size(count: float | None) -> str:
-    """Return a number of bytes as ``1.5 GiB``; a question mark for None."""
-    if count is None:
-        return UNKNOWN
+def size(count: float) -> str:
+    """Return a number of bytes as ``1.5 GiB``."""
     if count < _KIB:
         return f"{count:,.0f} B"
     value, unit = float(count), ""
@@ -90,10 +86,8 @@ def size(count: float | None) -> str:
 
 
 @or_unknown
-def age(seconds: float | None) -> str:
-    """Return a duration in seconds by its two largest units, as ``2 d 3 h``; a question mark for None."""
-    if seconds is None:
-        return UNKNOWN
+def age(seconds: float) -> str:
+    """Return a duration in seconds by its two largest units, as ``2 d 3 h``."""
     rest = max(float(seconds), 0.0)
     parts: list[str] = []
     for unit, length in _AGE_UNITS:
@@ -106,10 +100,8 @@ def age(seconds: float | None) -> str:
 
 
 @or_unknown
-def moment(milliseconds: int | None) -> str:
-    """Return milliseconds since the epoch as ``2026-01-31 12:00:00 UTC``; a question mark for None."""
-    if milliseconds is None:
-        return UNKNOWN
+def moment(milliseconds: int) -> str:
+    """Return milliseconds since the epoch as ``2026-01-31 12:00:00 UTC``."""
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -119,10 +111,7 @@ def dollars(amount: float) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Parse a duration such as ``7d``, ``12h``, ``1d12h`` or ``30m``.
-
-    Returns:
-        Seconds.
+    """Parse a duration such as ``7d``, ``12h``, ``1d12h`` or ``30m``, and return its seconds.
 
     Raises:
         ValueError: The text is not a duration with units.
@@ -190,9 +179,8 @@ class Named(NamedTuple):
     harmless: bool = False
 
 
-@or_unknown
-def some(count: int) -> str:
-    """Return a count as ``2,000``; nothing for 0."""
+def some(count: int | None) -> str:
+    """Return a count as ``2,000``; nothing for 0 and None."""
     return number(count) if count else ""
 
 

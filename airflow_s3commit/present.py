@@ -130,9 +130,9 @@ PARTITION_COLUMNS = (
 
 
 @or_unknown
-def cost_per_month(stored: int | None) -> str:
+def cost_per_month(stored: int) -> str:
     """Return the cost of storing bytes for a month, in US dollars; ``?`` if the bytes are unknown."""
-    return "?" if stored is None else dollars(monthly_cost(stored))
+    return dollars(monthly_cost(stored))
 
 
 @or_unknown

@@ -117,7 +117,6 @@ def to_text(form: str, stored: pa.Schema, partitions: pa.Schema, *, typed: bool 
     """Return the text of a schema; None if it is too long.
 
     Args:
-        form: Name of the files' format.
         stored: The schema in the footers of the files.
         typed: Whether the types of the partition columns are known.
     """

@@ -83,10 +83,7 @@ def spark_footer(version: str, row_metadata: str) -> dict[str, str]:
     """Return what Spark's own writer adds to a file's footer.
 
     Without a legacy calendar key, Spark reads dates and times of a file with its version in the proleptic
-    Gregorian calendar, which is Arrow's calendar too.
-
-    Args:
-        row_metadata: The files' Spark schema, without partition columns, as JSON.
+    Gregorian calendar, which is Arrow's calendar too. The metadata is as for `ROW_METADATA`.
     """
     return {"org.apache.spark.version": version, ROW_METADATA: row_metadata}
 

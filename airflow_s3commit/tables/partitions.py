@@ -80,7 +80,6 @@ class PartitionSplitter:
         self._columns = list(columns)
         self._names = [escape(name) for name in names or columns]
         self._renderers = [_renderer(name, schema.field(name).type) for name in columns]
-        self._known: dict[tuple[Any, ...], str] = {}
         self.file_schema = pa.schema([field for field in schema if field.name not in set(columns)])
 
     def split(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -118,14 +117,17 @@ class PartitionSplitter:
         return codes
 
     def _directory(self, rows: pa.Table) -> str:
-        values = tuple(_first_value(rows, name) for name in self._columns)
-        known = self._known.get(values)
-        if known is None:
-            known = self._known[values] = "/".join(
-                f"{name}={_directory_value(value, render)}"
-                for name, value, render in zip(self._names, values, self._renderers, strict=True)
-            )
-        return known
+        parts = []
+        for column, name, render in zip(self._columns, self._names, self._renderers, strict=True):
+            value = _first_value(rows, column)
+            text = "" if value is None else render(value)
+            if "\x00" in text:
+                raise UnsupportedPartition(
+                    f"partition column {column!r} has a value with a NUL character, which paths cannot have;"
+                    " remove it from the value"
+                )
+            parts.append(f"{name}={escape(text) or NULL_DIRECTORY}")
+        return "/".join(parts)
 
 
 def _first_value(rows: pa.Table, name: str) -> Any:
@@ -139,12 +141,6 @@ def _first_value(rows: pa.Table, name: str) -> Any:
 
 def _remedy(name: str) -> str:
     return f"cast it to string first, in Spark: df.withColumn({name!r}, df[{name!r}].cast('string'))"
-
-
-def _directory_value(value: Any, render: Callable[[Any], str]) -> str:
-    if value is None:
-        return NULL_DIRECTORY
-    return escape(render(value)) or NULL_DIRECTORY
 
 
 #: How many columns an error lists.
@@ -173,30 +169,12 @@ def resolve_name(names: Sequence[str], name: str) -> str:
 
 
 def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:
-    if pt.is_string(kind) or pt.is_large_string(kind):
-        return _text(name)
     for is_kind, render in _RENDERERS:
         if is_kind(kind):
             return render
     raise UnsupportedPartition(
         f"column {name!r} has the type {kind}, which a partition column cannot have; {_remedy(name)}"
     )
-
-
-def _text(name: str) -> Callable[[str], str]:
-    def render(value: str) -> str:
-        if "\x00" in value:
-            raise UnsupportedPartition(
-                f"partition column {name!r} has a value with a NUL character, which paths cannot have;"
-                " remove it from the value"
-            )
-        return value
-
-    return render
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _is_plain_decimal(kind: pa.DataType) -> bool:
@@ -210,8 +188,10 @@ def _moment(value: dt.datetime) -> str:
 
 
 _RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
+    (pt.is_string, str),
+    (pt.is_large_string, str),
     (pt.is_integer, str),
-    (pt.is_boolean, _boolean),
+    (pt.is_boolean, lambda value: "true" if value else "false"),
     (pt.is_date32, dt.date.isoformat),
     (_is_plain_decimal, str),
     (pt.is_timestamp, _moment),

@@ -92,20 +92,15 @@ def write_table(
     Another call with the same ``numbers`` writes further files.
 
     Args:
-        opener: Opens files. If this raises, the caller discards the files that it has opened.
         data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
-        stem: First part of the file names.
-        numbers: Number of files with that stem, by directory; updated in place.
-        partition_by: Partition columns, outermost first.
         format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
         options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`.
 
     Raises:
         InvalidOption: An option is unknown, malformed, or does not apply to the format.
-        UnsupportedColumn: The format cannot hold a column or a value.
-        UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
+        UnsupportedPartition: A partition column is missing.
         TypeError: The data is not a table.
-        S3CommitError: A file could not be written.
+        S3CommitError: As `write_batches` raises it, and `UnsupportedColumn` and `UnsupportedPartition` too.
     """
     table_options = parse_table_options(options or {}, format=format, partition_by=partition_by)
     reader = _reader_of(data)
@@ -294,20 +289,16 @@ class TableFile(Protocol):
 
     def write(self, data: bytes) -> int:
         """Append bytes, and return how many."""
-        ...
 
     @property
     def buffered(self) -> int:
         """Bytes held in memory, not yet sent."""
-        ...
 
     def send_buffered(self) -> None:
         """Send the buffered bytes, if there are enough for a request."""
-        ...
 
     def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
         """End the file, and record its number of rows and its column statistics."""
-        ...
 
 
 class FileOpener(Protocol):
@@ -319,7 +310,6 @@ class FileOpener(Protocol):
         Raises:
             S3CommitError: The file cannot be written.
         """
-        ...
 
 
 class _Open(NamedTuple):
