@@ -69,7 +69,9 @@ hashes: $(STAMP) ## give every version in constraints.txt the hashes of its file
 
 dist: $(STAMP) ## build the wheel and the source distribution into dist/, and check them
 	@rm -rf dist
-	@$(IN_VENV) $(BIN)/python -c "from airflow_s3commit.spark.shipping import build_shipped_jar as build; build()"
+	@rm -f airflow_s3commit/spark/jvm/*.jar
+	@cp "$$($(IN_VENV) $(BIN)/python -c 'from airflow_s3commit.spark import pending_jar as jar; print(jar())')" \
+	  airflow_s3commit/spark/jvm/
 	@$(IN_VENV) $(BIN)/python -m build --installer uv .
 	@$(BIN)/python -m twine check --strict dist/*
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_s3commit._causes import undoing
@@ -252,15 +253,10 @@ def commit_write(
 @contextmanager
 def aborting(target: Target, *, tasks_ended: bool = False) -> Iterator[None]:
     """Abort the write if the block raises; a failure to abort becomes a note of the block's error."""
-
-    def abort() -> None:
-        abort_write(target, tasks_ended=tasks_ended)
-
+    doing = f"aborting job {target.reference.job_id}"
     left = "its uploads may stay pending; run `s3commit abort` for it"
-    with (
-        undoing(abort, f"aborting job {target.reference.job_id}", left),
-        renewing_store(target.store),
-    ):
+    abort = partial(abort_write, target, tasks_ended=tasks_ended)
+    with undoing(abort, doing, left), renewing_store(target.store):
         yield
 
 
@@ -463,7 +459,8 @@ def _layout(columns: Iterable[str]) -> str:
 
 def check_rows(target: Target, options: WriteOptions, tasks: Iterable[CommittedTask]) -> None:
     """Refuse to commit the write's own overwrite without rows, unless its option says what it replaces."""
-    if options.conflict_mode != "replace" or options.replaces_table or options.partition_overwrite:
+    of_job = options.own_job()
+    if of_job.conflict_mode != "replace" or of_job.whole_destination or options.partition_overwrite:
         return
     if any(task.rows != 0 for task in tasks) or _first_path(target) is None:
         return

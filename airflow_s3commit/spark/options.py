@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions, ObjectOptions
-from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables.options import (
     FORMATS,
@@ -27,12 +26,9 @@ from airflow_s3commit.tables.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 _MIB = 1024 * 1024
-
-#: S3's own limit.
-_MAX_PART_BYTES = 5 * 1024 * _MIB
 
 #: What an overwrite replaces, by Spark's names: the whole table, or the partitions that get rows.
 PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
@@ -63,17 +59,10 @@ OTHER_WRITER = (
     " writer='spark' of committer_conf and the Spark operator"
 )
 
-#: One part in this number of a task's encoded bytes may be in flight.
-_IN_FLIGHT_SHARE = 2
-
-
-def _part_bytes(value: str) -> int:
-    size = parse_bytes(value)
-    if size < MIN_PART_BYTES:
-        raise ValueError(f"S3 takes no parts under {MIN_PART_BYTES} bytes: give 5m or more")
-    if size > _MAX_PART_BYTES:
-        raise ValueError(f"S3 takes no parts over {_MAX_PART_BYTES} bytes: give 5g or less")
-    return size
+#: Size of an uploaded part; smaller if many open files fill the memory. Half of the default of
+#: `Job.task_attempt`: an executor has a Python worker for each core, and all of them share the memory that
+#: Spark leaves beside the JVM.
+PART_BYTES = 16 * _MIB
 
 
 def _texts(value: str) -> dict[str, str]:
@@ -189,12 +178,6 @@ class WriteOptions:
         "delta makes each commit a version of a Delta table, from this write on.",
         default="none, unless the table is published",
     )  # fmt: skip
-    # Half of the default of `Job.task_attempt`: an executor has a Python worker for each core, and all of
-    # them share the memory that Spark leaves beside the JVM.
-    part_bytes: int = set_by(
-        16 * _MIB, "partBytes", _part_bytes,
-        "Size of an uploaded part; smaller if many open files fill the memory.", "bytes",
-    )  # fmt: skip
     upload_bytes: int = set_by(
         80 * _MIB, "uploadBytes", parse_bytes,
         "Encoded bytes that a task buffers until they are uploaded.", "bytes",
@@ -205,37 +188,22 @@ class WriteOptions:
     store: StoreAddress = field(default_factory=StoreAddress)
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
-    @property
-    def own_conflict_mode(self) -> ConflictMode:
-        """The conflict mode of a write's own job."""
-        return self.conflict_mode or "append"
-
-    @property
-    def replaces_table(self) -> bool:
-        """Whether the commit of a write's own job replaces the whole table."""
-        return self.conflict_mode == "replace" and self.own_committer == "directory"
-
-    @property
-    def own_committer(self) -> Committer:
-        """The committer of a write's own job."""
+    def own_job(self, object_options: ObjectOptions | None = None) -> JobOptions:
+        """Return the options of a write's own job."""
         # Mode ``fail`` is about the whole table, which only the committer directory checks.
         whole = self.conflict_mode == "fail" and self.committer == "partitioned"
         static = self.conflict_mode == "replace" and self.partition_overwrite == "static"
-        return "directory" if whole or static else self.committer
-
-    def own_job(self, object_options: ObjectOptions) -> JobOptions:
-        """Return the options of a write's own job."""
         return JobOptions(
-            committer=self.own_committer,
-            conflict_mode=self.own_conflict_mode,
-            object_options=object_options,
+            committer="directory" if whole or static else self.committer,
+            conflict_mode=self.conflict_mode or "append",
+            object_options=object_options or self.object_options,
             publish=self.publish,
         )
 
     @property
     def in_flight_bytes(self) -> int:
         """The limit on bytes of parts in flight; the writer waits above it."""
-        return max(self.upload_bytes // _IN_FLIGHT_SHARE, self.part_bytes)
+        return max(self.upload_bytes // 2, PART_BYTES)
 
 
 _DESTINATION, *_WRITE = options_of(WriteOptions)
@@ -249,25 +217,13 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     *_STORE_OPTIONS,
 )
 
-_OBJECT_FIELDS = {option.field for option in _OBJECT_OPTIONS}
+_OBJECT_FIELDS = {option.field: option.name for option in _OBJECT_OPTIONS}
 _STORE_FIELDS = {known.name for known in fields(StoreAddress)}
 _WRITE_FIELDS = {known.name for known in fields(WriteOptions)}
 
 
-def _store_address(found: dict[str, Any]) -> StoreAddress:
-    try:
-        return StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
-    except StoreUnsuitable as error:
-        raise InvalidOption(f"option endpointUrl of s3commit: {error}") from error
-
-
-def _object_options(found: dict[str, Any]) -> ObjectOptions:
-    given = {name: found.pop(name) for name in _OBJECT_FIELDS & found.keys()}
-    try:
-        return ObjectOptions(**given)
-    except InvalidOption as error:
-        names = ", ".join(option.name for option in _OBJECT_OPTIONS if option.field in given)
-        raise InvalidOption(f"option {names} of s3commit: {error}") from error
+def _taken(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: found.pop(name) for name in names if name in found}
 
 
 def parse_options(
@@ -288,9 +244,17 @@ def parse_options(
     in_order = sorted(options.items(), key=lambda option: option[0].lower() != "format")
     found, _ = read_fields(dict(in_order), WRITE_OPTIONS)
     given = frozenset(found)
-    store = _store_address(found)
-    object_options = _object_options(found)
-    own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
+    try:
+        store = StoreAddress(**_taken(found, _STORE_FIELDS))
+    except StoreUnsuitable as error:
+        raise InvalidOption(f"option endpointUrl of s3commit: {error}") from error
+    of_objects = _taken(found, _OBJECT_FIELDS)
+    try:
+        object_options = ObjectOptions(**of_objects)
+    except InvalidOption as error:
+        names = ", ".join(_OBJECT_FIELDS[name] for name in of_objects)
+        raise InvalidOption(f"option {names} of s3commit: {error}") from error
+    own = _taken(found, _WRITE_FIELDS)
     parsed = WriteOptions(
         **own,
         table=TableOptions(**found),
@@ -305,16 +269,12 @@ def parse_options(
             f"partitionOverwriteMode={parsed.partition_overwrite} contradicts committer={clash}: only the"
             " committer directory replaces the whole table; leave committer out"
         )
-    encoded = max(parsed.upload_bytes - parsed.in_flight_bytes, parsed.part_bytes)
+    encoded = max(parsed.upload_bytes - parsed.in_flight_bytes, PART_BYTES)
     return replace(parsed, table=replace(parsed.table, encoded_bytes=encoded))
 
 
 def refuse_arguments(options: Iterable[str], **arguments: str) -> None:
-    """Refuse options that are arguments of the function that was called.
-
-    Args:
-        options: Names of options.
-        arguments: The function's arguments, by the names of options in lower case.
+    """Refuse options, in any case, that are arguments of the function that was called.
 
     Raises:
         InvalidOption: An option is an argument.

@@ -1,12 +1,6 @@
 """The settings of a Spark session: the job in its conf, the store's address, and the size of Arrow batches.
 
 The conf never contains credentials: executors take them from their own environment, profile or role.
-
-Spark limits an Arrow batch to 10,000 rows, and since 4.0 to 64 MiB too (SPARK-51316). To count the bytes, it
-computes the size of every column before each row that it adds. With 14 columns that was half of the cost of
-passing the rows to Python (`benchmarks/write.py`). With a limit of 2^31 - 1 bytes Spark does not count, and
-only the number of rows limits a batch: batches of 2,000 rows cost no more than batches of 10,000, and take
-less than 64 MiB if rows have less than 32 KiB on average.
 """
 
 from __future__ import annotations
@@ -72,7 +66,7 @@ DEFAULT_STAGE = "spark"
 DEFAULT_STAGE_ATTEMPT = "0"
 
 #: Hadoop's names of server-side encryption, by S3's.
-_HADOOPS_ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
+HADOOPS_ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 
 Read = TypeVar("Read")
 
@@ -102,9 +96,6 @@ def committer_conf(
 ) -> dict[str, str]:
     """Return the Spark conf with which an application writes for a job without committing it.
 
-    The conf has the job and the store's address, but no credentials: executors take theirs from their own
-    environment, profile or role.
-
     With the writer ``python`` the application writes with ``df.write.format("s3commit")``, and seals the
     stage; `airflow_s3commit.spark.py_files` ships the package to executors that lack it.
 
@@ -131,28 +122,25 @@ def committer_conf(
         StoreUnsuitable: The address contains a user name or password, or is not a store's URL.
     """
     if writer == "spark":
-        address = StoreAddress(endpoint_url=endpoint_url, region=region, path_style=path_style)
-        conf = _conf_of_sparks_own(reference, stage, stage_attempt, address)
-        bucket = Destination.parse(reference.destination).bucket
-        return conf | _object_conf(bucket, object_options or ObjectOptions())
-    if writer != "python":
+        conf = _conf_of_sparks_own(reference, stage, stage_attempt, object_options or ObjectOptions())
+        s3a = _s3a(reference)
+        of_address = (f"{s3a}endpoint", f"{s3a}endpoint.region", f"{s3a}path.style.access")
+    elif writer == "python":
+        conf = {
+            JOB_ID: reference.job_id,
+            JOB_DESTINATION: reference.destination,
+            JOB_STAGING: reference.staging,
+            JOB_SHA256: reference.sha256,
+            STAGE: stage,
+            STAGE_ATTEMPT: stage_attempt,
+        }
+        of_address = (ENDPOINT_URL, ENDPOINT_REGION, PATH_STYLE)
+    else:
         raise InvalidOption(f"writer={writer!r} must be 'python' or 'spark'")
-    conf = {
-        JOB_ID: reference.job_id,
-        JOB_DESTINATION: reference.destination,
-        JOB_STAGING: reference.staging,
-        STAGE: stage,
-        STAGE_ATTEMPT: stage_attempt,
-    }
-    if reference.sha256:
-        conf[JOB_SHA256] = reference.sha256
-    if endpoint_url:
-        conf[ENDPOINT_URL] = plain_endpoint(endpoint_url, "for the Spark conf")
-    if region:
-        conf[ENDPOINT_REGION] = region
-    if path_style is not None:
-        conf[PATH_STYLE] = str(path_style).lower()
-    return conf
+    endpoint = plain_endpoint(endpoint_url or None, "for the Spark conf")
+    address = (endpoint, region, None if path_style is None else str(path_style).lower())
+    found = {**conf, **dict(zip(of_address, address, strict=True))}
+    return {key: value for key, value in found.items() if value}
 
 
 def pending_conf() -> dict[str, str]:
@@ -165,9 +153,14 @@ def pending_conf() -> dict[str, str]:
     return {PROTOCOL: PROTOCOL_CLASS, EXTENSIONS: GUARD_CLASS, IN_MEMORY: "true"}
 
 
+def _s3a(reference: JobReference) -> str:
+    """Return the start of the Spark conf's keys of S3A for a job's bucket."""
+    return f"spark.hadoop.fs.s3a.bucket.{Destination.parse(reference.destination).bucket}."
+
+
 def _conf_of_sparks_own(
-    reference: JobReference, stage: str, stage_attempt: str, address: StoreAddress
-) -> dict[str, str]:
+    reference: JobReference, stage: str, stage_attempt: str, options: ObjectOptions
+) -> dict[str, str | None]:
     layout = Layout.of(Destination.parse(reference.destination), reference.job_id)
     if layout.staging != Destination.parse(reference.staging):
         raise InvalidOption(
@@ -175,26 +168,6 @@ def _conf_of_sparks_own(
             f" below {reference.destination}: set up the job without staging, or use writer='python'"
         )
     layout.stage(stage, stage_attempt)
-    job = f"{PENDING_JOB}{reference.job_id}."
-    s3a = f"spark.hadoop.fs.s3a.bucket.{layout.destination.bucket}."
-    conf = {
-        **pending_conf(),
-        f"{job}destination": layout.destination.uri,
-        f"{job}stage": stage,
-        f"{job}attempt": stage_attempt,
-    }
-    if reference.sha256:
-        conf[f"{job}sha256"] = reference.sha256
-    if address.endpoint_url:
-        conf[f"{s3a}endpoint"] = plain_endpoint(address.endpoint_url, "for the Spark conf")
-    if address.region:
-        conf[f"{s3a}endpoint.region"] = address.region
-    if address.path_style is not None:
-        conf[f"{s3a}path.style.access"] = str(address.path_style).lower()
-    return conf
-
-
-def _object_conf(bucket: str, options: ObjectOptions) -> dict[str, str]:
     for name, value in (
         ("tags", options.tags),
         ("headers", options.headers),
@@ -205,13 +178,18 @@ def _object_conf(bucket: str, options: ObjectOptions) -> dict[str, str]:
                 f"object_options has {name}, which S3A cannot apply to files of Spark's own writers: leave"
                 " it out and set it as the bucket's default, or use writer='python'"
             )
-    settings = {
-        "encryption.algorithm": _HADOOPS_ENCRYPTION.get(options.sse or ""),
-        "encryption.key": options.sse_kms_key_id,
-        "create.storage.class": options.storage_class and options.storage_class.lower(),
-        "acl.default": "".join(word.title() for word in (options.acl or "").split("-")),
+    job, s3a = f"{PENDING_JOB}{reference.job_id}.", _s3a(reference)
+    return {
+        **pending_conf(),
+        f"{job}destination": layout.destination.uri,
+        f"{job}stage": stage,
+        f"{job}attempt": stage_attempt,
+        f"{job}sha256": reference.sha256,
+        f"{s3a}encryption.algorithm": HADOOPS_ENCRYPTION.get(options.sse or ""),
+        f"{s3a}encryption.key": options.sse_kms_key_id,
+        f"{s3a}create.storage.class": options.storage_class and options.storage_class.lower(),
+        f"{s3a}acl.default": "".join(word.title() for word in (options.acl or "").split("-")),
     }
-    return {f"spark.hadoop.fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items() if value}
 
 
 def getter_of(session: SparkSession) -> ConfGet:
@@ -299,7 +277,10 @@ def forget_store(settings: StoreAddress) -> None:
     _STORES.pop((os.getpid(), settings), None)
 
 
-#: The conf with which Spark limits a batch by its rows only.
+#: The conf with which Spark limits a batch by its rows only. By default it counts bytes too (SPARK-51316),
+#: for which it computes the size of every column before each row: half of the cost of passing 14 columns to
+#: Python (`benchmarks/write.py`). Batches of 2,000 rows cost no more than Spark's own of 10,000, and take
+#: less than 64 MiB if rows have less than 32 KiB on average.
 BATCHES_BY_COUNT = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
@@ -330,11 +311,12 @@ def count_rows(session: SparkSession) -> bool:
 def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
     """Limit a session's Arrow batches by rows only, within the ``with`` block.
 
-    The limits are not changed for a schema with binary or variant columns. Another thread that writes in the
-    same session treats these limits as the session's own; if this block ends first, that write continues with
-    Spark's limits, and is only slower.
+    They stay for a schema with binary or variant columns. Another thread that writes in the same session
+    takes these limits for the session's own; if this block ends first, that write is only slower.
     """
-    changed = not _has_large(schema) and count_rows(session)
+    # A struct's field with the name of such a type counts too; the write is then only slower.
+    words = {word for field in schema.fields for word in re.findall(r"\w+", field.dataType.simpleString())}
+    changed = _LARGE.isdisjoint(words) and count_rows(session)
 
     def restore() -> None:
         for key in BATCHES_BY_COUNT if changed else ():
@@ -342,12 +324,3 @@ def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
 
     with ending(restore, "restoring the session's limits on Arrow batches", "its batches have no byte limit"):
         yield
-
-
-def _has_large(schema: StructType) -> bool:
-    """Return whether a column, or a type nested in it, often has large values.
-
-    A struct's field with the name of such a type counts too; the write is then only slower.
-    """
-    words = {word for field in schema.fields for word in re.findall(r"\w+", field.dataType.simpleString())}
-    return not _LARGE.isdisjoint(words)

@@ -14,7 +14,6 @@ import io
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from functools import cache
@@ -26,7 +25,7 @@ from uuid import uuid4
 from airflow_s3commit import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from importlib.resources.abc import Traversable
 
 #: The module by which Spark finds the data source; importing it imports PySpark.
@@ -58,14 +57,18 @@ def py_files(directory: str | os.PathLike[str] | None = None) -> str:
     content = _content()
     digest = hashlib.sha256(content).hexdigest()[:_NAME_DIGITS]
     home = Path(directory) if directory is not None else cache_directory()
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = home.absolute() / f"airflow_s3commit-{__version__}-{digest}.zip"
     if not path.is_file() or path.read_bytes() != content:
-        # A file of its own for each call: threads and machines may share the directory.
-        fresh = path.with_suffix(f".{uuid4().hex}")
-        fresh.write_bytes(content)
-        fresh.replace(path)
+        _put(path, content)
     return str(path)
+
+
+def _put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A file of its own for each call: threads and machines may share the directory.
+    fresh = path.with_suffix(f".{uuid4().hex}")
+    fresh.write_bytes(content)
+    fresh.replace(path)
 
 
 def cache_directory() -> Path:
@@ -75,14 +78,18 @@ def cache_directory() -> Path:
 
 @cache
 def _content() -> bytes:
+    # Not deflated: compressed bytes depend on zlib's version, and the zip is small.
+    return _zipped(sorted(_modules()), zipfile.ZIP_STORED)
+
+
+def _zipped(files: Iterable[tuple[str, bytes]], compression: int) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, source in sorted(_modules()):
+        for name, content in files:
             entry = zipfile.ZipInfo(name, ZIP_TIME)
             entry.create_system = 3  # Unix, on every platform
             entry.external_attr = _MODE
-            # Not deflated: compressed bytes depend on zlib's version, and the zip is small.
-            archive.writestr(entry, source)
+            archive.writestr(entry, content, compression)
     return buffer.getvalue()
 
 
@@ -139,18 +146,20 @@ def pending_jar() -> str:
         MissingJar: This is a checkout, and ``javac`` or PySpark is missing.
         OSError: The jar cannot be written.
     """
-    name = _name()
-    shipped = _SOURCES / name
+    sources = sorted(_SOURCES.glob("*.java"))
+    code = [*(file.read_bytes() for file in sources), repr(_SERVICES).encode()]
+    digest = hashlib.sha256(b"\0".join(code)).hexdigest()[:_NAME_DIGITS]
+    name = f"s3commit-spark-{__version__}-{digest}.jar"
+    shipped, made = _SOURCES / name, cache_directory() / name
     if shipped.is_file():
         return str(shipped)
-    made = cache_directory() / name
     if not made.is_file():
-        build_jar(made)
+        _put(made, _compiled(sources, name))
     return str(made)
 
 
-def build_jar(path: Path) -> None:
-    """Compile the jar, and write it to a path.
+def _compiled(sources: Iterable[Path], name: str) -> bytes:
+    """Return the content of the jar.
 
     Raises:
         MissingJar: ``javac`` or PySpark is missing, or the compilation failed.
@@ -162,42 +171,20 @@ def build_jar(path: Path) -> None:
     if javac is None or pyspark is None or pyspark.origin is None:
         missing = "no javac in JAVA_HOME or PATH" if javac is None else "no PySpark"
         raise MissingJar(
-            f"this checkout of airflow-s3commit has no {path.name}, and there is {missing} to compile it:"
+            f"this checkout of airflow-s3commit has no {name}, and there is {missing} to compile it:"
             " install a wheel, which has it, or a JDK (Debian: default-jdk-headless) and pyspark"
         )
     jars = f"{Path(pyspark.origin).parent}/jars/*"
     with tempfile.TemporaryDirectory(prefix="s3commit-") as classes:
         command = [javac, "--release", _JAVA_RELEASE, "-nowarn", "-proc:none", "-cp", jars, "-d", classes]
         done = subprocess.run(  # noqa: S603 - the JDK's own compiler
-            [*command, *map(str, _java_files())], capture_output=True, text=True, check=False
+            [*command, *map(str, sources)], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise MissingJar(f"{javac} cannot compile {path.name}: {done.stderr.strip()[-2000:]}")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A file of its own for each call: threads and machines may share the directory.
-        fresh = path.with_suffix(f".{uuid4().hex}")
-        with zipfile.ZipFile(fresh, "w") as archive:
-            for file in sorted(Path(classes).rglob("*.class")):
-                entry = zipfile.ZipInfo(file.relative_to(classes).as_posix(), ZIP_TIME)
-                archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
-            for service, name in _SERVICES.items():
-                archive.writestr(zipfile.ZipInfo(f"META-INF/services/{service}", ZIP_TIME), f"{name}\n")
-        fresh.replace(path)
-
-
-def _java_files() -> list[Path]:
-    return sorted(_SOURCES.glob("*.java"))
-
-
-def _name() -> str:
-    sources = [*(file.read_bytes() for file in _java_files()), repr(_SERVICES).encode()]
-    digest = hashlib.sha256(b"\0".join(sources)).hexdigest()
-    return f"s3commit-spark-{__version__}-{digest[:_NAME_DIGITS]}.jar"
-
-
-def build_shipped_jar() -> None:
-    """Compile the jar into the package, for a wheel, and print its path."""
-    for old in _SOURCES.glob("*.jar"):
-        old.unlink()
-    build_jar(_SOURCES / _name())
-    sys.stdout.write(f"{_SOURCES / _name()}\n")
+            raise MissingJar(f"{javac} cannot compile {name}: {done.stderr.strip()[-2000:]}")
+        files = [
+            (file.relative_to(classes).as_posix(), file.read_bytes())
+            for file in sorted(Path(classes).rglob("*.class"))
+        ]
+    services = [(f"META-INF/services/{name}", f"{known}\n".encode()) for name, known in _SERVICES.items()]
+    return _zipped(files + services, zipfile.ZIP_DEFLATED)

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from airflow_s3commit.exceptions import Refused
-from airflow_s3commit.spark.options import OTHER_WRITER, WriteOptions
+from airflow_s3commit.spark.options import OTHER_WRITER, PART_BYTES, WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
 from airflow_s3commit.tables.columns import UnsupportedColumn
 from airflow_s3commit.tables.encoder import spark_footer
@@ -113,7 +113,7 @@ def write_task(
             ids.stage_attempt,
             f"{ids.partition:05d}",
             ids.attempt,
-            part_bytes=options.part_bytes,
+            part_bytes=PART_BYTES,
             buffered_bytes=options.in_flight_bytes,
             local_dir=_local_dir(ids.partition),
         ) as attempt:

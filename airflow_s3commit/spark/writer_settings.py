@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import msgspec
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.spark.options import OTHER_WRITER, WRITE_OPTIONS, WriteOptions
+from airflow_s3commit.spark.session import HADOOPS_ENCRYPTION
 from airflow_s3commit.store.credentials import StoreAddress
 
 if TYPE_CHECKING:
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.spark.session import ConfGet
 
-#: The settings that are followed, by the option that means the same.
+#: The settings that are followed, with the option that means the same.
 _FOLLOWED = {
-    "spark.sql.parquet.compression.codec": "compression",
-    "spark.sql.files.maxRecordsPerFile": "maxRecordsPerFile",
-    "parquet.block.size": "parquet.block.size",
+    setting: next(option for option in WRITE_OPTIONS if option.name == name)
+    for setting, name in (
+        ("spark.sql.parquet.compression.codec", "compression"),
+        ("spark.sql.files.maxRecordsPerFile", "maxRecordsPerFile"),
+        ("parquet.block.size", "parquet.block.size"),
+    )
 }
 
 #: The start of a key that changes or encrypts files. Left out are keys of reads, of memory, of summaries
@@ -49,8 +54,6 @@ _SAME = re.compile(
 )
 
 _ENCRYPTS = re.compile(r"parquet\.(crypto|encryption)\.")
-
-_OPTIONS = {option.name: option for option in WRITE_OPTIONS}
 
 
 def with_file_settings(options: WriteOptions, conf: Mapping[str, str]) -> WriteOptions:
@@ -74,8 +77,7 @@ def with_file_settings(options: WriteOptions, conf: Mapping[str, str]) -> WriteO
                 f" {OTHER_WRITER}"
             )
     table = options.table
-    for key, option_name in _FOLLOWED.items():
-        option = _OPTIONS[option_name]
+    for key, option in _FOLLOWED.items():
         value = (conf.get(key) or conf.get(f"spark.hadoop.{key}") or "").strip()
         if not value or option.field in options.given:
             continue
@@ -84,7 +86,7 @@ def with_file_settings(options: WriteOptions, conf: Mapping[str, str]) -> WriteO
         except ValueError as error:
             raise InvalidOption(
                 f"the session sets {key}={value}, which would not be followed: it is {error}; set the write's"
-                f" option {option_name}, or {OTHER_WRITER}"
+                f" option {option.name}, or {OTHER_WRITER}"
             ) from error
         table = replace(table, **changed)
     return options if table is options.table else replace(options, table=table)
@@ -106,7 +108,7 @@ _NAMES = tuple(chain.from_iterable(_SETTINGS))
 _ALL_PROVIDERS = "hadoop.security.credential.provider.path"
 
 #: S3's names of server-side encryption, by Hadoop's.
-_SSE = {"AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
+_SSE = {hadoops: name for name, hadoops in HADOOPS_ENCRYPTION.items()}
 
 _PREFIX = "fs.s3a."
 
@@ -115,20 +117,21 @@ _SITE_FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml", "mapred-site.x
 
 
 def s3a_settings(get: ConfGet, bucket: str) -> dict[str, str]:
-    """Return a conf's S3A settings for a bucket, as Hadoop spells them, by S3A's names; for `with_s3a`.
+    """Return a conf's S3A settings for a bucket, as Hadoop spells them, by S3A's names; for `with_s3a`."""
 
-    The bucket's own settings override those of all buckets.
-    """
+    def either(key: str) -> str | None:
+        return (get(key) or "").strip() or get(f"spark.hadoop.{key}")
 
-    def first(names: tuple[str, ...]) -> str | None:
-        spellings = [f"{scope}{name}" for scope in (f"bucket.{bucket}.", "") for name in names]
-        keys = (f"{start}{_PREFIX}{rest}" for rest in spellings for start in ("", "spark.hadoop."))
-        return next((value for key in keys if (value := (get(key) or "").strip())), None)
-
-    found = {names[0]: value for names in _SETTINGS if (value := first(names))}
-    if everywhere := get(_ALL_PROVIDERS) or get(f"spark.hadoop.{_ALL_PROVIDERS}"):
+    found = {names[0]: value for names in _SETTINGS if (value := _of_bucket(either, bucket, *names))}
+    if everywhere := either(_ALL_PROVIDERS):
         found.setdefault("security.credential.provider.path", everywhere)
     return found
+
+
+def _of_bucket(get: ConfGet, bucket: str, *names: str) -> str | None:
+    """Return S3A's setting for a bucket, by any of its names; the bucket's own override those of all."""
+    keys = (f"{_PREFIX}{scope}{name}" for scope in (f"bucket.{bucket}.", "") for name in names)
+    return next((value for key in keys if (value := (get(key) or "").strip())), None)
 
 
 def with_s3a(options: ObjectOptions, settings: Mapping[str, str]) -> ObjectOptions:
@@ -178,12 +181,7 @@ def s3a_address(session: Any, bucket: str) -> StoreAddress:
     Raises:
         StoreUnsuitable: The endpoint is not a store's URL.
     """
-    conf = _jvm_conf(session)
-
-    def first(name: str) -> str | None:
-        found = conf.getTrimmed(f"{_PREFIX}bucket.{bucket}.{name}") or conf.getTrimmed(f"{_PREFIX}{name}")
-        return str(found) if found else None
-
+    first = partial(_of_bucket, _jvm_conf(session).get, bucket)
     endpoint = first("endpoint")
     if endpoint is not None and "://" not in endpoint:
         plain = (first("connection.ssl.enabled") or "true").lower() == "false"

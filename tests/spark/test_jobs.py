@@ -112,7 +112,7 @@ S3A = {"endpoint.region": "eu-central-1", "path.style.access": "true"}
 def test_python_finds_the_store_where_s3a_does(settings: dict[str, str], expected: StoreAddress) -> None:
     """Setup and commit go to the address that the files go to, by a bucket's own settings first."""
     conf = {f"fs.s3a.{name}": value for name, value in settings.items()}
-    hadoop = SimpleNamespace(getTrimmed=conf.get)
+    hadoop = SimpleNamespace(get=conf.get)
     state = SimpleNamespace(newHadoopConf=lambda: hadoop)
     session = SimpleNamespace(_jsparkSession=SimpleNamespace(sessionState=lambda: state))
     assert s3a_address(session, "lake") == expected

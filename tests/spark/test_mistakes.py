@@ -92,7 +92,6 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ),
         ({"compression": "lzo"}, r"compression='lzo' of s3commit: not one of .*snappy"),
         ({"header": "true", "FORMAT": "csv"}, r"format='csv' of s3commit: .*only parquet in Python"),
-        ({"partBytes": "1m"}, r"partBytes='1m' of s3commit: S3 takes no parts under 5242880 bytes"),
         ({"maxRecordsPerFile": "many"}, r"maxRecordsPerFile='many' of s3commit: not a whole number"),
         ({"openFiles": "0"}, r"openFiles='0' of s3commit: less than 1"),
         ({"targetFileBytes": "128 megabytes"}, r"targetFileBytes=.*: not a size such as 33554432, 32m"),

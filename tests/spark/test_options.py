@@ -22,7 +22,7 @@ def test_defaults_are_append_with_snappy_and_no_partitions() -> None:
     """With only a path, a write appends to it."""
     options = parse_options({"path": "s3a://lake/flights"}, overwrite=False)
     assert options == WriteOptions(destination="s3://lake/flights/")
-    assert options.own_conflict_mode == "append"
+    assert options.own_job().conflict_mode == "append"
 
 
 def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
@@ -33,7 +33,6 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
             "partitionBy": "dt, region",
             "compression": "ZSTD",
             "maxRecordsPerFile": "1000",
-            "partBytes": "16MiB",
             "parquet.block.size": "128m",
             "openFiles": "3",
             "endpointUrl": "http://127.0.0.1:1",
@@ -44,9 +43,9 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
     table = options.table
     assert table.partition_by == ("dt", "region")
     assert (table.compression, table.max_records_per_file, table.open_files) == ("zstd", 1000, 3)
-    assert (options.part_bytes, table.row_group_bytes) == (16 << 20, 128 << 20)
+    assert table.row_group_bytes == 128 << 20
     assert options.store == StoreAddress(endpoint_url="http://127.0.0.1:1", path_style=True)
-    assert options.own_conflict_mode == "replace"
+    assert options.own_job().conflict_mode == "replace"
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -55,8 +54,6 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
     [
         ("partition_by", "dt", "no option partition_by"),
         ("compression", "rar", "not one of .*snappy"),
-        ("partBytes", "1m", "no parts under"),
-        ("partBytes", "many", "not a size"),
         ("openFiles", "0", "less than 1"),
         ("maxRecordsPerFile", "x", "maxRecordsPerFile"),
         ("conflictMode", "fail", "no option conflictMode"),

@@ -227,9 +227,8 @@ def test_an_explicit_static_of_the_session_needs_a_choice(table: Callable[..., M
     for chosen in ("static", "DYNAMIC"):
         choice = options(partitionBy="dt", partitionOverwriteMode=chosen)
         check_table(static, choice)
-        assert choice.replaces_table is (chosen == "static")
-        assert choice.own_committer == ("directory" if chosen == "static" else "partitioned")
-    assert options("append", partitionOverwriteMode="static").own_committer == "partitioned"
+        assert choice.own_job().committer == ("directory" if chosen == "static" else "partitioned")
+    assert options("append", partitionOverwriteMode="static").own_job().committer == "partitioned"
     for conf, is_static in (
         ({OVERWRITE_MODE: "Static"}, True),
         ({OVERWRITE_MODE: "dynamic"}, False),

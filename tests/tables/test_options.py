@@ -36,7 +36,7 @@ def test_arguments_and_options_make_one() -> None:
         ({"format": "csv", "dateFormat": "EEE d"}, "no option dateFormat"),
         ({"format": "csv", "charToEscapeQuoteEscaping": "x"}, "no option charToEscapeQuoteEscaping"),
         ({"mergeSchema": "true"}, "no option mergeSchema"),
-        ({"partBytes": "8m"}, "no option partBytes"),
+        ({"uploadBytes": "8m"}, "no option uploadBytes"),
         ({"outputTimestampType": "INT96"}, "no option outputTimestampType"),
         ({"format": "csv", "compression": "bzip2"}, "not one of brotli, gzip"),
     ],
