@@ -63,11 +63,7 @@ class Target:
     """The job of a write, and its store; can be pickled.
 
     Attributes:
-        reference: The job.
-        stage: Name of this write's stage in the job.
-        stage_attempt: Id of the stage attempt.
         own: Whether the write sets up the job, and so commits it.
-        store: The store's address.
         twins: Whether Spark may run two attempts at a task at the same time.
         object_options: Encryption, storage class, ACL, tags and headers of the objects of a write's own job.
         session: The session's S3A settings for the bucket.
@@ -220,9 +216,6 @@ def commit_write(
     target: Target, options: WriteOptions, tasks: Sequence[CommittedTask], job: Job | None = None
 ) -> tuple[SealReference, Manifest | None]:
     """Seal the stage with the tasks that succeeded; commit the job if it is the write's own.
-
-    Args:
-        job: The job, if this process has it already.
 
     Returns:
         The stage's seal; and the manifest, if the job was committed.

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.job import JobOptions
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask
-    from airflow_s3commit.spark.session import ConfGet
     from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -56,8 +55,8 @@ _QUERY_ID = "sql.streaming.queryId"
 #: The local property that Spark sets to the id of the query's run.
 _JOB_GROUP = "spark.jobGroup.id"
 
-#: The run and the number of the last batch that this process has written, for each write.
-_WRITTEN: dict[tuple[str, str, str], tuple[str, int]] = {}
+#: The run and the number of the last batch that this process has written, by the first batch of each write.
+_WRITTEN: dict[Batch, tuple[str, int]] = {}
 
 
 def foreach_batch(
@@ -127,7 +126,12 @@ class BatchWriter:
         """
         session = frame.sparkSession
         conf = conf_of(session)
-        _refuse_job_in_conf(conf.get)
+        if (found := job_from_conf(conf.get)) is not None:
+            raise InvalidOption(
+                f"the Spark conf names job {found.reference.job_id}, but every batch of a streaming query is"
+                " a job of its own: submit the query without spark.s3commit.job.*, in Airflow with"
+                " SparkSubmitOperator"
+            )
         parsed = with_file_settings(self.parsed, conf)
         stream = self.stream or _query_id(session)
         batch = Batch(stream, self.name, str(parsed.destination), int(batch_id))
@@ -156,16 +160,6 @@ class BatchWriter:
             stream,
             manifest.counts.files,
             manifest.job_id,
-        )
-
-
-def _refuse_job_in_conf(conf: ConfGet) -> None:
-    found = job_from_conf(conf)
-    if found is not None:
-        raise InvalidOption(
-            f"the Spark conf names job {found.reference.job_id}, but every batch of a streaming query is a"
-            " job of its own: submit the query without spark.s3commit.job.*, in Airflow with"
-            " SparkSubmitOperator"
         )
 
 
@@ -200,7 +194,7 @@ def _run_id(session: SparkSession) -> str | None:
 
 def _refuse_second(batch: Batch, run: str | None) -> None:
     # A run begins each batch once. After a failure another run begins it again, in this process or another.
-    if run is not None and _WRITTEN.get(batch.write) == (run, batch.number):
+    if run is not None and _WRITTEN.get(replace(batch, number=0)) == (run, batch.number):
         raise InvalidOption(
             f"this run of the streaming query has written batch {batch.number} to {batch.destination} before:"
             f" give each write of a batch another name, foreach_batch(…, name=…); the name of both is"
@@ -210,7 +204,7 @@ def _refuse_second(batch: Batch, run: str | None) -> None:
 
 def _note_written(batch: Batch, run: str | None) -> None:
     if run is not None:
-        _WRITTEN[batch.write] = (run, batch.number)
+        _WRITTEN[replace(batch, number=0)] = (run, batch.number)
 
 
 #: The one stage of a batch's job.
@@ -229,19 +223,12 @@ class Batch:
     Attributes:
         stream: The query's id, or the given identity of the stream.
         name: Name of this write among those of the query to the destination.
-        destination: URI of the destination.
-        number: Spark's number of the batch.
     """
 
     stream: str
     name: str
     destination: str
     number: int
-
-    @property
-    def write(self) -> tuple[str, str, str]:
-        """What the batches of one write have in common."""
-        return self.stream, self.name, self.destination
 
     def job_id(self, attempt: int) -> str:
         """Return the id of the job of an attempt at the batch; attempts are numbered from 0."""
@@ -262,7 +249,6 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
     aborted, so at most one attempt at a batch is committed.
 
     Args:
-        batch: The batch.
         token: Distinguishes this attempt from one that another driver begins at the same time: letters and
             digits, new at each call. It is the id of the stage attempt to write.
 
@@ -311,15 +297,10 @@ def refuse_passed(store: ObjectStore, batch: Batch) -> None:
 
 
 def commit_batch(job: Job, token: str, tasks: Sequence[CommittedTask]) -> Manifest:
-    """Seal and commit a batch's job. Repeatable.
+    """Seal and commit the job that `begin_batch` returned for a token. Repeatable.
 
     Of a batch without rows the files are left out: a stateful query has such batches, and each would leave a
     file without rows.
-
-    Args:
-        job: The job, as `begin_batch` returned it.
-        token: The token passed to `begin_batch`.
-        tasks: The task attempts of the batch that succeeded.
 
     Raises:
         S3CommitError: The job could not be sealed or committed; see `Job.seal_stage` and `Job.commit`.

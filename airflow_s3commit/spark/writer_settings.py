@@ -59,9 +59,6 @@ _ENCRYPTS = re.compile(r"parquet\.(crypto|encryption)\.")
 def with_file_settings(options: WriteOptions, conf: Mapping[str, str]) -> WriteOptions:
     """Return a write's options, with the session's settings of files for options that are not given.
 
-    Args:
-        conf: What the session sets, and Hadoop's configuration.
-
     Raises:
         InvalidOption: The session sets something that changes the files of Spark's own writer and that this
             package does not follow.
@@ -191,11 +188,7 @@ def s3a_address(session: Any, bucket: str) -> StoreAddress:
 
 
 def conf_of(session: Any) -> dict[str, str]:
-    """Return what a session sets, with its Hadoop configuration; see `hadoop_conf`.
-
-    A session of Spark Connect does not show that configuration: Hadoop's configuration files of this machine
-    take its place.
-    """
+    """Return what a session sets, with its Hadoop configuration; if remote with this machine's files."""
     if is_classic(session):
         # Spark adds what the session sets to the Hadoop configuration that a write gets.
         conf = _jvm_conf(session)
