@@ -220,7 +220,7 @@ def _task_messages(messages: list[WriterCommitMessage | None]) -> list[TaskMessa
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data source ``s3commit`` with a session, classic or Spark Connect. Repeatable.
+    """Register the data source ``s3commit`` with a session. Repeatable.
 
     A session needs this if the driver's Python finds this package but not the top-level module
     ``pyspark_s3commit``: with ``--py-files``, ``addPyFile`` or Spark Connect. The session's
@@ -236,6 +236,9 @@ def register(spark: SparkSession) -> None:
     2,000 rows from now on, and no limit in bytes, which Spark would check for each row. If rows have more
     than about 32 KiB on average, set ``maxBytesPerBatch`` to ``64m``. `write_pending` sets these limits only
     during the write, and not for rows with binary or variant columns.
+
+    Args:
+        spark: The session, classic or Spark Connect.
 
     Raises:
         AnalysisException: PySpark 4.0 found the data source by itself on a server of Spark Connect.

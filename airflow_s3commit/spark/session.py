@@ -94,7 +94,7 @@ def committer_conf(
     writer: Writer = "python",
     object_options: ObjectOptions | None = None,
 ) -> dict[str, str]:
-    """Return the Spark conf with which an application writes for a job without committing it.
+    """Return the Spark conf, without credentials, with which an application writes for a job without commit.
 
     With the writer ``python`` the application writes with ``df.write.format("s3commit")``, and seals the
     stage; `airflow_s3commit.spark.py_files` ships the package to executors that lack it.
@@ -106,10 +106,13 @@ def committer_conf(
     the session needs other extensions, add them to the value of ``spark.sql.extensions``, after a comma.
 
     Args:
+        reference: The job, as its setup returned it.
         stage: Name of this application's stage in the job.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
         endpoint_url: The store's address, if it is not AWS.
+        region: The store's region.
         path_style: Whether the bucket goes into the path of a request; None for boto3's choice.
+        writer: Who writes: ``python`` for this package's data source, ``spark`` for Spark itself.
         object_options: Those of the job, for the writer ``spark``: S3A gets encryption and storage class, for
             all that the application writes to the bucket. The writer ``python`` finds them by itself.
 

@@ -99,6 +99,7 @@ def read_table(
 
     Args:
         spark: The session, classic or Spark Connect, with S3A.
+        uri: URI of the table.
         generation: Read the table as it was after this commit.
         since: Read only files that commits after this generation added, and that are still in the table; 0
             reads all.
@@ -369,6 +370,7 @@ def register_partitions(
     Effect, errors and repeatability are those of `airflow_s3commit.register_partitions`.
 
     Args:
+        session: The session.
         table: The table, as in SQL: ``database.table``.
         store: The store of the table; by default that of the session's conf, with this process's credentials.
 

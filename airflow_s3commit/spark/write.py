@@ -124,6 +124,7 @@ def write_pending(
     a new ``stage_attempt``; without a job, each call is a separate write.
 
     Args:
+        frame: The rows.
         destination: URI of the destination, or a `Destination`; by default the job's.
         partition_by: Partition columns, outermost first. They become directories with the names that Spark's
             own writer gives them.
@@ -230,7 +231,11 @@ def planned(frame: DataFrame, options: WriteOptions, *, cluster: bool) -> tuple[
 def run_tasks(
     frame: DataFrame, plan: TablePlan, options: WriteOptions, target: Target, job: Job
 ) -> list[CommittedTask]:
-    """Write a planned frame as pending uploads, and return the tasks to seal; abort if anything fails."""
+    """Write a planned frame as pending uploads, and return the tasks to seal; abort if anything fails.
+
+    Args:
+        options: The options of the write, with the session's settings.
+    """
     write_id = str(uuid4())
     with aborting(target):
         # Only the machines of a Spark Connect server have the configuration files that count.
@@ -305,6 +310,7 @@ def commit_job(
 
     Args:
         spark: The session, not one of Spark Connect.
+        destination: URI of the destination.
         options: How the job commits; by default as the save modes say (``as-written``). Encryption, storage
             class and ACL are those that the session sets for S3A.
 
