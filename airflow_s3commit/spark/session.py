@@ -94,7 +94,9 @@ def committer_conf(
     writer: Writer = "python",
     object_options: ObjectOptions | None = None,
 ) -> dict[str, str]:
-    """Return the Spark conf, without credentials, with which an application writes for a job without commit.
+    """Return the Spark conf with which an application writes for a job, without committing it.
+
+    It has no credentials: executors take theirs from their own environment, profile or role.
 
     With the writer ``python`` the application writes with ``df.write.format("s3commit")``, and seals the
     stage; `airflow_s3commit.spark.py_files` ships the package to executors that lack it.
