@@ -71,7 +71,7 @@ class Program(click.Group):
 @click.group(
     name="s3commit",
     cls=Program,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
     epilog="""\b
 Examples:
   s3commit jobs s3://lake/flights/                    which jobs are in progress?

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import click
@@ -35,7 +35,7 @@ from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.forwarding import with_headers
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
-from airflow_s3commit.tables.options import FLAGS, parse_bytes
+from airflow_s3commit.tables.options import FLAGS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -48,7 +48,8 @@ _SCHEME = re.compile("s3[an]?://")
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # older releases take no argument
     """A type of arguments and options, named so in the help, that a function parses.
 
-    Older releases of click show the text instead of what is wrong with it, and it may have a password.
+    Of a plain function, older releases of click show the text instead of what is wrong with it, and it may
+    have a password.
     """
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -63,26 +64,9 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # older releases take 
             self.fail(str(error), param, ctx)
 
 
-def _stage(text: str) -> tuple[str, str]:
-    stage, _, attempt = text.rpartition(":")
-    try:
-        return check_id(stage, "stage"), check_id(attempt, "stage attempt")
-    except S3CommitError as error:
-        raise ValueError(f"{error}; write it as stage:attempt") from error
-
-
 as_destination = Parsed("uri", Destination.parse)
-as_destinations = Parsed("uri", lambda text: text if is_pattern(text) else Destination.parse(text))
 as_duration = Parsed("duration", seconds_of)
-as_endpoint = Parsed("url", lambda text: S3Config(endpoint_url=text).endpoint_url)
 as_job_id = Parsed("uuid", check_id)
-as_size = Parsed("size", parse_bytes)
-as_pendingsets = Parsed("uri", lambda text: Destination.parse(text).uri)
-as_stage = Parsed("stage:attempt", _stage)
-
-
-#: An option whose default the help shows.
-option = partial(click.option, show_default=True)
 
 
 def flag(name: str, does: str, parameter: str | None = None) -> Callable[[Command], Command]:
@@ -105,7 +89,7 @@ def apply_option(does: str) -> Callable[[Command], Command]:
 def retain_option(files: str) -> Callable[[Command], Command]:
     """Add the option for how long files stay that are not of the table any more."""
     does = f"How long {files} stay in place: 7d, 36h. Without it they are deleted at once."
-    return option("--retain", default="0s", metavar="DURATION", help=does)
+    return click.option("--retain", default="0s", metavar="DURATION", help=does)
 
 
 class DescribedArgument(click.Argument):
@@ -139,12 +123,7 @@ class Connection(NamedTuple):
 
 
 def open_store(connection: Connection) -> ObjectStore:
-    """Return the store; sends no request.
-
-    Raises:
-        AccessDenied: The profile does not exist, or the credentials are incomplete.
-        StoreRejected: Another part of the configuration is not usable.
-    """
+    """Return the store, as `S3Store.connect` does; sends no request."""
     return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
 
 
@@ -167,8 +146,7 @@ class StoreProvider(NamedTuple):
 _STORE = (
     click.Option(
         ["--endpoint-url"],
-        type=as_endpoint,
-        metavar="URL",
+        type=Parsed("url", lambda text: S3Config(endpoint_url=text).endpoint_url),
         help="The store's address. Default: AWS_ENDPOINT_URL_S3, the profile, or AWS.",
     ),
     click.Option(["--region"], help="The bucket's region. Default: AWS_DEFAULT_REGION or the profile."),
@@ -179,22 +157,14 @@ _STORE = (
         help="Address keys as endpoint/bucket/key or bucket.endpoint/key. Default: the latter on AWS.",
     ),
     click.Option(
-        ["--verify-ssl/--no-verify-ssl"],
-        default=True,
-        help="Whether to verify the store's certificate. Default: yes.",
+        ["--verify-ssl/--no-verify-ssl"], default=True, help="Whether to verify the store's certificate."
     ),
     click.Option(
         ["--ca-bundle"],
         type=click.Path(exists=True, dir_okay=False),
         help="A file with the certificate authorities to trust.",
     ),
-    click.Option(
-        ["--patience"],
-        default=30.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to retry a failed request.",
-    ),
+    click.Option(["--patience"], default=30.0, metavar="SECONDS", help="How long to retry a failed request."),
     click.Option(
         ["--object-option", "object_options"],
         multiple=True,
@@ -338,10 +308,8 @@ def _session(ctx: click.Context, values: dict[str, Any]) -> Session:
 class StoreCommand(click.Command):
     """A command whose callback takes a `Session` and the values of its own options.
 
-    Its help groups the options and ends with examples.
-
-    Attributes:
-        environment: The variables that replace its leading arguments, for command lines without them.
+    Its help groups the options and ends with examples. The variables of its ``environment`` replace its
+    leading arguments, for command lines without them.
     """
 
     environment: tuple[str, ...] = ()
@@ -412,11 +380,9 @@ def store_command(
 ) -> Callable[[Callable[..., ExitCode]], StoreCommand]:
     """Turn a function of a `Session` and the command's own options into a command with the function's name.
 
-    The function's docstring is the help; its first line is what the list of commands says. An exception of
-    the package ends the command with its message and its exit code.
+    The function's docstring is the help; its first line is what the list of commands says.
 
     Args:
-        examples: Command lines for the end of the help.
         confirms: Whether the command asks for confirmation, and takes ``--yes``.
         environment: Whether variables may give destination and job, as for a program's task.
         registry: Whether the command takes the destinations of a registry too.
@@ -429,7 +395,7 @@ def store_command(
         where += " With --registry a pattern, such as 's3://lake/*'; default: all."
     places = DescribedArgument(
         ["destination"],
-        type=as_destinations if registry else as_destination,
+        type=Parsed("uri", lambda text: text if registry and is_pattern(text) else Destination.parse(text)),
         metavar="[DEST]" if registry else "DEST",
         required=not registry,
         description=where,

@@ -289,15 +289,10 @@ def labelled(label: str, texts: Iterable[object], style: str = "red", total: int
 
 def described(columns: Sequence[Column], report: object) -> Table:
     """Return what a report says, one labelled value a line."""
-    return pairs(facts(columns, report))
-
-
-def pairs(values: Iterable[tuple[str, str]]) -> Table:
-    """Return labels and values, one pair a line."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
-    for name, text in values:
+    for name, text in facts(columns, report):
         grid.add_row(line(name), _value(name, text))
     return grid
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Any
 
 import click
@@ -19,10 +19,7 @@ from airflow_s3commit._format import Column, age, moment, number, plain, several
 from airflow_s3commit.cli.command import (
     Parsed,
     Session,
-    as_duration,
-    as_job_id,
     flag,
-    option,
     registry_option,
     store_command,
 )
@@ -48,7 +45,7 @@ from airflow_s3commit.protocol.inspect.jobs import (
 )
 from airflow_s3commit.protocol.model.destination import check_partition_names, partition_form
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest
-from airflow_s3commit.protocol.steps.fold import history, manifest_files, manifest_of, read_manifest
+from airflow_s3commit.protocol.steps.fold import history, manifest_files, manifest_of
 from airflow_s3commit.protocol.sweep_plan import monthly_cost
 from airflow_s3commit.protocol.watch import follow
 
@@ -217,6 +214,9 @@ def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
 #: Maximum number of partitions to show.
 _MOST_PARTITIONS = 50
 
+#: Seconds between two searches for new commits, plus or minus a fifth.
+_INTERVAL = 5.0
+
 _COUNTS = ("files", "bytes", "rows")
 
 
@@ -240,16 +240,17 @@ def _since(text: str) -> int | datetime:
     s3commit log s3://lake/flights/ --json | jq '.commits[0].generation'
     """,
 )
-@option("--limit", type=click.IntRange(min=1), default=20, metavar="N", help="How many commits to list.")
-@option("--job", "only_job", type=as_job_id, help="List the commit of this job only.")
-@option(
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, metavar="N", help="How many commits to list."
+)
+@click.option(
     "--partition",
     "partitions",
     multiple=True,
-    metavar="NAME",
+    type=Parsed("name", lambda name: partition_form(*check_partition_names([name], "--partition"))),
     help="List commits that added files to this partition, such as dt=2026-11-01; repeatable.",
 )
-@option(
+@click.option(
     "--since",
     type=Parsed("generation|time", _since),
     help="List commits after this generation, or after this ISO 8601 time (UTC without a time zone).",
@@ -259,80 +260,41 @@ def _since(text: str) -> int | datetime:
     "List oldest first, then new commits as they come, until Ctrl-C; with --json one object per line.",
     "follows",
 )
-@option(
-    "--interval",
-    type=as_duration,
-    default="5s",
-    help="With --follow: time between two searches for new commits, plus or minus a fifth.",
-)
 def log(
-    session: Session,
-    *,
-    limit: int,
-    only_job: str | None,
-    partitions: tuple[str, ...],
-    since: int | datetime | None,
-    follows: bool,
-    interval: float,
+    session: Session, *, limit: int, partitions: tuple[str, ...], since: int | datetime | None, follows: bool
 ) -> ExitCode:
     """List the commits to a destination, newest first.
 
     Each has the job, what it added and replaced, and when. The generation is the number by which readers can
     read the table as it was after the commit. Generation 1 is the data that was there before the first job.
     Missing numbers are of aborted jobs and releases. The version is that of the Delta table, if the table is
-    published. The log is read backwards from its newest entry until
-    the limit is reached or, with --since, until a commit is older.
-
-    With --follow --since GENERATION, all commits after it are listed, whatever the limit.
+    published. With --follow --since GENERATION, all commits after it are listed, whatever the limit.
     """
-    try:
-        names = check_partition_names(partitions, "--partition")
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    wanted = {partition_form(name) for name in names}
+    wanted = set(partitions)
     if follows:
-        if only_job is not None:
-            raise click.UsageError("--follow waits for new jobs: it excludes --job")
-        return _follow(session, limit, since, wanted, interval)
-    read = _commits(session, only_job, limit if not wanted else None)
+        return _follow(session, limit, since, wanted)
+    read = history(session.store, session.destination, limit=None if wanted else limit)
     recent = takewhile(lambda record: _is_after(record, since), read)
     matching = (record for record in recent if _touches(record, wanted))
     found = session.output.reading("reading the log", islice(matching, limit))
     value = {"destination": session.destination.uri, "commits": [_value(record) for record in found]}
     if found:
         return session.output.result(value, Rows(LOG_COLUMNS, found))
-    nothing = "no such commit is" if only_job or wanted or since is not None else "no commit is"
+    nothing = "no such commit is" if wanted or since is not None else "no commit is"
     return session.output.result(value, line(f"{nothing} in the log of {session.destination.uri}"))
 
 
-def _follow(
-    session: Session, limit: int, since: int | datetime | None, wanted: set[str], interval: float
-) -> ExitCode:
+def _follow(session: Session, limit: int, since: int | datetime | None, wanted: set[str]) -> ExitCode:
     """List commits as they come, until the user interrupts."""
     store, place = session.store, session.destination
-
-    def records() -> Iterator[Manifest]:
-        after = since if isinstance(since, int) else 0
-        if not isinstance(since, int):
-            earlier = list(history(store, place, limit=limit))
-            after = earlier[0].generation if earlier else 0
-            yield from (record for record in reversed(earlier) if _is_after(record, since))
-        yield from follow(store, place, after, interval=interval, clock=SystemClock())
-
     with suppress(KeyboardInterrupt):
-        for record in records():
+        earlier = [] if isinstance(since, int) else list(history(store, place, limit=limit))
+        after = since if isinstance(since, int) else earlier[0].generation if earlier else 0
+        known = (record for record in reversed(earlier) if _is_after(record, since))
+        for record in chain(known, follow(store, place, after, interval=_INTERVAL, clock=SystemClock())):
             if _touches(record, wanted):
                 click.echo(json.dumps(_value(record)) if session.output.as_json else _line(record))
     return ExitCode.OK
-
-
-def _commits(session: Session, job_id: str | None, limit: int | None) -> Iterator[Manifest]:
-    """Yield commits, newest first; for one job only its commit, without reading the whole log."""
-    if job_id is None:
-        yield from history(session.store, session.destination, limit=limit)
-        return
-    with suppress(NoSuchKey):
-        yield read_manifest(session.store, session.destination, job_id)
 
 
 def _is_after(record: Manifest, since: int | datetime | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 from uuid import uuid4
@@ -17,21 +17,19 @@ from rich.text import Text
 from airflow_s3commit._causes import described as words_of
 from airflow_s3commit._format import number, several, size
 from airflow_s3commit.cli.command import (
+    Parsed,
     Session,
     apply_option,
     argument,
     as_duration,
     as_job_id,
-    as_pendingsets,
-    as_stage,
     flag,
-    option,
     registry_option,
     retain_option,
     store_command,
 )
 from airflow_s3commit.cli.output import NOT_APPLIED, ExitCode, Rows, described, line
-from airflow_s3commit.exceptions import InvalidOption, JobClosed
+from airflow_s3commit.exceptions import InvalidOption, JobClosed, S3CommitError
 from airflow_s3commit.present import MANIFEST_COLUMNS, amount, replacement
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.hadoop.jobs import (
@@ -44,9 +42,9 @@ from airflow_s3commit.protocol.hadoop.jobs import (
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
-from airflow_s3commit.protocol.model.destination import check_directories, hive_values, is_data
+from airflow_s3commit.protocol.model.destination import Destination, check_directories, hive_values, is_data
 from airflow_s3commit.protocol.model.job import AbortReport, Committer, ConflictMode
-from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.layout import check_id, partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
 
 _MODES = click.Choice([mode for mode in get_args(ConflictMode) if mode != "as-written"])
@@ -56,6 +54,14 @@ _CHUNK = 1024 * 1024
 
 #: Bytes at the end of a file to keep, for a Parquet footer. A larger one is of thousands of columns.
 _FOOTER_BYTES = 1024 * 1024
+
+
+def _stage_attempt(text: str) -> tuple[str, str]:
+    stage, _, attempt = text.rpartition(":")
+    try:
+        return check_id(stage, "stage"), check_id(attempt, "stage attempt")
+    except S3CommitError as error:
+        raise ValueError(f"{error}; write it as stage:attempt") from error
 
 
 def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
@@ -77,23 +83,23 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     environment=True,
     staging=True,
 )
-@option(
+@click.option(
     "--job-id", "new_id", type=as_job_id, help="The id, a UUID; repeats return that job. Default: random."
 )
-@option(
+@click.option(
     "--conflict-mode",
     type=_MODES,
     default="fail",
     help="What to do with existing data: refuse the job, add to the data, or replace it.",
 )
-@option(
+@click.option(
     "--committer",
     type=click.Choice(get_args(Committer)),
     default="partitioned",
     help="Whether to check for conflicts by partition, or in the whole directory.",
 )
-@option("--name", help="A display name.")
-@option(
+@click.option("--name", help="A display name.")
+@click.option(
     "--track-pending",
     type=click.Choice(["task", "s3"]),
     default="task",
@@ -101,7 +107,9 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     " file by file on s3.",
 )
 @retain_option("replaced files")
-@option("--publish", type=click.Choice(["delta"]), help="Let other engines read each commit as a version.")
+@click.option(
+    "--publish", type=click.Choice(["delta"]), help="Let other engines read each commit as a version."
+)
 @registry_option("Register the destination in the registry at this prefix; a failure is only logged.")
 def setup(session: Session, *, new_id: str | None, name: str | None, **settings: Any) -> ExitCode:
     """Set up a job, and print its id.
@@ -133,7 +141,7 @@ def setup(session: Session, *, new_id: str | None, name: str | None, **settings:
     "A path below DEST. It is a directory if it ends with a slash or SOURCE is a directory. Default: DEST.",
     default="",
 )
-@option("--content-type", default="application/octet-stream", help="The media type.")
+@click.option("--content-type", default="application/octet-stream", help="The media type.")
 @_of_stage
 def put(
     session: Session, *, source: str, target: str, content_type: str, stage: str, attempt: str
@@ -164,15 +172,12 @@ def put(
         with session.output.working(f"uploading {source}", total or None) as shown:
             sent = 0
             for path, relative in files:
-                with ExitStack() as opened:
-                    reading = sys.stdin.buffer if path is None else opened.enter_context(path.open("rb"))
-                    file = writing.open(relative, content_type=content_type)
-                    opened.enter_context(file)
-                    end, kept = b"", _FOOTER_BYTES if relative.endswith(".parquet") else 0
+                opened = path.open("rb") if path is not None else nullcontext(sys.stdin.buffer)
+                end = b""
+                with opened as reading, writing.open(relative, content_type=content_type) as file:
                     while chunk := reading.read(_CHUNK):
                         file.write(chunk)
-                        if kept:
-                            end = (end + chunk)[-kept:]
+                        end = (end + chunk)[-_FOOTER_BYTES:] if relative.endswith(".parquet") else b""
                         sent += len(chunk)
                         shown(sent)
                 writing.describe(1, _schema(relative, end))
@@ -227,14 +232,14 @@ def seal(session: Session, *, empty: bool, stage: str, attempt: str) -> ExitCode
     environment=True,
 )
 @flag("--seal", "Seal the job first, with every sealed stage attempt.")
-@option(
+@click.option(
     "--stage",
     "stages",
     multiple=True,
-    type=as_stage,
+    type=Parsed("stage:attempt", _stage_attempt),
     help="Seal the job first, with this stage attempt instead of all; repeatable.",
 )
-@option(
+@click.option(
     "--generation",
     type=click.IntRange(min=0),
     metavar="N",
@@ -274,7 +279,7 @@ def commit(
     confirms=True,
     environment=True,
 )
-@option("--reason", default="aborted by s3commit abort", help="The reason, for the log.")
+@click.option("--reason", default="aborted by s3commit abort", help="The reason, for the log.")
 def abort(session: Session, *, reason: str) -> ExitCode:
     """Abort a job and discard its uploads.
 
@@ -375,22 +380,22 @@ def _schema(path: str, end: bytes) -> str | None:
 @flag("--abort", "Discard the job: abort all of its uploads.", "to_abort")
 @flag("--clean-up", "Remove the leftovers of a successful job; its published files stay.", "to_clean")
 @apply_option("Change the store")
-@option(
+@click.option(
     "--pendingsets",
-    type=as_pendingsets,
+    type=Parsed("uri", lambda text: Destination.parse(text).uri),
     help="Directory of a staging committer's pendingsets, or of a copy.",
 )
-@option(
+@click.option(
     "--conflict-mode",
     type=_MODES,
     default="append",
     help="Treatment of existing data.",
 )
-@option(
+@click.option(
     "--expect-tasks", type=int, metavar="N", help="Expected number of tasks; refuse the job if it differs."
 )
 @flag("--accept-partial", "Commit even if task numbers are missing: publish the tasks that exist.")
-@option(
+@click.option(
     "--older-than",
     type=as_duration,
     default="0s",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from itertools import chain
 
 import click
@@ -14,12 +13,11 @@ from rich.text import Text
 
 from airflow_s3commit._format import age, number, several, size
 from airflow_s3commit.cli.command import (
+    Parsed,
     Session,
     apply_option,
     as_duration,
-    as_size,
     flag,
-    option,
     registry_option,
     retain_option,
     store_command,
@@ -41,11 +39,9 @@ from airflow_s3commit.protocol.repair import repair as rebuild
 from airflow_s3commit.protocol.sweep import SweepReport, apply_sweep, plan_registered
 from airflow_s3commit.protocol.sweep_plan import SweepPlan, plan_sweep
 from airflow_s3commit.protocol.table_rollback import rollback as roll_back
+from airflow_s3commit.tables.options import parse_bytes
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
-
-#: Unfinished jobs to give a command line for.
-_JOBS = 3
 
 
 @store_command(
@@ -164,9 +160,8 @@ def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextSte
         yield NextStep("find out which program wrote the foreign objects before you delete them")
     if any("s3commit repair" in finding.remedy for finding in report.log):
         yield NextStep("see which records can be rebuilt", commands.line("repair"))
-    unfinished = dict.fromkeys(one.job_id for one in report.unfinished)
-    for job_id in list(unfinished)[:_JOBS]:
-        yield NextStep("see what the unfinished job does", replace(commands, job_id=job_id).line("show"))
+    if report.unfinished:
+        yield NextStep("see what the unfinished jobs do", commands.line("jobs"))
     if report.leftovers:
         yield NextStep("finish the jobs that ended", commands.line("sweep"))
 
@@ -179,7 +174,7 @@ def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextSte
     """,
     confirms=True,
 )
-@option(
+@click.option(
     "--to",
     type=click.IntRange(min=1),
     required=True,
@@ -254,15 +249,15 @@ def repair(session: Session, *, apply: bool) -> ExitCode:
     s3commit compact s3://lake/flights/ --retain 7d                  compact all; keep what leaves the table
     """
 )
-@option(
+@click.option(
     "--partition",
     "partitions",
     multiple=True,
     help="A directory below the destination, such as dt=2013-01-01; repeatable. By default all.",
 )
-@option(
+@click.option(
     "--target-size",
-    type=as_size,
+    type=Parsed("size", parse_bytes),
     default="128m",
     metavar="SIZE",
     help="Size after which a file ends: 64m, 1g.",
@@ -309,13 +304,13 @@ def compact(
     s3commit publish s3://lake/flights/ --ddl athena  how an engine gets to know it
     """,
 )
-@option(
+@click.option(
     "--ddl",
     "engine",
     type=click.Choice(ENGINES),
     help="Only show the statements by which an engine gets to know the table, once.",
 )
-@option("--table", "name", default="", metavar="NAME", help="The name there: lake.flights.")
+@click.option("--table", "name", default="", metavar="NAME", help="The name there: lake.flights.")
 def publish(session: Session, *, engine: str | None, name: str) -> ExitCode:
     """Let other engines read each commit whole, as a version of a Delta table.
 
@@ -350,7 +345,7 @@ _MOST_ITEMS = 40
     staging=True,
 )
 @registry_option("Sweep all destinations that the registry at this prefix names.")
-@option(
+@click.option(
     "--older-than",
     type=as_duration,
     required=True,
@@ -372,7 +367,10 @@ def sweep(session: Session, *, older_than: float, apply: bool) -> ExitCode:
     output, store, heads = session.output, session.store, session.pattern is not None
     plans, gone, failures = _planned(session, older_than)
     due = [plan for plan in plans if not plan.is_empty]
-    views = [*_registry_views(plans, due, gone)] if heads else [*_plan_views(plans[0])]
+    views = [view for plan in (due if heads else plans) for view in _plan_views(plan)]
+    if heads:
+        views += labelled("nothing is left of", (entry.record.destination for entry in gone), "dim")
+        views += [line(f"{several(len(due), 'destination')} of {len(plans):,} to sweep: {_totals(due)}")]
     reports = [SweepReport(plan=plan, dry_run=not apply) for plan in plans]
     forgotten: list[str] = []
     if (due or gone) and not apply:
@@ -387,7 +385,6 @@ def sweep(session: Session, *, older_than: float, apply: bool) -> ExitCode:
             with _noted(failures, plan.destination) if heads else nullcontext():
                 with output.working("sweeping"):
                     reports.append(apply_sweep(store, plan))
-                views += [line(plan.destination, "bold")] if heads else []
                 views += _report_views(reports[-1])
         for entry in gone:
             with _noted(failures, entry.record.destination):
@@ -434,20 +431,11 @@ def _noted(failures: dict[str, str], uri: str) -> Iterator[None]:
         failures[uri] = str(error)
 
 
-def _registry_views(
-    plans: list[SweepPlan], due: list[SweepPlan], gone: list[Registered]
-) -> Iterator[RenderableType]:
-    for plan in due:
-        yield from (line(plan.destination, "bold"), *_plan_views(plan), BLANK)
-    yield from labelled("nothing is left of", (entry.record.destination for entry in gone), "dim")
-    yield line(f"{several(len(due), 'destination')} of {len(plans):,} to sweep: {_totals(due)}")
-
-
 def _plan_views(plan: SweepPlan) -> Iterator[RenderableType]:
     if plan.is_empty:
         yield line(f"nothing to sweep at {plan.destination}", "green")
     else:
-        yield from (Rows(plan.columns, plan.items, most=_MOST_ITEMS), BLANK)
+        yield from (line(plan.destination, "bold"), Rows(plan.columns, plan.items, most=_MOST_ITEMS), BLANK)
         yield line(f"total: {_totals([plan])}; the oldest is {age(plan.oldest)} old")
     yield from labelled("left alone", plan.left, "dim")
 
@@ -461,6 +449,7 @@ def _report_views(report: SweepReport) -> Iterator[Text]:
     with_jobs = sum(job.uploads for job in report.jobs)
     taken = sum(job.objects for job in report.jobs)
     replaced = f", {several(report.replaced, 'replaced file')} deleted" if report.replaced else ""
+    yield line(report.plan.destination, "bold")
     yield line(
         f"swept: {several(len(report.jobs), 'job')} ended ({several(with_jobs, 'upload')},"
         f" {several(taken, 'object')} taken back),"

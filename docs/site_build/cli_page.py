@@ -24,7 +24,7 @@ def commands() -> str:
 def shared_options() -> str:
     """Return the options that every command has."""
     some = next(iter(program.commands.values()))
-    context = click.Context(some, info_name=some.name)
+    context = click.Context(some, info_name=some.name, show_default=True)
     return "\n".join(
         f"**{title}**\n\n{table(('option', 'meaning'), _rows(context, _of(context, (title,))))}"
         for title in SHARED
@@ -37,7 +37,7 @@ def exit_codes() -> str:
 
 
 def _command(name: str, command: click.Command) -> str:
-    parent = click.Context(program, info_name="s3commit")
+    parent = click.Context(program, info_name="s3commit", show_default=True)
     context = click.Context(command, parent=parent, info_name=name)
     usage = " ".join(command.collect_usage_pieces(context))
     own = [p for p in command.get_params(context) if section_of(p) not in SHARED and p.name != "help"]

@@ -116,7 +116,7 @@ def test_an_existing_commit_is_sound(lake: Lake, run: RunProgram) -> None:
 
 
 def test_a_table_is_named_with_other_objects_in_it(lake: Lake, run: RunProgram) -> None:
-    """Missing, changed, foreign, leftover and unfinished objects are named, with each job's next step."""
+    """Missing, changed, foreign, leftover and unfinished objects are named, with the next steps."""
     lake.sealed(FILES).commit()
     lake.set_up(THEIRS).abort()
     unfinished = lake.sealed({"dt=3/part-0.parquet": b"new"}, job_id=an_id("unfinished"))
@@ -139,7 +139,7 @@ def test_a_table_is_named_with_other_objects_in_it(lake: Lake, run: RunProgram) 
     ):
         assert words in result.stdout
     for words in (
-        f"show {lake.destination} {an_id('unfinished')}",
+        f"jobs {lake.destination}",
         f"sweep {lake.destination}",
         f"log {lake.destination}",
         "find out which program wrote the foreign objects",
