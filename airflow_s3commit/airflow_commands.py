@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> NoReturn:
     conn_id: str = found.aws_conn_id
     # Connections are in the metadata database, to which only Airflow's servers and commands have access.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-    begins, ends = ("airflow", "s3commit"), ("--aws-conn-id", conn_id)
-    provider = StoreProvider(lambda asked: _open(conn_id, asked), begins, ends, conn_id)
+    provider = StoreProvider(lambda asked: _open(conn_id, asked), conn_id)
     program.main(words, prog_name="airflow s3commit", obj=provider)
 
 

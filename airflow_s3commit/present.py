@@ -40,7 +40,6 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.inspect.jobs import JobDetails, JobSummary
 from airflow_s3commit.protocol.inspect.verify_job import PendingReport
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.steps.commit import Preview
 from airflow_s3commit.protocol.sweep_plan import monthly_cost
@@ -142,11 +141,10 @@ def cost_per_day(stored: int) -> str:
 
 
 def replacement(preview: Preview) -> str:
-    """Return how many files a commit replaces, and of what size."""
-    if not preview.objects:
-        return "nothing"
-    partitions = several(len(preview.partitions), "partition")
-    return f"{several(preview.objects, 'file')}, {size(preview.bytes)} in {partitions}"
+    """Return how many files a commit replaces, and of what size, as of a generation."""
+    where = several(len(preview.partitions), "partition")
+    files = f"{several(preview.objects, 'file')}, {size(preview.bytes)} in {where}"
+    return f"{files if preview.objects else 'nothing'}, as of generation {preview.generation}"
 
 
 def published(details: JobDetails) -> int:
@@ -162,27 +160,13 @@ def state(summary: JobSummary, published: int = 0) -> str:
     return summary.shown_state
 
 
-def _options(options: JobOptions | None) -> str:
-    """Return the options that differ from the defaults."""
-    if options is None:
-        return ""
-    unusual = {
-        f"uploads tracked on {options.track_pending}": options.track_pending != "task",
-        f"pendingsets for {options.pendingset_format}": options.pendingset_format != "hadoop-3.4.2",
-        f"replaced files retained for {age(options.retain_seconds)}": options.retain_seconds,
-    }
-    return ", ".join(words for words, is_unusual in unusual.items() if is_unusual)
-
-
 def _uploads(report: PendingReport | None) -> str:
     if report is None:
         return ""
     counted = {
         f"{number(report.pending)} pending ({size(report.bytes)} in the records)": 1,
         f"{number(report.completed)} complete": report.completed,
-        f"{number(report.unrecorded)} unrecorded (from attempts that are running, dead or not sealed)": (
-            report.unrecorded
-        ),
+        f"{number(report.unrecorded)} unrecorded (of attempts running, dead or unsealed)": report.unrecorded,
         f"{number(report.missing_count)} MISSING: the commit will fail": report.missing_count,
     }
     return ", ".join(words for words, count in counted.items() if count)
@@ -202,20 +186,15 @@ JOB_COLUMNS = (
     Column("age", "summary.age", _if_known(age)),
     Column("reason", "summary.reason"),
     Column("last activity", "summary.silent", _if_known(lambda silent: f"{age(silent)} ago")),
-    Column(
-        "committer",
-        "summary.options",
-        _if_known(lambda options: f"{options.committer}, conflict mode {options.conflict_mode}"),
-    ),
-    Column("options", "summary.options", _options),
+    Column("committer", "summary.options.committer"),
+    Column("conflict mode", "summary.options.conflict_mode"),
+    Column("track pending", "summary.options.track_pending"),
+    Column("pendingset format", "summary.options.pendingset_format"),
+    Column("retain", "summary.options.retain"),
     Column("context", "summary.context"),
     Column("output", "summary.output", amount),
     Column("uploads", "uploads", _uploads),
-    Column(
-        "commit replaces",
-        "preview",
-        _if_known(lambda preview: f"{replacement(preview)}, as of generation {preview.generation}"),
-    ),
+    Column("commit replaces", "preview", _if_known(replacement)),
     Column("commit refused", "conflict"),
 )
 

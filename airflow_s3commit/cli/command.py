@@ -88,7 +88,7 @@ def apply_option(does: str) -> Callable[[Command], Command]:
 
 def retain_option(files: str) -> Callable[[Command], Command]:
     """Add the option for how long files stay that are not of the table any more."""
-    does = f"How long {files} stay in place: 7d, 36h. Without it they are deleted at once."
+    does = f"How long {files} stay in place: 7d, 36h. By default they are deleted at once."
     return click.option("--retain", default="0s", metavar="DURATION", help=does)
 
 
@@ -110,12 +110,7 @@ def argument(name: str, metavar: str, description: str, **settings: Any) -> Call
 
 
 class Connection(NamedTuple):
-    """How to connect to a store, by the options of a command.
-
-    Attributes:
-        patience: Seconds for which to retry a request.
-        object_options: Options of the objects that the command writes.
-    """
+    """How to connect to a store, by the options of a command; ``patience`` is in seconds."""
 
     config: S3Config
     patience: float = 30.0
@@ -128,17 +123,9 @@ def open_store(connection: Connection) -> ObjectStore:
 
 
 class StoreProvider(NamedTuple):
-    """Provides commands with their store; the context object of the program.
-
-    Attributes:
-        program: The words that start the program, for the command lines in next steps.
-        arguments: The options at the end of these command lines, to connect to the same store.
-        aws_conn_id: Airflow's connection of the store; None without Airflow.
-    """
+    """Provides commands with their store, by Airflow's connection if there is one; the program's context."""
 
     open: Callable[[Connection], ObjectStore]
-    program: tuple[str, ...] = ("s3commit",)
-    arguments: tuple[str, ...] = ()
     aws_conn_id: str | None = None
 
 
@@ -261,9 +248,10 @@ class Session:
     @property
     def commands(self) -> CommandLines:
         """Composes command lines about the same destination, job and store."""
-        options = (*_given_options(click.get_current_context()), *self.provider.arguments)
-        program = self.provider.program
-        return CommandLines(self.destination, self.job_id, self.staging_root, program, options)
+        program, options = ["s3commit"], [*_given_options(click.get_current_context())]
+        if (conn_id := self.provider.aws_conn_id) is not None:
+            program, options = ["airflow", "s3commit"], [*options, "--aws-conn-id", conn_id]
+        return CommandLines(self.destination, self.job_id, self.staging_root, (*program,), (*options,))
 
     def job_options(self, **own: Any) -> JobOptions:
         """Return options of a job, with the staging and the object options of the command line."""

@@ -48,7 +48,7 @@ class ExitCode(IntEnum):
 
 
 #: Code and meaning, as the help shows them.
-EXIT_CODES_HELP: tuple[tuple[str, str], ...] = (
+EXIT_CODES_HELP = (
     ("0", "Success; a check found no problems."),
     ("1", "Findings: differences, failed checks, or nothing committed. Also if you answered no."),
     ("2", "The command line is not valid."),

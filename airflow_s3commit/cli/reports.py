@@ -66,9 +66,8 @@ _MOST_UPLOADS = 40
 def jobs(session: Session) -> ExitCode:
     """List the jobs in progress at a destination.
 
-    These are the jobs that have not ended, and those that have and are not cleaned up. The age is the time
-    since the job entered its state, by the store's clock. Files and size are those in the seal or, before the
-    job is sealed, those of all committed task attempts.
+    These are the jobs that have not ended, or are not cleaned up. The age is the time since the job entered
+    its state. Files and size are those in the seal or, before it, of all committed task attempts.
     """
     if session.pattern is not None:
         return _jobs_of_registry(session)
@@ -108,13 +107,10 @@ def _jobs_of_registry(session: Session) -> ExitCode:
         "pending": {"destinations": len(found), "jobs": len(pending), "bytes": stored, "idle": oldest},
     }
     places = ((line(uri, "bold"), *_job_views(listed), BLANK) for uri, listed in found.items() if listed)
-    total = (
-        f"{several(len(pending), 'job')} in progress at {several(len(found), 'destination')},"
-        f" {size(stored)} pending"
-    )
+    jobs = f"{several(len(pending), 'job')} in progress at {several(len(found), 'destination')}"
     unread = labelled("NOT READ", (f"{uri}: {message}" for uri, message in failures.items()))
-    views = (view for place in places for view in place)
-    return session.output.result(value, *views, line(total), *unread, ok=not failures)
+    views = (*chain.from_iterable(places), line(f"{jobs}, {size(stored)} pending"), *unread)
+    return session.output.result(value, *views, ok=not failures)
 
 
 @store_command(
@@ -127,19 +123,17 @@ def _jobs_of_registry(session: Session) -> ExitCode:
 def show(session: Session) -> ExitCode:
     """Show one job in detail, with next steps.
 
-    Shows how far it is, its options and context, its stages and their output, its pending uploads and, while
-    its commit runs, how many of its files are visible; and what its commit replaces.
+    Shows its state, options, context, stages and pending uploads; what its commit replaces; and, while that
+    runs, how many of its files are visible.
     """
     assert session.job_id is not None
     with session.output.working("reading records"):
         details = describe_job(session.store, session.destination, session.job_id)
     steps = for_job(details, session.commands)
     stages = (BLANK, Rows(StageDetails.columns, details.stages)) if details.stages else ()
-    gone = details.summary.manifest is not None and details.summary.staging is None
-    last = line("committed and cleaned up: only its entry in the log is left" if gone else "", "dim")
     problems = (line(problem, "red") for problem in details.problems)
     value = {**details.to_dict(), "next": [step._asdict() for step in steps]}
-    code = session.output.result(value, described(JOB_COLUMNS, details), *stages, *problems, last)
+    code = session.output.result(value, described(JOB_COLUMNS, details), *stages, *problems, BLANK)
     session.output.advise(steps)
     return code
 
@@ -174,7 +168,6 @@ def _totals(job_id: str | None, uploads: list[UploadSummary]) -> _Totals:
     """
     s3commit pending s3://lake/flights/
     s3commit pending s3://lake/flights/ --all
-    s3commit pending s3://lake/flights/ --json | jq '.uploads[] | select(.job_id == null)'
     """,
     staging=True,
 )
@@ -233,7 +226,6 @@ def _since(text: str) -> int | datetime:
 @store_command(
     """
     s3commit log s3://lake/flights/                          the last 20
-    s3commit log s3://lake/flights/ --limit 1000
     s3commit log s3://lake/flights/ --since 2026-11-01       what is newer, of the last 20
     s3commit log s3://lake/flights/ --partition dt=2026-11-01
     s3commit log s3://lake/flights/ --follow --since 41      all after 41, then new ones as they come

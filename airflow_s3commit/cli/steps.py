@@ -148,12 +148,9 @@ def put(
 ) -> ExitCode:
     """Upload a file, a directory or standard input to a job.
 
-    The files stay pending, and so invisible, until the job's commit. The job's id is added to each file's
-    name.
-
-    Files are streamed in parts, so memory is bounded. If the command fails, it leaves nothing pending. It may
-    be repeated: a put to the same TARGET in the same attempt replaces the earlier one. Several may run at
-    once, each with its own TARGET. Seal the stage when all have ended.
+    The files stay invisible until the job's commit. The job's id is added to each file's name. A put to the
+    same TARGET in the same attempt replaces the earlier one, and one that fails leaves nothing pending.
+    Several may run at once, each with its own TARGET. Seal the stage when all have ended.
     """
     files = list(_sources(source, target))
     try:
@@ -283,10 +280,9 @@ def commit(
 def abort(session: Session, *, reason: str) -> ExitCode:
     """Abort a job and discard its uploads.
 
-    None of its output is or becomes visible, and none of its uploads stays pending. Deletes objects that an
-    interrupted commit has published. Does not touch other jobs' uploads. Damaged records do not prevent it.
-    The id cannot be used again, even if no job had it. May be repeated at any time. A committed job is
-    refused: s3commit rollback returns the table to an older generation.
+    None of its output is or becomes visible, also where an interrupted commit has published objects. Damaged
+    records do not prevent it. The id cannot be used again, even if no job had it. May be repeated at any
+    time. A committed job is refused: s3commit rollback returns the table to an older generation.
     """
     session.output.confirm(f"Abort job {session.job_id} on {session.destination.uri}?", yes=session.yes)
     with session.output.working("aborting"):
@@ -416,9 +412,8 @@ def adopt(
     """Finish or discard a job of Hadoop's S3A committers.
 
     Without --commit, --abort or --clean-up, lists the jobs of the magic committer. The Hadoop job must be
-    dead. This is a dry run unless --apply is given; a dry run makes the same decisions. May be repeated: it
-    continues where the last run stopped. A successful job is neither committed nor aborted: --clean-up
-    removes its leftovers.
+    dead. A dry run unless --apply is given, with the same decisions. May be repeated. A successful job is
+    neither committed nor aborted: --clean-up removes its leftovers.
     """
     asked = {"commit": to_commit, "abort": to_abort, "clean up": to_clean}
     verb, *more = [verb for verb, wanted in asked.items() if wanted] or [""]

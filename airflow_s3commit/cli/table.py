@@ -109,11 +109,10 @@ def _diagnosis_views(diagnosis: Diagnosis) -> Iterator[Text]:
 def verify(session: Session) -> ExitCode:
     """Compare a table, or a job's records, with the store.
 
-    Reads only. Table: every file must exist unchanged, the destination must hold no foreign
-    objects and no leftovers of ended jobs, and the log and what is derived from it must agree. Objects of
-    unfinished jobs are counted. Committed job: every file of its manifest must exist unchanged, unless a
-    later commit has replaced it. Pending job: every upload in its records must exist. Otherwise the exit code
-    is 1.
+    Reads only. Table: every file must exist unchanged, without foreign objects and leftovers of ended jobs
+    beside them, and the log and what is derived from it must agree. Committed job: every file of its manifest
+    must exist unchanged, unless a later commit has replaced it. Pending job: every upload in its records must
+    exist. Otherwise the exit code is 1.
     """
     store, place, job_id = session.store, session.destination, session.job_id
     report: TableReport | VerifyReport | PendingReport
@@ -187,9 +186,8 @@ def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCo
     """Return a table to an older generation.
 
     A rollback is a new commit, and copies nothing. Refused if a file of that generation is deleted or
-    released: older generations exist only if jobs retain what they replace (job option retain). As a new
-    generation it can be rolled back too if --retain keeps what leaves the table. Refused if
-    another job commits meanwhile.
+    released: older generations exist only if jobs retain what they replace (job option retain); with
+    --retain, it can be rolled back itself. Refused if another job commits meanwhile.
     """
     store, place, output = session.store, session.destination, session.output
     with output.working("comparing the generations"):
@@ -285,17 +283,15 @@ def compact(
             job_options=JobOptions(retain=retain),
             dry_run=dry_run,
         )
-    views = [Rows(report.partitions[0].columns, report.partitions)] if report.partitions else []
-    if report.generation is not None:
-        words = (
-            f"{several(report.files, 'file')} with {number(report.rows)} rows are generation"
-            f" {report.generation} now"
-        )
-        return session.output.result(report.to_dict(), *views, line(words, "green"))
-    found = f"{several(len(report.partitions), 'partition')} to compact, {report.left} without a gain"
-    shown = [DRY_RUN] if dry_run else []
-    total = sum(one.bytes for one in report.partitions)
-    return session.output.result(report.to_dict(), *shown, *views, line(f"{found}, {size(total)} to write"))
+    views: list[RenderableType] = [DRY_RUN] if dry_run else []
+    if report.partitions:
+        views.append(Rows(report.partitions[0].columns, report.partitions))
+    words = (
+        f"{several(report.files, 'file')} with {number(report.rows)} rows are generation {report.generation}"
+    )
+    if report.generation is None:
+        words = f"{several(len(report.partitions), 'partition')} to compact, {report.left} without a gain"
+    return session.output.result(report.to_dict(), *views, line(words, "green"))
 
 
 @store_command(
@@ -337,7 +333,6 @@ _MOST_ITEMS = 40
     """
     s3commit sweep s3://lake/flights/ --older-than 7d              preview the removals
     s3commit sweep s3://lake/flights/ --older-than 7d --apply      remove the leftovers
-    s3commit sweep s3://lake/flights/ --older-than 7d --apply --json   from a scheduled script
     s3commit sweep --registry s3://lake-ops/s3commit/ --older-than 7d  every destination
     """,
     confirms=True,
@@ -357,9 +352,8 @@ def sweep(session: Session, *, older_than: float, apply: bool) -> ExitCode:
     """Remove leftovers of dead jobs. A dry run by default.
 
     Leftovers are pending uploads, published files and records. Aborts jobs that have not ended, also one
-    whose commit was interrupted, and finishes what is left to clean up of those that have. Also deletes files
-    that commits replaced, after the time that their jobs' option retain says; --older-than does not apply to
-    these files. Exit code 1 if a removal failed.
+    whose commit was interrupted, and cleans up after those that have. Also deletes files that commits
+    replaced, after their jobs' option retain, not --older-than. Exit code 1 if a removal failed.
 
     With --registry each destination is swept by its own records; the registry only says where to look.
     Entries of empty destinations are removed from it.

@@ -83,7 +83,7 @@ def test_show_says_everything(lake: Lake, run: RunProgram) -> None:
     for words in (
         OURS,
         "sealed",
-        "magic, conflict mode replace",
+        "conflict mode      replace",
         "nightly",
         "[red]manual[/]",
         "2 pending (10 B in the records)",

@@ -434,7 +434,7 @@ def test_a_job_whose_commit_died_after_its_entry_counts_as_committed(lake: Lake,
     assert "committed, not finished" in run("show", lake.destination, OURS).stdout
     assert len(lake.data()) == 2
     assert run("recover", lake.destination, OURS).exit_code == 0
-    assert "committed and cleaned up" in run("show", lake.destination, OURS).stdout
+    assert "nothing to do" in run("show", lake.destination, OURS).stdout
 
 
 def test_recover_continues_a_commit(lake: Lake, run: RunProgram) -> None:

@@ -388,7 +388,7 @@ def test_it_says_what_it_wrote(lake: Lake, run: RunProgram) -> None:
     assert (told["files"], told["rows"], told["generation"]) == (1, 3, 5)
     assert "0 partitions to compact, 1 without a gain" in run("compact", lake.destination).stdout
     three_files(lake)
-    assert "1 file with 6 rows are generation 9 now" in run("compact", lake.destination).stdout
+    assert "1 file with 6 rows are generation 9" in run("compact", lake.destination).stdout
 
 
 def test_an_unknown_partition_is_refused(lake: Lake, run: RunProgram) -> None:
