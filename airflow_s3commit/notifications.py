@@ -54,7 +54,6 @@ _READERS: dict[str, Callable[[Any], object]] = {
     "time_limit": at_least(0),
     "kill_window": at_least(0),
     "aws_conn_id": text,
-    "region_name": text,
 }
 
 
@@ -84,11 +83,9 @@ class AbortUploadsNotifier(BaseNotifier):
     :param kill_window: Seconds between two aborts; 0, or a lack of time, aborts once. A killed task must
         end within them, or start an upload: one heartbeat (5) and the time to SIGKILL (5).
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
-    :param region_name: Overrides the connection's region. (templated)
-    :param verify: Overrides the connection's check of TLS certificates. (templated)
     """
 
-    template_fields: Sequence[str] = ("job", "setup_task_ids", "aws_conn_id", "region_name", "verify")
+    template_fields: Sequence[str] = ("job", "setup_task_ids", "aws_conn_id")
 
     def __init__(
         self,
@@ -98,8 +95,6 @@ class AbortUploadsNotifier(BaseNotifier):
         time_limit: float = 35.0,
         kill_window: float = KILL_WINDOW,
         aws_conn_id: str | None = S3CommitHook.default_conn_name,
-        region_name: str | None = None,
-        verify: bool | str | None = None,
     ) -> None:
         super().__init__()
         self.job = job
@@ -107,8 +102,6 @@ class AbortUploadsNotifier(BaseNotifier):
         self.time_limit = time_limit
         self.kill_window = kill_window
         self.aws_conn_id = aws_conn_id
-        self.region_name = region_name
-        self.verify = verify
         for name, reader in _READERS.items():
             check_value("AbortUploadsNotifier", name, reader, getattr(self, name))
 
@@ -157,8 +150,6 @@ class AbortUploadsNotifier(BaseNotifier):
         step = max(deadline - monotonic(), 0.0) / 3
         hook = S3CommitHook(
             self.aws_conn_id,
-            region_name=self.region_name,
-            verify=self.verify,
             retry_deadline=step,
             timeout=max(step, 1.0),
             on_retry=count_retry,

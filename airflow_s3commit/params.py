@@ -6,11 +6,13 @@ means ``replace`` in backfills.
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pendulum
+
+from airflow_s3commit._format import seconds_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Param
@@ -65,10 +67,6 @@ def conflict_mode_param(default: str = "fail") -> Param:
     )
 
 
-#: Durations such as ``1d12h``, which ISO 8601 writes as ``P1DT12H``.
-_SHORT = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+)s)?")
-
-
 def moment_of(
     value: Any, *, before: datetime, zone: Timezone | FixedTimezone | str = "UTC"
 ) -> pendulum.DateTime:
@@ -87,7 +85,8 @@ def moment_of(
     known = _parsed(value, zone) if isinstance(value, str) else value
     known = getattr(known, "start", known)
     if isinstance(known, timedelta):
-        return _before(pendulum.instance(before).in_timezone(zone), known)
+        day = pendulum.instance(before).in_timezone(zone).subtract(days=known.days)
+        return day.subtract(seconds=known.seconds, microseconds=known.microseconds)
     if isinstance(known, datetime):
         return pendulum.instance(known, tz=zone)
     if isinstance(known, date):
@@ -98,26 +97,9 @@ def moment_of(
     )
 
 
-def _before(moment: pendulum.DateTime, duration: timedelta) -> pendulum.DateTime:
-    """Subtract days by the calendar, and then the rest by the clock."""
-    whole = duration
-    if not isinstance(whole, pendulum.Duration):
-        whole = pendulum.duration(days=whole.days, seconds=whole.seconds, microseconds=whole.microseconds)
-    day = moment.subtract(
-        years=whole.years, months=whole.months, weeks=whole.weeks, days=whole.remaining_days
-    )
-    return day.subtract(
-        hours=whole.hours,
-        minutes=whole.minutes,
-        seconds=whole.remaining_seconds,
-        microseconds=whole.microseconds,
-    )
-
-
 def _parsed(text: str, zone: Timezone | FixedTimezone | str) -> Any:
-    short = _SHORT.fullmatch(text.strip())
-    if short is not None and any(short.groups()):
-        return pendulum.duration(**{unit: int(count) for unit, count in short.groupdict("0").items()})
+    with suppress(ValueError):
+        return timedelta(seconds=seconds_of(text))
     try:
         return pendulum.parse(text.strip(), tz=zone, exact=True)
     except ValueError:

@@ -13,11 +13,11 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowSensorTimeout
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.links import ManifestLink
-from airflow_s3commit.operators.base import S3CommitBaseOperator
+from airflow_s3commit.operators.base import TableOperator
 from airflow_s3commit.params import moment_of
-from airflow_s3commit.protocol.model.destination import Destination, as_uri
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
-from airflow_s3commit.templates import at_least, mapping, place
+from airflow_s3commit.templates import at_least, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -34,7 +34,7 @@ __all__ = ["S3SuccessManifestSensor"]
 _GRACE = 60.0
 
 
-class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
+class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
     """Waits until a destination has a manifest that meets the conditions, and returns its summary.
 
     The ``_SUCCESS`` of the day before always exists, so at least one condition is required. One manifest must
@@ -44,7 +44,6 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
     log. A condition without a value in this run (a missing XCom, a template that renders to nothing) fails
     the task at once: without it any manifest would do. It may be retried.
 
-    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
     :param run_id: The run that committed. (templated)
     :param context: Further facts of that run: ``dag_id``, ``partition_key``, ``logical_date``, … (templated)
@@ -62,8 +61,8 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
     """
 
     template_fields = (
-        *S3CommitBaseOperator.template_fields,
-        *("destination", "job", "run_id", "context", "newer_than", "partitions", "min_files"),
+        *TableOperator.template_fields,
+        *("job", "run_id", "context", "newer_than", "partitions", "min_files"),
     )
     operator_extra_links: Collection[BaseOperatorLink] = (ManifestLink(),)
     ui_color = "#f2efe2"
@@ -71,7 +70,6 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
     def __init__(
         self,
         *,
-        destination: str | Destination,
         job: Any = None,
         run_id: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -97,7 +95,6 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
                 f"Sensor {self.task_id} would accept any manifest, even yesterday's. Set a condition: job, "
                 "run_id, context, newer_than or partitions."
             )
-        self.destination = as_uri(destination)
         self.job = job
         self.run_id = run_id
         self.context = context
@@ -111,7 +108,6 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
         self._seen = ""
         self._began_after: datetime | None = None
         self.check(
-            destination=place,
             search_depth=at_least(1, int),
             poke_interval=at_least(0),
             **{name: partial(self._condition, name) for name in (*conditions, "min_files")},
@@ -191,8 +187,6 @@ class S3SuccessManifestSensor(S3CommitBaseOperator, BaseSensorOperator):
                     give_up_at=time.time() + self.timeout,
                     search_depth=self.search_depth,
                     aws_conn_id=self.aws_conn_id,
-                    region_name=self.region_name,
-                    verify=self.verify,
                 ),
                 method_name="execute_complete",
                 timeout=timedelta(seconds=self.timeout + _GRACE),

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import TaskGroup
 
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import KILL_WINDOW, S3CommitAbortOperator
-from airflow_s3commit.operators.commit import S3CommitJobOperator, commit_in_parts
+from airflow_s3commit.operators.commit import S3CommitJobOperator, S3CommitPartOperator
 from airflow_s3commit.operators.seal import (
     ON_EMPTY,
     SKIPPED_STAGES,
@@ -26,7 +26,7 @@ from airflow_s3commit.operators.seal import (
 )
 from airflow_s3commit.operators.setup import S3CommitSetupOperator, options_among
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
-from airflow_s3commit.templates import check_value, mapping
+from airflow_s3commit.templates import at_least, check_value, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,27 +42,23 @@ __all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 #: A node in a graph of tasks: an operator, a mapped operator, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
 
+#: Arguments of the audit beside its rules.
+_OF_AUDIT = ("on_fail", "response_timeout", "assigned_users", "notifiers")
+
 #: The main class of Spark's own SQL shell, ``spark-sql``.
 _SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
 
-_NO_SQL = "there is no SQL to run: give commit.spark_sql statements separated by ;"
-
-#: Arguments for an application, which the shell does not take.
-_NOT_THE_SHELLS = {"application", "application_args", "deploy_mode", "java_class", "writer"}
-
 
 class S3CommitGroup:
-    """A group under construction: its job, its connection, and its stages.
+    """A group under construction: its job, and its stages.
 
     :param group: The Airflow task group.
     :param setup: The task that sets up the job.
-    :param connection: ``aws_conn_id``, ``region_name`` and ``verify`` of every task in the group.
     """
 
-    def __init__(self, group: TaskGroup, setup: S3CommitSetupOperator, connection: dict[str, Any]) -> None:
+    def __init__(self, group: TaskGroup, setup: S3CommitSetupOperator) -> None:
         self.group = group
         self.setup = setup
-        self.connection = connection
         self._stages: list[Any] = []
         self._named: list[str] = []
         self._outputs: list[XComArg] | None = []
@@ -93,43 +89,26 @@ class S3CommitGroup:
         ``commit.spark_submit(application=…)`` adds one stage, and
         ``commit.spark_submit.partial(application=…).expand(application_args=…)`` a stage for each value.
         """
-        return SparkStages(self, {"task_id": "spark_submit", "job": self.job, **self.connection})
+        fixed = {"task_id": "spark_submit", "job": self.job, "aws_conn_id": self.setup.aws_conn_id}
+        return SparkStages(self, fixed)
 
-    @overload
-    def spark_sql(self, sql: str, **kwargs: Any) -> S3CommitSparkSubmitOperator: ...
-
-    @overload
-    def spark_sql(self, sql: Sequence[str] | XComArg, **kwargs: Any) -> MappedOperator: ...
-
-    def spark_sql(
-        self, sql: str | Sequence[str] | XComArg, **kwargs: Any
-    ) -> S3CommitSparkSubmitOperator | MappedOperator:
+    def spark_sql(self, sql: str | list[str], *, task_id: str = "spark_sql", **kwargs: Any) -> Any:
         """Add a stage that runs SQL in Spark's own shell, and return its task.
 
         What the statements write to the destination waits for the commit, as with ``writer="spark"``. The
         first statement that fails makes the task fail. Spark's shell runs in client mode only, with Hive
         support.
 
-        :param sql: Statements separated by ``;``; or a list of such strings, or an XCom with one, for a
-            mapped task with an instance for each. (templated)
-        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``, ``writer`` and those of an
-            application; the default of ``task_id`` is ``spark_sql``.
-        :raises ValueError: There is no SQL, or an argument is not one of the shell's.
+        :param sql: Statements separated by ``;``; or a list of such strings, for a mapped task with an
+            instance for each. (templated)
+        :param task_id: The id of the task.
+        :param kwargs: Further arguments of `S3CommitSparkSubmitOperator`, but those of an application.
         """
-        if wrong := sorted(_NOT_THE_SHELLS & kwargs.keys()):
-            raise ValueError(
-                f"commit.spark_sql runs Spark's SQL shell, in client mode: it takes no {', '.join(wrong)}; "
-                "use commit.spark_submit for an application"
-            )
-        arguments = {"task_id": "spark_sql", **kwargs, "application": "spark-internal", "writer": "spark"}
-        stages = self.spark_submit.partial(**arguments, java_class=_SQL_SHELL)
+        shell = {"application": "spark-internal", "java_class": _SQL_SHELL, "writer": "spark"}
+        stages = self.spark_submit.partial(task_id=task_id, **shell, **kwargs)
         if isinstance(sql, str):
-            return stages(application_args=_shell_arguments(sql))
-        if isinstance(sql, Sequence):
-            return stages.expand(application_args=[_shell_arguments(text) for text in sql])
-        if not hasattr(sql, "map"):
-            raise ValueError(_NO_SQL)
-        return stages.expand(application_args=sql.map(_shell_arguments))
+            return stages(application_args=["-e", sql])
+        return stages.expand(application_args=[["-e", text] for text in sql])
 
     def environment(self, stage: str) -> dict[str, str]:
         """Return the environment of a program that is a stage, for ``s3commit put`` and ``s3commit seal``.
@@ -149,25 +128,12 @@ class S3CommitGroup:
             "S3COMMIT_ATTEMPT": "{{ ti.try_number }}",
         }
 
-    def add(self, stage: Stage, output: Any = None) -> Stage:
-        """Add a task as a stage, and return it.
-
-        :param output: The task's XComs with stage attempts; None if it has none, and then the commit takes
-            the newest sealed attempt of each stage.
-        """
-        if output is None:
-            self._outputs = None
-        elif self._outputs is not None:
-            self._outputs.append(output)
-        self._stages.append(stage)
-        return stage
-
     def stage(self, task: Stage, *, name: str | None = None) -> Stage:
         """Add any other task or group, such as a stage of another engine or a check, and return it.
 
-        With such a stage in the group, the commit takes the newest sealed attempt of each stage of the job:
-        attempts are numbered by the task's tries, so the highest number is the last try. What an earlier try
-        has sealed stays invisible, and the commit aborts it.
+        Unless it is an `S3CommitSparkSubmitOperator`, the commit then takes the newest sealed attempt of each
+        stage of the job: attempts are numbered by the task's tries, so the highest number is the last try.
+        What an earlier try has sealed stays invisible, and the commit aborts it.
 
         :param task: The task; create it inside the ``with`` block.
         :param name: The stage that the task seals, each try under its own number. Then only the last try's
@@ -189,7 +155,12 @@ class S3CommitGroup:
             others = list(given) if isinstance(given, Sequence) else [given]
             operator.on_execute_callback = [partial(note_try, stage=name), *others]
             self._named.append(operator.task_id)
-        return self.add(task)
+        if _writer(operator) is None:
+            self._outputs = None
+        elif self._outputs is not None:
+            self._outputs.append(operator.output)
+        self._stages.append(task)
+        return task
 
     def wire(
         self,
@@ -197,18 +168,10 @@ class S3CommitGroup:
         step: dict[str, Any],
         skips: dict[str, Any],
         commit: dict[str, Any],
-        abort: dict[str, Any],
-        audit: dict[str, Any] | None = None,
-        parts: int | None = None,
+        audit: Mapping[str, Any] | None,
+        parts: int | None,
     ) -> None:
-        """Add the tasks downstream of the stages, each with its arguments.
-
-        :param step: Arguments of all these tasks.
-        :param skips: ``skipped_stages`` and ``on_empty``.
-        :param audit: Those of the audit task; None leaves it out.
-        :param parts: Number of mapped tasks that complete the uploads; None leaves that to the commit task.
-        :raises ValueError: The group has no stage, or needs a conflict mode and names none.
-        """
+        """Add the tasks downstream of the stages; ``step`` has arguments of all of them."""
         if not self._stages:
             raise ValueError(
                 f"The commit group {self.group.group_id} has no stage: call .spark_submit(...) or "
@@ -227,28 +190,27 @@ class S3CommitGroup:
             for stage in stages:
                 stage >> left
             stages, outputs = [left], left.output
-        step = {**step, "job": self.job, **self.connection}
+        step = {**step, "job": self.job, "aws_conn_id": self.setup.aws_conn_id}
         sealing = {**step, "stages": outputs, "named_stages": self._named}
         resolved = S3CommitResolveConflictsOperator(
             task_id="resolve_conflicts", on_empty=skips["on_empty"], **sealing
         )
         first: S3CommitAuditOperator | S3CommitResolveConflictsOperator = resolved
         if audit is not None:
-            first = S3CommitAuditOperator(task_id="audit", **sealing, **audit)
+            own = {name: audit[name] for name in _OF_AUDIT if name in audit}
+            rules = {name: rule for name, rule in audit.items() if name not in own}
+            first = S3CommitAuditOperator(task_id="audit", rules=rules, **sealing, **own)
             first >> resolved
         for stage in stages:
             stage >> first
-        # Nobody reviews the preview in between, so commits of other jobs meanwhile need not fail the run.
-        commit = {"conflicts": resolved.output, "pin_preview": False, **step, **commit}
-        if parts is None:
-            self.commit = S3CommitJobOperator(task_id="commit", **commit)
-            resolved >> self.commit
-        else:
-            mapped, self.commit = commit_in_parts(parts=parts, **commit)
-            resolved >> mapped
+        completing = {**step, "conflicts": resolved.output}
+        self.commit = S3CommitJobOperator(task_id="commit", **completing, **commit)
+        if parts is not None:
+            mapped = S3CommitPartOperator.partial(task_id="commit_parts", parts=parts, **completing)
+            mapped.expand(part=list(range(parts))) >> self.commit
         # A failed run's teardown has failed, and the clean-up after the next one must not wait for it.
         alone = {"depends_on_past": False, "wait_for_downstream": False}
-        aborted = S3CommitAbortOperator(task_id="abort", **step, **alone, **abort)
+        aborted = S3CommitAbortOperator(task_id="abort", kill_window=self.setup.kill_window, **step, **alone)
         self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
         self._abort_at_timeout()
 
@@ -282,14 +244,15 @@ class S3CommitGroup:
         others = [one for one in callbacks if isinstance(one, AbortUploadsNotifier) and one.job is None]
         if any(one.setup_task_ids is None for one in others):
             return
+        conn_id = self.setup.aws_conn_id
         for one in others:
             # One notifier first aborts the jobs of all groups, and then checks each again.
-            if {name: getattr(one, name) for name in self.connection} == self.connection:
+            if one.aws_conn_id == conn_id:
                 named = one.setup_task_ids
                 known = [named] if isinstance(named, str) else list(named or ())
                 one.setup_task_ids = [*known, self.setup.task_id]
                 return
-        aborting = AbortUploadsNotifier(setup_task_ids=self.setup.task_id, **self.connection)
+        aborting = AbortUploadsNotifier(setup_task_ids=self.setup.task_id, aws_conn_id=conn_id)
         dag.on_failure_callback = [aborting, *callbacks]
         dag.has_on_failure_callback = True
 
@@ -311,8 +274,7 @@ class SparkStages:
         :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``; the default of ``task_id``
             is ``spark_submit``.
         """
-        stage = _spark_submit()(**{**self._fixed, **kwargs})
-        return self._group.add(stage, stage.output)
+        return self._group.stage(_spark_submit()(**{**self._fixed, **kwargs}))
 
     def partial(self, **kwargs: Any) -> SparkStages:
         """Fix arguments for all instances of a mapped stage; call ``expand`` on the result.
@@ -326,17 +288,14 @@ class SparkStages:
 
         :param kwargs: As in Airflow's ``expand``: lists, mappings or XComs, one instance for each value.
         """
-        stage = _spark_submit().partial(**self._fixed).expand(**kwargs)
-        return self._group.add(stage, stage.output)
+        return self._group.stage(_spark_submit().partial(**self._fixed).expand(**kwargs))
 
-    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
+    def expand_kwargs(self, kwargs: Any) -> MappedOperator:
         """Add a mapped stage with one instance for each mapping of arguments, and return its task.
 
         :param kwargs: As in Airflow's ``expand_kwargs``: a list of mappings, or an XCom.
-        :param strict: As in Airflow's ``expand_kwargs``: refuse arguments that are set in ``partial`` too.
         """
-        stage = _spark_submit().partial(**self._fixed).expand_kwargs(kwargs, strict=strict)
-        return self._group.add(stage, stage.output)
+        return self._group.stage(_spark_submit().partial(**self._fixed).expand_kwargs(kwargs))
 
 
 @contextmanager
@@ -344,7 +303,6 @@ def s3_commit_task_group(
     group_id: str = "s3_commit",
     *,
     destination: str | Destination,
-    options: Mapping[str, Any] | None = None,
     outlets: Sequence[Asset] | Asset = (),
     partition_asset: Asset | None = None,
     parts: int | None = None,
@@ -355,8 +313,6 @@ def s3_commit_task_group(
     retry_delay: timedelta = timedelta(seconds=30),
     kill_window: float = KILL_WINDOW,
     aws_conn_id: str | None = S3CommitHook.default_conn_name,
-    region_name: str | None = None,
-    verify: bool | str | None = None,
     **arguments: Any,
 ) -> Iterator[S3CommitGroup]:
     """Build one commit: ``setup >> stages >> resolve_conflicts >> commit``, with ``abort`` as its teardown.
@@ -369,18 +325,13 @@ def s3_commit_task_group(
             commit.spark_submit(application="jobs/flights.py", application_args=["{{ partition_key }}"])
 
     :param group_id: The group's id, and the prefix of its task ids.
-    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
-    :param options: The job's options, by the names of `JobOptions`, as in `S3CommitSetupOperator`. In a group
-        with ``writer="spark"``, and a DAG without the param ``conflict_mode``, that option's default is
-        ``as-written``: the save modes decide. (templated)
-    :param outlets: Assets of the table. Each gets one event, with the manifest's summary as its ``extra``.
-    :param partition_asset: An asset that gets an event for each partition with new files, as in
-        `S3CommitJobOperator`.
+    :param destination: The table's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
+    :param outlets: Assets of the table, as in `S3CommitJobOperator`.
+    :param partition_asset: An asset that gets an event for each partition with new files, as there.
     :param parts: Number of mapped tasks that complete the uploads before ``commit``; None leaves that to the
         one task, which completes some thousands of files a second.
-    :param audit: Rules for the output, which are checked before any of it becomes visible, as in
-        `S3CommitAuditOperator`, together with its ``on_fail`` (``fail``, ``warn`` or ``ask``),
-        ``response_timeout``, ``assigned_users`` and ``notifiers``:
+    :param audit: Rules for the output, which are checked before any of it becomes visible, together with the
+        other arguments of `S3CommitAuditOperator`:
         ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}, "on_fail": "ask"}``. (templated)
     :param skipped_stages: The effect of a skipped stage. ``skip``: it skips the commit, by Airflow's rules.
         If no stage wrote anything, the run succeeds; otherwise it fails, because that output is lost.
@@ -396,10 +347,10 @@ def s3_commit_task_group(
     :param kill_window: Seconds between two aborts, by the teardown and by a retried setup, for uploads of
         tasks that are being killed.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
-    :param region_name: Overrides the connection's region. (templated)
-    :param verify: Overrides the connection's check of TLS certificates. (templated)
-    :param arguments: Options of the job as arguments of their own, such as ``conflict_mode="replace"``, and
-        further arguments of Airflow's ``TaskGroup``.
+    :param arguments: Options of the job, as in `S3CommitSetupOperator`, such as ``conflict_mode="replace"``,
+        and further arguments of Airflow's ``TaskGroup``. In a group with ``writer="spark"``, and a DAG
+        without the param ``conflict_mode``, the default of that option is ``as-written``: the save modes
+        decide. (templated)
     :raises InvalidOption: An option or argument has an invalid value.
     :raises TypeError: There is no such argument.
     :raises ValueError: The group has no stage, or no mode is named and only some Spark stages have
@@ -409,45 +360,31 @@ def s3_commit_task_group(
     check_value(owner, "skipped_stages", SKIPPED_STAGES, skipped_stages)
     check_value(owner, "on_empty", ON_EMPTY, on_empty)
     check_value(owner, "audit", mapping, audit)
-    check_value(owner, "options", mapping, options)
-    connection: dict[str, Any] = {"aws_conn_id": aws_conn_id, "region_name": region_name, "verify": verify}
+    check_value(owner, "parts", at_least(1, int), parts)
     # A limit for the DAG's own tasks, from default_args, would end a commit or a teardown half-way.
     step: dict[str, Any] = {"retries": retries, "retry_delay": retry_delay, "execution_timeout": None}
-    options = {**(options or {}), **options_among(arguments)}
+    options = {"aws_conn_id": aws_conn_id, "kill_window": kill_window, **options_among(arguments)}
     with TaskGroup(group_id, **arguments) as group:
-        setup = S3CommitSetupOperator(
-            task_id="setup",
-            destination=destination,
-            options=options,
-            kill_window=kill_window,
-            **connection,
-            **step,
-        )
-        building = S3CommitGroup(group, setup, connection)
+        setup = S3CommitSetupOperator(task_id="setup", destination=destination, **options, **step)
+        building = S3CommitGroup(group, setup)
         yield building
         building.wire(
             step=step,
             skips={"skipped_stages": skipped_stages, "on_empty": on_empty},
             commit={"outlets": outlets, "partition_asset": partition_asset},
-            abort={"kill_window": kill_window},
-            audit=_audit_arguments(audit) if audit is not None else None,
+            audit=audit,
             parts=parts,
         )
 
 
-def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
-    """Separate the audit operator's own arguments from the rules."""
-    own = ("on_fail", "response_timeout", "assigned_users", "notifiers")
-    rules = {name: value for name, value in audit.items() if name not in own}
-    return {"rules": rules, **{name: audit[name] for name in own if name in audit}}
-
-
 def _writer(stage: Any) -> str | None:
     """Return who writes a Spark stage, mapped or not; None for any other task."""
+    kind = getattr(stage, "operator_class", type(stage))
+    # By its name: importing it takes the Spark provider, which other stages do not need.
+    if "S3CommitSparkSubmitOperator" not in {base.__name__ for base in kind.__mro__}:
+        return None
     mapped: Any = getattr(stage, "partial_kwargs", None)
-    if mapped is None:
-        return getattr(stage, "writer", None)
-    return mapped.get("writer", "python") if issubclass(stage.operator_class, _spark_submit()) else None
+    return str(stage.writer if mapped is None else mapped.get("writer", "python"))
 
 
 def _spark_submit() -> type[S3CommitSparkSubmitOperator]:
@@ -456,10 +393,3 @@ def _spark_submit() -> type[S3CommitSparkSubmitOperator]:
     )
 
     return S3CommitSparkSubmitOperator
-
-
-def _shell_arguments(sql: Any) -> list[str]:
-    """Return the arguments of Spark's SQL shell for statements."""
-    if not isinstance(sql, str) or not sql.strip():
-        raise ValueError(_NO_SQL)
-    return ["-e", sql]

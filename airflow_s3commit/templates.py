@@ -124,7 +124,7 @@ class ValuesRequired:
         Native rendering turns text such as ``2013_01_05`` into the number 20130105, which cannot be undone.
         """
         own: Any = self
-        for name in ("aws_conn_id", "region_name", *names):
+        for name in ("aws_conn_id", *names):
             value = getattr(self, name)
             several = value.values() if isinstance(value, Mapping) else value
             for one in several if isinstance(value, Mapping | list | tuple) else [value]:

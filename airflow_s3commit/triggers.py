@@ -48,8 +48,6 @@ class ManifestTrigger(BaseTrigger):
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
     :param poke_interval: Seconds between two searches.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
-    :param region_name: Overrides the connection's region.
-    :param verify: Overrides the connection's check of TLS certificates.
     """
 
     #: Names of the arguments that a subclass adds: attributes with plain JSON values.
@@ -61,31 +59,21 @@ class ManifestTrigger(BaseTrigger):
         destination: str | Destination,
         poke_interval: float = DEFAULT_POKE_INTERVAL,
         aws_conn_id: str | None = S3CommitHook.default_conn_name,
-        region_name: str | None = None,
-        verify: bool | str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.destination = as_uri(destination)
         self.poke_interval = poke_interval
         self.aws_conn_id = aws_conn_id
-        self.region_name = region_name
-        self.verify = verify
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class's path and its arguments, all of them plain JSON values."""
-        shared = ("destination", "poke_interval", "aws_conn_id", "region_name", "verify")
+        shared = ("destination", "poke_interval", "aws_conn_id")
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {name: getattr(self, name) for name in (*self.arguments, *shared)}
 
     def hook(self) -> S3CommitHook:
         """Return a hook with a short retry deadline, because the next search is due soon."""
-        return S3CommitHook(
-            self.aws_conn_id,
-            region_name=self.region_name,
-            verify=self.verify,
-            retry_deadline=_RETRY_DEADLINE,
-            on_retry=count_retry,
-        )
+        return S3CommitHook(self.aws_conn_id, retry_deadline=_RETRY_DEADLINE, on_retry=count_retry)
 
 
 def failure(error: Exception) -> tuple[bool, str, Outcome]:
@@ -220,7 +208,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
         """Join the shared searches at the destination."""
         from airflow_s3commit.protocol.watch import Criteria, ManifestSearch  # noqa: PLC0415
 
-        key = (self.destination, self.search_depth, self.aws_conn_id, self.region_name, self.verify)
+        key = (self.destination, self.search_depth, self.aws_conn_id)
         return shared_poller(key, self._open), ManifestSearch(Criteria(**self.wanted))
 
     def _open(self) -> Snapshot:

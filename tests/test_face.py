@@ -41,7 +41,7 @@ FACES = {
         S3CommitAbortOperator S3CommitAuditOperator S3CommitCompactOperator S3CommitJobOperator
         S3CommitPartOperator S3CommitPublishIcebergOperator S3CommitRegisterPartitionsOperator
         S3CommitRegisterTableOperator S3CommitResolveConflictsOperator S3CommitSetupOperator
-        S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator commit_in_parts
+        S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator
     """,
     "airflow_s3commit.reader": "UnreadableFiles UnreadablePartitions dataset",
     "airflow_s3commit.sensors": "S3SuccessManifestSensor",

@@ -7,11 +7,7 @@ from airflow_s3commit._names import lazy
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from airflow_s3commit.operators.abort import S3CommitAbortOperator
-    from airflow_s3commit.operators.commit import (
-        S3CommitJobOperator,
-        S3CommitPartOperator,
-        commit_in_parts,
-    )
+    from airflow_s3commit.operators.commit import S3CommitJobOperator, S3CommitPartOperator
     from airflow_s3commit.operators.seal import (
         S3CommitAuditOperator,
         S3CommitResolveConflictsOperator,
@@ -41,7 +37,6 @@ __all__ = [
     "S3CommitSparkSubmitOperator",
     "S3CommitStagesOperator",
     "S3CommitSweepOperator",
-    "commit_in_parts",
 ]
 
 if not TYPE_CHECKING:

@@ -37,21 +37,17 @@ _MORE_ABORTS = 5
 
 
 class S3CommitAbortOperator(CommitStepOperator):
-    """Aborts a job that did not commit, and then fails, so that the run fails too.
+    """Aborts a job that did not commit, and then fails, so that the run fails too. It may be retried.
 
     Wire it with ``.as_teardown(setups=setup, on_failure_fail_dagrun=True)``, as `s3_commit_task_group` does.
-    If the job has committed, which only the log on S3 decides, the task finishes what the commit has left,
-    and succeeds. It may be retried at any point.
+    If the job has committed, which only the log on S3 decides, it finishes what the commit has left, and
+    succeeds. If nothing failed, but stages were skipped or wrote no files, it ends the job and succeeds,
+    unless other stages have written output, which is lost.
 
-    If nothing failed, but stages were skipped or wrote no files because there was nothing to do, it ends the
-    job and succeeds. It fails if other stages have written output, because that output is lost.
-
-    If only the store made resolve_conflicts or commit fail, it keeps a sealed job, and fails with a message
-    on how to continue: clear ``commit``, which takes up the kept job, or end it with ``s3commit`` or on the
-    page. A sweep ends a kept job after ``[s3commit] sweep_age_days``. This needs the
-    task group, because the states of its tasks show what failed.
-
-    The message names the task that failed first, and why. The job's end in the log on S3 has the same reason.
+    In a task group, whose states show what failed: if only the store made resolve_conflicts or commit fail,
+    it keeps a sealed job, and fails with a message on how to continue or end it. A sweep ends a kept job
+    after ``[s3commit] sweep_age_days``. Otherwise the message, and the job's end in the log on S3, name the
+    task that failed first, and why.
 
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
@@ -77,13 +73,13 @@ class S3CommitAbortOperator(CommitStepOperator):
         if state is None or state.state != "committed":
             states = self._states(context)
             failed = self._failed(states)
-            if state is not None and state.state == "sealed" and self._only_store_failed(context, states):
+            is_sealed = state is not None and state.state == "sealed"
+            if is_sealed and self._only_store_failed(context, states, failed):
                 context["ti"].xcom_push(key="abort_report", value={"job_id": job_id, "state": KEPT})
                 raise AirflowFailException(
                     f"Job {job_id} is sealed and was kept, because the store failed"
                     f" {', '.join(sorted(failed))}: clear that task to continue, or run `s3commit commit"
-                    f" {place} {job_id}`. To give it up, run `s3commit abort` instead, or use Abort on its"
-                    " page in Airflow. A sweep ends it after [s3commit] sweep_age_days."
+                    f" {place} {job_id}`; to give it up, `s3commit abort`, or wait for a sweep."
                 )
             first = self._first_failure(context, failed)
             why = first or "a task was skipped, or did not run"
@@ -121,9 +117,10 @@ class S3CommitAbortOperator(CommitStepOperator):
         self.log.info("Job %s has nothing to commit: %s skipped", job_id, ", ".join(skipped))
         return {**report, "state": "skipped"}
 
-    def _only_store_failed(self, context: Context, states: Mapping[str, str]) -> bool:
+    def _only_store_failed(
+        self, context: Context, states: Mapping[str, str], failed: Mapping[str, str]
+    ) -> bool:
         """Return whether tasks of the group failed, all because of the store, and the others have ended."""
-        failed = self._failed(states)
         if not failed or not {*states.values()} <= {"failed", "upstream_failed", "success", "skipped"}:
             return False
         notes = pulled(context, sorted({*failed.values()}), FAILURE)
@@ -131,12 +128,10 @@ class S3CommitAbortOperator(CommitStepOperator):
 
     def _first_failure(self, context: Context, failed: Mapping[str, str]) -> str:
         """Return which task of the group failed first, and why if it said so; empty if none has failed."""
-        dag = self.get_dag()
-        if not failed or dag is None:
+        if not failed:
             return ""
-        before = {
-            name: len(task.get_flat_relative_ids(upstream=True)) for name, task in dag.task_dict.items()
-        }
+        known = getattr(self.get_dag(), "task_dict", {})
+        before = {name: len(task.get_flat_relative_ids(upstream=True)) for name, task in known.items()}
         first = min(failed, key=lambda name: (before.get(failed[name], len(before)), name))
         said = pulled(context, [failed[first]], FAILURE)
         return f"{first} failed: {said[0]['why']}" if said else f"{first} failed, see its log"

@@ -14,7 +14,8 @@ from airflow_s3commit.airflow_version import AirflowException, AirflowFailExcept
 from airflow_s3commit.exceptions import JobFailed, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.templates import ValuesRequired, mapping, text
+from airflow_s3commit.protocol.model.destination import Destination, as_uri
+from airflow_s3commit.templates import ValuesRequired, mapping, place, text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -105,35 +106,36 @@ def _item(ti: Any) -> int | None:
 
 
 class S3CommitBaseOperator(ValuesRequired, BaseOperator):
-    """A task that uses a store: the base of every operator and sensor, which all take these arguments.
+    """A task that uses a store: the base of the operators and the sensor.
 
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
-    :param region_name: Overrides the connection's region. (templated)
-    :param verify: Overrides the connection's check of TLS certificates. (templated)
     """
 
-    template_fields: Sequence[str] = ("aws_conn_id", "region_name", "verify")
+    template_fields: Sequence[str] = ("aws_conn_id",)
 
-    def __init__(
-        self,
-        *,
-        aws_conn_id: str | None = S3CommitHook.default_conn_name,
-        region_name: str | None = None,
-        verify: bool | str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, aws_conn_id: str | None = S3CommitHook.default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.aws_conn_id = aws_conn_id
-        self.region_name = region_name
-        self.verify = verify
-        self.check(aws_conn_id=text, region_name=text)
+        self.check(aws_conn_id=text)
 
     @cached_property
     def hook(self) -> S3CommitHook:
         """The hook of this task's connection."""
-        return S3CommitHook(
-            self.aws_conn_id, region_name=self.region_name, verify=self.verify, on_retry=count_retry
-        )
+        return S3CommitHook(self.aws_conn_id, on_retry=count_retry)
+
+
+class TableOperator(S3CommitBaseOperator):
+    """A task of one table.
+
+    :param destination: The table's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
+    """
+
+    template_fields: Sequence[str] = (*S3CommitBaseOperator.template_fields, "destination")
+
+    def __init__(self, *, destination: str | Destination, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.destination = as_uri(destination)
+        self.check(destination=place)
 
 
 class CommitStepOperator(S3CommitBaseOperator):

@@ -12,14 +12,13 @@ from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption
 from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
 from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
-from airflow_s3commit.templates import at_least, check_value, mapping
+from airflow_s3commit.templates import at_least, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import BaseOperatorLink, Context
-    from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     from airflow_s3commit.protocol.metadata.pending_uploads import Progress, ProgressLog
     from airflow_s3commit.protocol.model.manifest import Manifest
@@ -65,13 +64,12 @@ class CompletingOperator(CommitStepOperator):
             self._log_progress = ProgressLog(self.log)
         self._log_progress(progress)
 
-    def pinned(self) -> tuple[str | None, int | None]:
-        """Return the SHA-256 of the seal and the generation of the preview in ``conflicts``, or None."""
-        if self.conflicts is None:
-            return None, None
+    @property
+    def seal_sha256(self) -> str | None:
+        """The SHA-256 of the seal in ``conflicts``."""
         try:
-            return str(self.conflicts["seal"]["sha256"]), int(self.conflicts["preview"]["generation"])
-        except (KeyError, TypeError, ValueError) as error:
+            return None if self.conflicts is None else str(self.conflicts["seal"]["sha256"])
+        except (KeyError, TypeError) as error:
             raise AirflowFailException(
                 f"Task {self.task_id}: conflicts is {self.conflicts!r}; pass the output of the"
                 " S3CommitResolveConflictsOperator of this run, or None."
@@ -82,11 +80,9 @@ class S3CommitJobOperator(CompletingOperator):
     """Commits a job, returns a summary of its manifest, and emits the assets' events.
 
     It may be retried after a crash at any point: a retry finishes the commit, and returns the same summary if
-    the job is committed. One task completes some thousands of files a second; `commit_in_parts` divides them
-    among mapped tasks.
+    the job is committed. It replaces what is there by then, also what other jobs have committed since the
+    preview. One task completes some thousands of files a second; `S3CommitPartOperator` divides them.
 
-    :param pin_preview: Whether to refuse the commit if another job has changed its partitions since
-        ``conflicts`` was made, because someone has reviewed that. False replaces what is there by then.
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
         ``extra``. If the run has a partition key, Airflow puts it on the event.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
@@ -99,7 +95,6 @@ class S3CommitJobOperator(CompletingOperator):
     def __init__(
         self,
         *,
-        pin_preview: bool = True,
         outlets: Sequence[Any] | Asset | None = None,
         partition_asset: Asset | None = None,
         **kwargs: Any,
@@ -114,7 +109,6 @@ class S3CommitJobOperator(CompletingOperator):
                 " the partitions a separate asset, because events with a partition key do not start DAGs"
                 " with schedule=[asset]."
             )
-        self.pin_preview = pin_preview
         self.partition_asset = partition_asset
         self.manifest_uri: str | None = None
         self.address: StoreAddress | None = None
@@ -125,13 +119,9 @@ class S3CommitJobOperator(CompletingOperator):
         from airflow_s3commit.assets import announce  # noqa: PLC0415 - keeps DAG parsing light
 
         with failures_are_noted(context):
-            job, (seal, generation) = self.opened_job(), self.pinned()
+            job = self.opened_job()
             with commit_counted(job.reference.destination) as count:
-                manifest = job.commit(
-                    seal_sha256=seal,
-                    generation=generation if self.pin_preview else None,
-                    progress=self.report_progress,
-                )
+                manifest = job.commit(seal_sha256=self.seal_sha256, progress=self.report_progress)
                 count(manifest)
         self._manifest = manifest
         self.manifest_uri = manifest.uri
@@ -166,9 +156,9 @@ class S3CommitJobOperator(CompletingOperator):
 class S3CommitPartOperator(CompletingOperator):
     """Completes a part of a job's uploads, so that several tasks share the work of one commit.
 
-    Put the parts before the `S3CommitJobOperator`, which completes what is left and enters the job in the
-    log. Until then readers that list may see the files of a part. It may be retried, cleared, and run beside
-    the other parts.
+    Map it over the numbers of the parts (``.partial(parts=8, …).expand(part=list(range(8)))``), before the
+    `S3CommitJobOperator`, which completes what is left and enters the job in the log. Until then readers that
+    list may see the files of a part. It may be retried, cleared, and run beside the other parts.
 
     :param part: The part's number, from 0.
     :param parts: How many parts there are.
@@ -183,7 +173,7 @@ class S3CommitPartOperator(CompletingOperator):
     def execute(self, context: Context) -> None:
         """Complete the uploads of the part, unless the job is committed."""
         with failures_are_noted(context):
-            job, (seal, _) = self.opened_job(), self.pinned()
+            job, seal = self.opened_job(), self.seal_sha256
             try:
                 files = job.complete_part(
                     self.part, self.parts, seal_sha256=seal, progress=self.report_progress
@@ -192,31 +182,3 @@ class S3CommitPartOperator(CompletingOperator):
                 self.log.info("Nothing to do: %s", error)
             else:
                 self.log.info("Part %d of %d is complete: %d files", self.part, self.parts, files)
-
-
-def commit_in_parts(
-    *, job: Any, parts: int, task_id: str = "commit", conflicts: Any = None, **kwargs: Any
-) -> tuple[MappedOperator, S3CommitJobOperator]:
-    """Add ``parts >> commit`` instead of one `S3CommitJobOperator`, and return both.
-
-    :param job: The job reference. (templated)
-    :param parts: Number of mapped tasks that complete the uploads beside each other.
-    :param task_id: The id of the commit; the mapped tasks have ``_parts`` behind it.
-    :param conflicts: The output of `S3CommitResolveConflictsOperator`, or None. (templated)
-    :param kwargs: ``pin_preview``, ``outlets`` and ``partition_asset`` of `S3CommitJobOperator`, and
-        arguments of all tasks: connection, retries, pool.
-    :raises InvalidOption: ``parts`` is not a number of at least 1.
-    """
-    check_value(f"Task {task_id}", "parts", at_least(1, int), parts)
-    of_commit = {name: kwargs.pop(name) for name in _OF_COMMIT if name in kwargs}
-    shared = {"job": job, "conflicts": conflicts, **kwargs}
-    mapped = S3CommitPartOperator.partial(task_id=f"{task_id}_parts", parts=parts, **shared).expand(
-        part=list(range(parts))
-    )
-    commit = S3CommitJobOperator(task_id=task_id, **of_commit, **shared)
-    mapped >> commit
-    return mapped, commit
-
-
-#: Arguments of the commit, which the tasks that complete parts do not take.
-_OF_COMMIT = ("pin_preview", "outlets", "partition_asset")

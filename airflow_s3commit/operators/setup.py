@@ -16,17 +16,17 @@ from airflow.sdk import BaseSensorOperator
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, partition_key_of
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, Refused
+from airflow_s3commit.exceptions import AlreadyCommitted, Refused
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
-from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final, states_of
+from airflow_s3commit.operators.base import TableOperator, refusals_are_final, states_of
 from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
-from airflow_s3commit.templates import at_least, check_value, known_of, mapping, place
+from airflow_s3commit.templates import at_least, check_value, known_of, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,16 +38,9 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.job import JobRecord
 
 #: The types of the tasks that follow a job's stages.
-_STEPS = frozenset(
-    {
-        "S3CommitStagesOperator",
-        "S3CommitAuditOperator",
-        "S3CommitResolveConflictsOperator",
-        "S3CommitJobOperator",
-        "S3CommitPartOperator",
-        "S3CommitAbortOperator",
-    }
-)
+_STEPS = {
+    f"S3Commit{step}Operator" for step in ("Stages", "Audit", "ResolveConflicts", "Job", "Part", "Abort")
+}
 
 #: Seconds for which a setup tries to register its destination.
 _REGISTRY_SECONDS = 5.0
@@ -65,7 +58,7 @@ JOB = "job"
 _TASK = ("dag_id", "run_id", "task_id", "map_index")
 
 
-class S3CommitSetupOperator(S3CommitBaseOperator):
+class S3CommitSetupOperator(TableOperator):
     """Sets up a job: one refresh of one destination. Returns the job's reference.
 
     Each try sets up a new job, so that output of a dead try cannot get into it, and then aborts the jobs of
@@ -73,40 +66,26 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     the records of the destination's open jobs. If one of these jobs is of a later try, it aborts its own.
 
     But if no stage was cleared with it, as when ``commit`` alone is cleared, it returns the run's newest job,
-    if that is sealed or committed. A stage that has succeeded and was not cleared wrote for an earlier job:
-    if that cannot continue, this task fails, because the new job would lack the stage's output.
-    If stages of an earlier job may still run, it repeats the abort until it finds no uploads.
+    if that is committed, or sealed with the same options. If that job cannot continue, and a stage has
+    succeeded, this task fails: the new job would lack the stage's output.
 
-    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
-    :param options: The job's options, by the names of `JobOptions`; ``object_options`` is a dict with the
-        entries of `ObjectOptions`. Each may be an argument of its own too: ``retain="7d"``. The default of
-        ``conflict_mode`` is the param of that name, and ``replace`` in backfills. Values without a template
-        are checked when the DAG is parsed. (templated)
     :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running; 0
         aborts once.
+    :param kwargs: The job's options, which are the fields of `JobOptions`, such as ``retain="7d"``;
+        ``object_options`` is a dict with the entries of `ObjectOptions`. They are one template field,
+        ``options``. The default of ``conflict_mode`` is the param of that name, and ``replace`` in backfills.
     """
 
-    template_fields = (*S3CommitBaseOperator.template_fields, "destination", "options")
+    template_fields = (*TableOperator.template_fields, "options")
     ui_color = "#e8f0f7"
 
-    def __init__(
-        self,
-        *,
-        destination: str | Destination,
-        options: Mapping[str, Any] | None = None,
-        kill_window: float = KILL_WINDOW,
-        **kwargs: Any,
-    ) -> None:
-        of_job = options_among(kwargs)
+    def __init__(self, *, kill_window: float = KILL_WINDOW, **kwargs: Any) -> None:
+        options = options_among(kwargs)
         super().__init__(**kwargs)
-        self.destination = as_uri(destination)
-        check_value(f"Task {self.task_id}", "options", mapping, options)
-        self.options = {"conflict_mode": CONFLICT_MODE, **(options or {}), **of_job}
-        if isinstance(self.options.get("staging"), Destination):
-            self.options["staging"] = self.options["staging"].uri
+        self.options = {"conflict_mode": CONFLICT_MODE, **options}
         self.kill_window = kill_window
-        self.check(destination=place, kill_window=at_least(0))
-        check_value(f"Task {self.task_id}", "options", job_options, known_of(self.options))
+        self.check(kill_window=at_least(0))
+        check_options(self.task_id, self.options)
 
     @refusals_are_final()
     def execute(self, context: Context) -> dict[str, str]:
@@ -189,13 +168,10 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         state = found.state if found is not None else None
         if state not in ("sealed", "committed"):
             return None
-        if state == "sealed" and record is not None and record.options != options:
-            raise AirflowFailException(
-                f"Task {self.task_id}: job {job_id} is sealed and has other options than this task now."
-                " Give the task its former options, or start over: clear the stages too. To see the job:"
-                f" s3commit show {job.reference.destination} {job_id}"
-            )
         if state == "sealed":
+            if record is not None and record.options != options:
+                self.log.warning("Job %s is sealed, and has other options than this task now", job_id)
+                return None
             with suppress(AlreadyCommitted):
                 # From then on the reference pins the record.
                 job.record()
@@ -239,8 +215,9 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         more = f" and {len(kept) - _MOST_NAMED} more" if len(kept) > _MOST_NAMED else ""
         raise AirflowFailException(
             f"Task {self.task_id}: {', '.join(kept[:_MOST_NAMED])}{more} succeeded before and not again."
-            " What they wrote belongs to an earlier job, which cannot continue, so it would be missing from a"
-            " new one. Clear all stages, with all their mapped instances and the tasks after them."
+            " What they wrote belongs to an earlier job, which has ended, is not sealed or has other options,"
+            " and would be missing from a new one. Clear all stages, with all their mapped instances and the"
+            " tasks after them."
         )
 
     def _abort_earlier(self, facts: Mapping[str, str], own: str) -> None:
@@ -293,17 +270,17 @@ def _reference_of(record: JobRecord) -> JobReference:
 
 def options_among(arguments: dict[str, Any]) -> dict[str, Any]:
     """Take a job's options out of keyword arguments, and return them; the others stay."""
-    return {name: arguments.pop(name) for name in JobOptions.__struct_fields__ if name in arguments}
+    found = {name: arguments.pop(name) for name in JobOptions.__struct_fields__ if name in arguments}
+    return {**found, "staging": as_uri(found["staging"])} if "staging" in found else found
+
+
+def check_options(task_id: str, options: Mapping[str, Any]) -> None:
+    """Check a job's options when a DAG is parsed, but for those with a template."""
+    check_value(f"Task {task_id}", "options", job_options, known_of(options))
 
 
 def job_options(values: Mapping[str, Any]) -> JobOptions:
-    """Return a job's options from their values by name.
-
-    :raises InvalidOption: There is no such option, or a value is invalid.
-    """
-    if unknown := sorted(values.keys() - set(JobOptions.__struct_fields__)):
-        known = ", ".join(JobOptions.__struct_fields__)
-        raise InvalidOption(f"a job has no option {', '.join(unknown)}; it has {known}")
+    """Return a job's options from their values by name."""
     objects = ObjectOptions.from_dict(mapping(values.get("object_options") or {}))
     return JobOptions(**{**values, "object_options": objects})
 

@@ -6,21 +6,20 @@ Catalogs are Iceberg's, of snapshots, and AWS Glue's, of the table or its partit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit._format import text_table
-from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowNotFoundException
-from airflow_s3commit.exceptions import AccessDenied, InvalidOption, S3CommitError
+from airflow_s3commit._format import seconds_of, text_table
+from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
+from airflow_s3commit.exceptions import InvalidOption, S3CommitError
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry, count_sweep, gauge_pending
-from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
-from airflow_s3commit.operators.setup import job_context, job_options
-from airflow_s3commit.params import moment_of
+from airflow_s3commit.operators.base import S3CommitBaseOperator, TableOperator, refusals_are_final
+from airflow_s3commit.operators.setup import check_options, job_context, job_options, options_among
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, is_pattern, matches
 from airflow_s3commit.protocol.model.job import ObjectOptions
 from airflow_s3commit.settings import DEFAULT_SWEEP_AGE, REGISTRY, REGISTRY_CONNECTION
-from airflow_s3commit.templates import check_value, known_of, mapping, place
+from airflow_s3commit.templates import mapping, place
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,21 +38,17 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
     It is for jobs whose teardown and callback did not run, because the scheduler was lost with the run. A
     dead job is aborted; one that is in the log already is finished. It also deletes files that commits have
-    replaced and retained for long enough. By default it is a dry run, which logs what it would do and why.
-    Returns the totals; the log has a table of everything found.
-
-    Each run, including a dry run, reports the jobs in progress as the metrics ``s3commit.pending.*``.
+    replaced and retained for long enough. By default it is a dry run. Returns the totals; the log has a table
+    of everything found. Each run, a dry one too, reports the metrics ``s3commit.pending.*``.
 
     If something could not be removed, the task removes the rest and then fails, with its totals in the XCom
     ``sweep_report``. It may be retried.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`; or a pattern such
         as ``s3://lake/*``, for the destinations of ``[s3commit] registry`` that match, each with the
-        connection and the staging of its entry, and swept by its own records; entries of empty destinations
-        are removed. (templated)
-    :param older_than: Time without a new upload or record after which a job is dead: seconds, a
-        ``timedelta``, a duration such as ``7d``; or a time, a date or a data interval in the DAG's zone,
-        since which it had none. It must be longer than any task of a job runs. By default ``[s3commit]
+        connection and the staging of its entry; entries of empty destinations are removed. (templated)
+    :param older_than: Time without a new upload or record after which a job is dead, longer than any task
+        of a job runs: seconds, a ``timedelta``, or a duration such as ``7d``. By default ``[s3commit]
         sweep_age_days``. (templated)
     :param apply: True removes, False is a dry run. Text must be a word for true or false, such as ``yes``.
         (templated)
@@ -65,11 +60,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
     template_fields = (
         *S3CommitBaseOperator.template_fields,
-        "destination",
-        "older_than",
-        "apply",
-        "staging",
-        "object_options",
+        *("destination", "older_than", "apply", "staging", "object_options"),
     )
     ui_color = "#efe8f7"
 
@@ -91,7 +82,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         self.object_options = object_options
         self.check(
             destination=lambda given: is_pattern(given) or place(given),
-            older_than=self._seconds,
+            older_than=_seconds,
             apply=_flag,
             staging=place,
             object_options=_object_options,
@@ -106,7 +97,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         from airflow_s3commit.protocol.sweep_plan import plan_sweep  # noqa: PLC0415 - light DAG parsing
 
         self.require_text("destination", "staging")
-        dry, older_than = not self.read("apply", _flag), self.read("older_than", self._seconds)
+        dry, older_than = not self.read("apply", _flag), self.read("older_than", _seconds)
         failures: dict[str, str] = {}
         if is_pattern(self.destination):
             totals = self._sweep_registry(failures, dry=dry, older_than=older_than)
@@ -175,9 +166,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                 elif not found.gone:
                     self.log.info("Left alone: %s has no records of jobs", uri)
                 elif dry or forget_destination(store, registry.bucket, entry.key, entry.etag):
-                    self.log.info(
-                        "Nothing is left of %s: its entry is removed, unless this is a dry run", uri
-                    )
+                    self.log.info("Nothing is left of %s, so its entry goes, unless in a dry run", uri)
                     gone += 1
             except S3CommitError as error:
                 self.log.exception("Sweeping %s failed", uri)
@@ -186,23 +175,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         return {"destinations": len(reports), **_totals(reports), **counts}
 
     def _open(self, record: RegisteredDestination) -> ObjectStore:
-        try:
-            store = S3CommitHook(record.aws_conn_id, on_retry=count_retry).store
-        except AirflowNotFoundException as error:
-            raise AccessDenied(f"the connection {record.aws_conn_id!r} cannot be used: {error}") from error
-        return self._with_options(store)
-
-    def _seconds(self, given: Any) -> float:
-        now, dag = datetime.now(UTC), self.get_dag()
-        try:
-            seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
-        except (TypeError, ValueError):
-            moment = moment_of(given, before=now, zone="UTC" if dag is None else dag.timezone)
-            seconds = (now - moment).total_seconds()
-        # NaN compares false.
-        if seconds >= 0:
-            return seconds
-        raise ValueError(f"{given!r} is in the future; give seconds, 0 or more, a duration, or a past time")
+        return self._with_options(S3CommitHook(record.aws_conn_id, on_retry=count_retry).store)
 
     def _log(self, report: SweepReport) -> None:
         plan = report.plan
@@ -218,15 +191,13 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                 plan.monthly_cost_usd,
                 text_table(plan.columns, plan.items),
             )
-        for left in plan.left:
-            self.log.info("Left alone: %s: %s", left.what, left.reason)
-        for skipped in report.skipped:
-            self.log.info("Skipped: %s: %s", skipped.what, skipped.reason)
-        for failed in report.failures:
-            self.log.error("Failed: %s: %s", failed.what, failed.reason)
+        others = {"Left alone": plan.left, "Skipped": report.skipped, "Failed": report.failures}
+        for what, found in others.items():
+            for one in found:
+                self.log.info("%s: %s", what, one)
 
 
-class S3CommitCompactOperator(S3CommitBaseOperator):
+class S3CommitCompactOperator(TableOperator):
     """Writes partitions with many small files anew, by one commit that changes no row.
 
     For tables of streams and hourly appends. The task reads and writes with pyarrow in its own process; a
@@ -235,37 +206,28 @@ class S3CommitCompactOperator(S3CommitBaseOperator):
     the generation, which is None if no partition gained anything, and the numbers of partitions, files and
     rows.
 
-    :param destination: The table's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param partitions: Directories below it, such as ``dt={{ ds }}``; by default every one. (templated)
     :param target_bytes: Size after which a file ends; by default 128 MiB. (templated)
-    :param options: Options of the job, as in the task group: ``retain``, ``object_options``, … (templated)
+    :param kwargs: Options of the job, as in `S3CommitSetupOperator`: ``retain``, ``object_options``, …
     """
 
-    template_fields = (
-        *S3CommitBaseOperator.template_fields,
-        "destination",
-        "partitions",
-        "target_bytes",
-        "options",
-    )
+    template_fields = (*TableOperator.template_fields, "partitions", "target_bytes", "options")
     ui_color = "#e9efe0"
 
     def __init__(
         self,
         *,
-        destination: str | Destination,
         partitions: Sequence[str] = (),
         target_bytes: int | str = 128 * 1024 * 1024,
-        options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        options = options_among(kwargs)
         super().__init__(**kwargs)
-        self.destination = as_uri(destination)
+        self.options = options
         self.partitions = partitions
         self.target_bytes = target_bytes
-        self.options = options or {}
-        self.check(destination=place, target_bytes=int, options=mapping)
-        check_value(f"Task {self.task_id}", "options", job_options, known_of(self.options))
+        self.check(target_bytes=int)
+        check_options(self.task_id, self.options)
 
     @refusals_are_final()
     def execute(self, context: Context) -> dict[str, Any]:
@@ -283,16 +245,10 @@ class S3CommitCompactOperator(S3CommitBaseOperator):
         )
         if report.partitions:
             self.log.info("Compacted\n%s", text_table(report.partitions[0].columns, report.partitions))
-        return {
-            "destination": report.destination,
-            "generation": report.generation,
-            "partitions": len(report.partitions),
-            "files": report.files,
-            "rows": report.rows,
-        }
+        return {**report.to_dict(), "partitions": len(report.partitions)}
 
 
-class S3CommitPublishIcebergOperator(S3CommitBaseOperator):
+class S3CommitPublishIcebergOperator(TableOperator):
     """Adds a snapshot to a table of an Iceberg catalog for each commit that it does not have yet.
 
     Engines that read the catalog's table see each commit whole. It opens and moves no data file, and uses
@@ -300,26 +256,17 @@ class S3CommitPublishIcebergOperator(S3CommitBaseOperator):
     with a ``retain`` of the jobs that is longer than a query, and than the time from commit to snapshot.
     Returns the generation that the catalog has, and how many snapshots were added.
 
-    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param table: The table in the catalog, with its namespace: ``lake.flights``. It is created if it is
         missing; its namespace exists. (templated)
     :param iceberg_conn_id: The ``iceberg`` connection of the catalog, of any type that pyiceberg has: REST,
         Glue, Hive, SQL. By its extra pyiceberg also writes to the destination's bucket. (templated)
     """
 
-    template_fields = (*S3CommitBaseOperator.template_fields, "destination", "table", "iceberg_conn_id")
+    template_fields = (*TableOperator.template_fields, "table", "iceberg_conn_id")
     ui_color = "#e3f1ec"
 
-    def __init__(
-        self,
-        *,
-        destination: str | Destination,
-        table: str,
-        iceberg_conn_id: str = "iceberg_default",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, table: str, iceberg_conn_id: str = "iceberg_default", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.destination = as_uri(destination)
         self.table = table
         self.iceberg_conn_id = iceberg_conn_id
 
@@ -354,10 +301,7 @@ class _GlueOperator(S3CommitBaseOperator):
 
     template_fields = (
         *S3CommitBaseOperator.template_fields,
-        "database",
-        "table",
-        "catalog_id",
-        "glue_conn_id",
+        *("database", "table", "catalog_id", "glue_conn_id"),
     )
     ui_color = "#e3f1ec"
 
@@ -384,9 +328,7 @@ class _GlueOperator(S3CommitBaseOperator):
         from airflow_s3commit.store.s3.config import made_by_boto3  # noqa: PLC0415
 
         conn_id = self.glue_conn_id or self.aws_conn_id
-        hook: Any = GlueCatalogHook(  # type: ignore[no-untyped-call]  # the provider has no types
-            aws_conn_id=conn_id, region_name=self.region_name, verify=self.verify
-        )
+        hook: Any = GlueCatalogHook(aws_conn_id=conn_id)  # type: ignore[no-untyped-call]  # has no types
         return made_by_boto3(lambda: hook.conn, f"the connection {conn_id!r}")
 
 
@@ -416,29 +358,17 @@ class S3CommitRegisterPartitionsOperator(_GlueOperator):
             report.added or "none",
             report.removed or "none",
         )
-        return {
-            "destination": report.destination,
-            "generation": report.generation,
-            "partitions": report.partitions,
-            "added": len(report.added),
-            "removed": len(report.removed),
-        }
+        return {**report.to_dict(), "added": len(report.added), "removed": len(report.removed)}
 
 
-class S3CommitRegisterTableOperator(_GlueOperator):
+class S3CommitRegisterTableOperator(_GlueOperator, TableOperator):
     """Creates a table in the AWS Glue Data Catalog, which engines read as the Delta table that jobs publish.
 
     It is needed once: each query looks for the newest version itself. Where the table is there already, the
     task succeeds. It does not touch files. Returns whether the table was created.
-
-    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     """
 
     template_fields = (*_GlueOperator.template_fields, "destination")
-
-    def __init__(self, *, destination: str | Destination, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.destination = as_uri(destination)
 
     @refusals_are_final()
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow's shape
@@ -455,6 +385,18 @@ class S3CommitRegisterTableOperator(_GlueOperator):
             self.client(), self.database, self.table, home.uri, catalog_id=self.catalog_id
         )
         return {"destination": home.uri, "table": f"{self.database}.{self.table}", "created": created}
+
+
+def _seconds(given: Any) -> float:
+    """Read a duration; any other value must not delete anything."""
+    try:
+        seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
+    except (TypeError, ValueError):
+        seconds = seconds_of(str(given))
+    # NaN compares false.
+    if seconds >= 0:
+        return seconds
+    raise ValueError(f"{given!r} is not 0 seconds or more")
 
 
 def _flag(given: bool | str) -> bool:

@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_s3commit import MemoryStore
-from airflow_s3commit.operators import S3CommitSetupOperator, S3CommitSweepOperator
+from airflow_s3commit.operators import S3CommitSetupOperator
 from airflow_s3commit.params import SPARKS_CONFLICT_MODE, conflict_mode_param, moment_of
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from tests.airflow.runs import FLIGHTS, new_context
@@ -130,17 +130,3 @@ def test_the_sensor_counts_from_its_run(store: MemoryStore) -> None:
     with pytest.raises(Exception, match=r"no manifest|absent"):
         sensor.execute(context)
     assert sensor._wanted().newer_than == datetime(2013, 10, 26, 22, 30, tzinfo=UTC).timestamp()
-
-
-@pytest.mark.parametrize("older_than", ["11d", "P11D"])
-def test_the_sweep_takes_durations(store: MemoryStore, older_than: str) -> None:
-    """Text of a duration is the age of dead jobs."""
-    sweep = S3CommitSweepOperator(task_id="sweep", destination=FLIGHTS, older_than=older_than)
-    assert sweep.execute(new_context())["older_than"] == 11 * 86_400
-
-
-def test_the_sweep_takes_a_past_time(store: MemoryStore) -> None:
-    """A date is the time from which on a dead job had no upload."""
-    day = (datetime.now(UTC) - timedelta(days=9)).date()
-    sweep = S3CommitSweepOperator(task_id="sweep", destination=FLIGHTS, older_than=day.isoformat())
-    assert 9 * 86_400 <= sweep.execute(new_context())["older_than"] <= 10 * 86_400

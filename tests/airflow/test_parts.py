@@ -11,7 +11,6 @@ from airflow_s3commit.operators import (
     S3CommitJobOperator,
     S3CommitPartOperator,
     S3CommitResolveConflictsOperator,
-    commit_in_parts,
 )
 from tests.airflow.runs import pending, set_up, visible, write_stage
 
@@ -77,9 +76,3 @@ def test_a_part_of_another_seal_than_the_one_handed_over_is_refused(store, conte
     with pytest.raises(AirflowFailException, match="is not the seal"):
         part(resolved, 0, 2).execute(context)
     assert visible(store) == []
-
-
-def test_a_commit_has_at_least_one_part() -> None:
-    """Airflow would skip a task that is mapped over nothing, and the commit behind it."""
-    with pytest.raises(ValueError, match="commit: parts: 0 is less than 1"):
-        commit_in_parts(job={}, parts=0)

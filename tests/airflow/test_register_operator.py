@@ -14,12 +14,18 @@ from tests.airflow.runs import DAY, FLIGHTS, commit
 from tests.moto_glue import glue_client, registered
 
 
+@pytest.fixture(autouse=True)
+def in_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let boto3's default chain have the region of the test's catalog."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+
+
 def test_it_registers_what_was_committed(store, context) -> None:
     """The catalog has the partitions of the commit; a retry changes nothing, and the XCom is small."""
     commit(store)
     with glue_client() as client:
         task = S3CommitRegisterPartitionsOperator(
-            task_id="register", database="lake", table="flights", aws_conn_id=None, region_name="eu-west-1"
+            task_id="register", database="lake", table="flights", aws_conn_id=None
         )
         first, second = task.execute(context), task.execute(context)
         assert registered(client) == {DAY.removeprefix("dt="): f"s3://lake/flights/{DAY}"}
@@ -34,7 +40,7 @@ def test_a_refusal_is_final(store, context) -> None:
         storage = {"Columns": [], "Location": "s3://lake/flights/"}
         client.create_table(DatabaseName="lake", TableInput={"Name": "flat", "StorageDescriptor": storage})
         task = S3CommitRegisterPartitionsOperator(
-            task_id="register", database="lake", table="flat", aws_conn_id=None, region_name="eu-west-1"
+            task_id="register", database="lake", table="flat", aws_conn_id=None
         )
         with pytest.raises(AirflowFailException, match=r"lake\.flat has no partition columns"):
             task.execute(context)
@@ -48,7 +54,6 @@ def register_table(table: str = "delays") -> S3CommitRegisterTableOperator:
         database="lake",
         table=table,
         aws_conn_id=None,
-        region_name="eu-west-1",
     )
 
 

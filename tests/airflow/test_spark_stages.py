@@ -49,34 +49,14 @@ def test_sql_is_a_stage_that_spark_s_shell_runs() -> None:
 
 
 def test_a_list_of_sql_is_a_mapped_stage() -> None:
-    """Each text is an instance, from a list or from an XCom."""
+    """Each text is an instance."""
     with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
         commit.spark_sql(["INSERT INTO x SELECT 1", "INSERT INTO x SELECT 2"])
         texts = dag.get_task("s3_commit.spark_sql")
-        commit.spark_sql(commit.setup.output, task_id="told")
     assert texts.expand_input.value == {
         "application_args": [["-e", "INSERT INTO x SELECT 1"], ["-e", "INSERT INTO x SELECT 2"]]
     }
     assert texts.partial_kwargs["writer"] == "spark"
-    told = dag.get_task("s3_commit.told").expand_input.value["application_args"]
-    assert [operator.task_id for operator, _ in told.iter_references()] == ["s3_commit.setup"]
-
-
-@pytest.mark.parametrize(
-    ("sql", "given", "why"),
-    [
-        ("SELECT 1", {"application": "a.py"}, "takes no application; use commit.spark_submit"),
-        ("SELECT 1", {"writer": "python", "deploy_mode": "cluster"}, "takes no deploy_mode, writer"),
-        (" \n", {}, "there is no SQL"),
-        (["SELECT 1", ""], {}, "there is no SQL"),
-    ],
-)
-def test_sql_that_spark_s_shell_cannot_run_is_an_error_of_the_dag(sql, given, why: str) -> None:
-    """The author of the DAG sees it when the file is parsed, with the remedy."""
-    with DAG("nightly", schedule=None), s3_commit_task_group(destination="s3://lake/x/") as commit:
-        with pytest.raises(ValueError, match=why):
-            commit.spark_sql(sql, **given)
-        commit.stage(EmptyOperator(task_id="other"))
 
 
 def modes_of(*writers: str | None, mapped: bool = False, **group: Any) -> str:

@@ -76,7 +76,7 @@ class AssetState:
 @pytest.mark.parametrize(
     "waiting",
     [
-        trigger(give_up_at=12.5, aws_conn_id=None, verify=False),
+        trigger(give_up_at=12.5, aws_conn_id=None),
         S3SuccessManifestEventTrigger(
             destination=FLIGHTS, context={"dag_id": "nightly"}, partitions=DAY, newer_than="2013-01-01"
         ),

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_s3commit import Destination, register_destination
 from airflow_s3commit.exceptions import AccessDenied
@@ -63,8 +63,8 @@ def test_what_is_alive_or_committed_stays(store, context) -> None:
     assert (len(visible(store)), len(pending(store))) == (1, 1)
 
 
-@pytest.mark.parametrize("older_than", [timedelta(days=11), 11 * DAY, str(11 * DAY)])
-def test_the_age_is_seconds_or_a_timedelta(store, context, dead, older_than) -> None:
+@pytest.mark.parametrize("older_than", [timedelta(days=11), 11 * DAY, str(11 * DAY), "11d"])
+def test_the_age_is_a_duration(store, context, dead, older_than) -> None:
     """A more recent job is alive, however the age is written."""
     report = sweeper(older_than=older_than).execute(context)
     assert report["older_than"] == 11 * DAY
@@ -161,18 +161,18 @@ def test_a_pattern_sweeps_the_destinations_of_the_registry(store, context, dead,
 
 
 def test_a_registered_destination_without_its_connection_is_a_failure(store, context, monkeypatch) -> None:
-    """The others are swept; the task names the connection that Airflow does not have."""
+    """The others are swept; the task names the connection that cannot be used."""
     monkeypatch.setattr(tables, "REGISTRY", "s3://lake/registry/")
     register_destination(store, tables.REGISTRY, FLIGHTS, aws_conn_id="missing")
     hook = tables.S3CommitHook
 
     def missing(conn_id: str, **how: Any) -> Any:
         if conn_id == "missing":
-            raise AirflowNotFoundException("no such connection")
+            raise AccessDenied("the connection 'missing' does not exist")
         return hook(conn_id, **how)
 
     monkeypatch.setattr(tables, "S3CommitHook", missing)
-    with pytest.raises(AirflowException, match="the connection 'missing' cannot be used"):
+    with pytest.raises(AirflowException, match="the connection 'missing' does not exist"):
         sweeper(destination="*").execute(context)
 
 

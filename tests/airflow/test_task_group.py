@@ -45,8 +45,6 @@ def test_the_wiring() -> None:
     assert "resolve_conflicts" in below["commit"]
     assert {"commit", "setup"} <= below["abort"]
     assert tasks["setup"].is_setup
-    # Nobody looks at the preview in between.
-    assert not tasks["commit"].pin_preview
     assert tasks["abort"].is_teardown
     assert tasks["abort"].on_failure_fail_dagrun
     assert tasks["abort"].trigger_rule == TriggerRule.ALL_DONE_SETUP_SUCCESS
@@ -59,22 +57,20 @@ def test_every_task_uses_the_groups_connection() -> None:
 
 
 def test_the_group_takes_the_job_s_options() -> None:
-    """By name or in one mapping they reach the setup, which renders them; there is one list of them."""
+    """They reach the setup, which renders them; there is one list of them."""
     kept = {"sse": "aws:kms", "tags": {"run": "{{ run_id }}"}}
     options = {"track_pending": "s3", "pendingset_format": "hadoop-3.3", "object_options": kept}
     with DAG("nightly", schedule=None) as dag:
-        for name, given in (("named", options), ("mapped", {"options": options}), ("neither", {})):
+        for name, given in (("named", options), ("neither", {})):
             with s3_commit_task_group(name, destination=f"s3://lake/{name}/", **given) as commit:
                 commit.spark_submit(application="flights.py")
-    named, mapped, neither = (
-        dag.get_task(f"{name}.setup").options for name in ("named", "mapped", "neither")
-    )
-    assert named == mapped == {"conflict_mode": CONFLICT_MODE, **options}
+    named, neither = (dag.get_task(f"{name}.setup").options for name in ("named", "neither"))
+    assert named == {"conflict_mode": CONFLICT_MODE, **options}
     assert neither == {"conflict_mode": CONFLICT_MODE}
     assert "options" in dag.get_task("named.setup").template_fields
 
 
-@each("wrong", [{"retian": "7d"}, {"options": {"retain": "for ever"}}, {"committer": "hourly"}])
+@each("wrong", [{"retian": "7d"}, {"retain": "for ever"}, {"committer": "hourly"}])
 def test_a_wrong_option_is_refused_when_the_dag_is_parsed(wrong) -> None:
     """A name that neither a job nor Airflow's group has, and a value that no run can render, make no DAG."""
     with (
@@ -202,7 +198,6 @@ def test_a_commit_in_parts_has_mapped_tasks_before_it() -> None:
         2,
     )
     assert committing.outlets == [table, days]
-    assert not committing.pin_preview
     assert commit.manifest.operator is committing
     known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     assert known.get_task("refresh.commit_parts").is_mapped
