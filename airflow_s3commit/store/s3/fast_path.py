@@ -2,8 +2,8 @@
 
 boto3 spends about a millisecond of CPU on a request, which limits a commit to under a thousand files per
 second, whatever the store can do. Here one loop in the caller's thread draws calls, sends each once, and
-yields what its response settles. Any other call goes to the boto3 store, in a thread of its own, with that
-store's retries. Code that runs once per file is kept short, because a commit may have a million of them.
+yields what its response settles. Any other call goes to the boto3 store, with that store's threads and
+retries. Code that runs once per file is kept short, because a commit may have a million of them.
 
 Uploads are started, and small parts sent, each in the thread that calls. boto3 spends about two milliseconds
 of processor time on these two requests of a small file, libcurl less than a third of that. Only a plain
@@ -21,17 +21,16 @@ import os
 import re
 import threading
 from collections import defaultdict, deque
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 from botocore import xform_name
 
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
 from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, Outcome
-from airflow_s3commit.store.execute import make_call
+from airflow_s3commit.store.execute import with_threads
 from airflow_s3commit.store.s3.connections import (
     OK,
     OPERATIONS,
@@ -78,8 +77,8 @@ _OF_REQUESTS = (
 #: been redirected to another region.
 ROUTE_SECONDS = 1.0
 
-#: Maximum seconds that the loop sleeps; and while boto3 makes calls too, which do not wake it.
-_MAX_WAIT, _SHORT_WAIT = 1.0, 0.02
+#: Maximum seconds that the loop sleeps.
+_MAX_WAIT = 1.0
 
 #: Statuses of a store that gets too many requests; with one of these it has not done what was asked for. A
 #: completion may get the code in the body of a 200.
@@ -93,15 +92,6 @@ FIRST_WINDOW = 32
 #: Seconds in which the window is halved at most once.
 _CUT_SECONDS = 1.0
 
-#: Seconds' worth of requests that may go out together after a lull.
-_BURST_SECONDS = 0.02
-
-#: The shortest pause in seconds: a few requests together cost less CPU than each by itself.
-_BATCH_SECONDS = 0.005
-
-#: Seconds below which there is no pause: finer than a sleep is accurate.
-_SHORTEST_PAUSE = 0.0001
-
 #: Bytes of the largest part that is sent here: libcurl copies it.
 SMALL = 1 << 20
 
@@ -113,29 +103,32 @@ _find_upload = re.compile(rb"<UploadId>([^<>&]+)</UploadId>").search
 
 T = TypeVar("T")
 
+#: A call that is left to boto3, with its tag and whether it may have happened already.
+_Left: TypeAlias = tuple[tuple[T, bool], Call]
+
+#: Calls for each of boto3's threads that are left at most before it makes them.
+_MOST_LEFT = 4
+
 
 class Throttle:
-    """The rate that a store can take, shared by all runs on it; safe to use from several threads.
+    """How many requests a store can take at once, shared by all runs on it; safe to use from several threads.
 
-    The number in flight is bounded by TCP's congestion window (RFC 5681): each success widens it by one,
-    which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
-    second because all requests in flight get the same response, and widened by one per window of successes.
+    It is TCP's congestion window (RFC 5681): each success widens it by one, which doubles it every round
+    trip, until the store says "slow down". Then it is halved, at most once per second because all requests in
+    flight get the same response, and widened by one per window of successes.
 
     Args:
-        most: Maximum requests in flight.
-        per_second: Maximum requests per second; None for no bound.
+        most: The widest window.
 
     Attributes:
         window: Requests that may be in flight now.
     """
 
-    def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
+    def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
         self._most = float(most)
         self._width = min(float(FIRST_WINDOW), self._most)
         self.window = int(self._width)
-        self._interval = 1 / per_second if per_second else 0.0
-        self._due = clock.monotonic() - _BURST_SECONDS
         self._cut: float | None = None
         self._lock = threading.Lock()
 
@@ -155,17 +148,6 @@ class Throttle:
                 self._width = max(1.0, self._width / 2)
                 self.window = int(self._width)
 
-    def pause(self) -> float:
-        """Return 0 and count a request that goes out now, or the seconds until one may."""
-        if not self._interval:
-            return 0.0
-        with self._lock:
-            now = self._clock.monotonic()
-            if self._due - now > _SHORTEST_PAUSE:
-                return max(self._due - now, _BATCH_SECONDS)
-            self._due = max(self._due, now - _BURST_SECONDS) + self._interval
-            return 0.0
-
 
 class FastPath:
     """The state that all runs on one client share; safe to use from several threads.
@@ -176,7 +158,6 @@ class FastPath:
             all calls are left to ``fallback``.
         fallback: The store that makes the calls which libcurl cannot make, in ``threads`` threads.
         connections: Maximum requests in flight, each on a connection.
-        per_second: Maximum requests per second; None for no bound.
 
     Attributes:
         retries: Calls that were left to ``fallback`` after a response so far.
@@ -193,7 +174,6 @@ class FastPath:
         *,
         threads: int,
         connections: int,
-        per_second: float | None,
     ) -> None:
         self._options = connection_options(client)
         self._client = client
@@ -202,7 +182,7 @@ class FastPath:
         self.fallback = fallback
         self.clock = clock
         self.threads = threads
-        self.throttle = Throttle(clock, most=self._most, per_second=per_second)
+        self.throttle = Throttle(clock, self._most)
         self.retries = 0
         # By process: a forked one leaves its parent's connections alone. It does not close them either, which
         # would end TLS sessions that the parent still uses.
@@ -293,8 +273,66 @@ class FastPath:
 
         Closing the iterator draws no further call, and waits for those that were sent.
         """
+        source, has_more = iter(calls), True
+        left: list[_Left[T]] = []
+        done: list[tuple[T, Outcome]] = []
         with self._connections() as connections:
-            yield from _Run(self, connections, iter(calls)).outcomes()
+            try:
+                while has_more or connections.in_flight or left or done:
+                    has_more = has_more and self._start(connections, source, left)
+                    yield from done
+                    done = self._settle(connections, left) if connections.in_flight else []
+                    if left and not connections.in_flight:
+                        # With nothing in flight, because nothing is read meanwhile.
+                        yield from self._fall_back(left)
+                        left.clear()
+            finally:
+                while connections.in_flight:
+                    connections.wait(_MAX_WAIT)
+
+    def _start(
+        self, connections: Connections, source: Iterator[tuple[T, Call]], left: list[_Left[T]]
+    ) -> bool:
+        """Send while there is room; return whether the source may have more."""
+        most_left = _MOST_LEFT * self.threads
+        while len(left) < most_left and connections.in_flight + len(left) < self.throttle.window:
+            try:
+                tag, call = next(source)
+            except StopIteration:
+                return False
+            if isinstance(call, Complete | Abort | Head | Get) and is_sendable(call):
+                route = self.route(call.bucket, OPERATIONS[type(call)])
+                if route is not None:
+                    connections.start((tag, call), route, call)
+                    continue
+            left.append(((tag, False), call))
+        return True
+
+    def _settle(self, connections: Connections, left: list[_Left[T]]) -> list[tuple[T, Outcome]]:
+        """Wait for responses; return the outcomes that they settle, and leave the other calls."""
+        done: list[tuple[T, Outcome]] = []
+        ended = connections.wait(_MAX_WAIT)
+        now = self.clock.time()
+        for (tag, call), response in ended:
+            try:
+                done.append((tag, plain_outcome(call, response, now)))
+            except NotPlain:
+                if response is not None and (response.status in _BUSY or _SLOW_DOWN in response.body):
+                    self.throttle.slow_down()
+                left.append(((tag, _may_have_happened(call, response)), call))
+        self.retries += len(ended) - len(done)
+        if connections.has_waited:
+            # A thread that never waits for the store would send no faster on more connections.
+            self.throttle.succeeded(len(done))
+        return done
+
+    def _fall_back(self, left: Iterable[_Left[T]]) -> Iterator[tuple[T, Outcome]]:
+        """Make calls through the boto3 store."""
+        for (tag, may_have_happened), outcome in with_threads(self.fallback, left, self.threads):
+            if may_have_happened and isinstance(outcome, Unavailable):
+                # The first attempt may have taken effect all the same.
+                outcome = OutcomeUnknown(f"{outcome}; an earlier attempt may or may not have taken effect")  # noqa: PLW2901
+            yield tag, outcome
 
     @contextmanager
     def _connections(self) -> Iterator[Connections]:
@@ -311,93 +349,6 @@ class FastPath:
                 connections.close()
             else:
                 idle.append(connections)
-
-
-class _Run(Generic[T]):
-    """One run of `FastPath.perform`, on connections that no other run uses meanwhile."""
-
-    def __init__(self, path: FastPath, connections: Connections, calls: Iterator[tuple[T, Call]]) -> None:
-        self._path = path
-        self._connections = connections
-        self._source = calls
-        self._is_drawn = False
-        self._done: deque[tuple[T, Outcome]] = deque()
-        # For calls that are left to boto3. It has no threads before the first one.
-        self._pool = ThreadPoolExecutor(path.threads, thread_name_prefix="s3commit")
-        self._left: dict[Future[Outcome], T] = {}
-
-    def outcomes(self) -> Iterator[tuple[T, Outcome]]:
-        """Make the calls, and yield each one's tag with its outcome."""
-        done, connections = self._done, self._connections
-        try:
-            while True:
-                pause = self._fill()
-                while done:
-                    yield done.popleft()
-                if connections.in_flight or self._left or pause:
-                    self._wait(min(pause or _MAX_WAIT, _SHORT_WAIT if self._left else _MAX_WAIT))
-                elif self._is_drawn:
-                    return
-        finally:
-            while connections.in_flight:
-                connections.wait(_MAX_WAIT)
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _fill(self) -> float:
-        """Send while there is room; return the seconds until the rate allows more, or 0."""
-        path, connections, left, done = self._path, self._connections, self._left, self._done
-        while not self._is_drawn and max(connections.in_flight + len(left), len(done)) < path.throttle.window:
-            if pause := path.throttle.pause():
-                return pause
-            try:
-                tag, call = next(self._source)
-            except StopIteration:
-                self._is_drawn = True
-                break
-            if isinstance(call, Complete | Abort | Head | Get) and is_sendable(call):
-                route = path.route(call.bucket, OPERATIONS[type(call)])
-                if route is not None:
-                    connections.start((tag, call), route, call)
-                    continue
-            self._leave(tag, call)
-        return 0.0
-
-    def _wait(self, seconds: float) -> None:
-        if self._connections.in_flight:
-            self._take(self._connections.wait(seconds))
-        elif not self._left:
-            self._path.clock.sleep(seconds)
-        if self._left:
-            timeout = 0.0 if self._connections.in_flight else seconds
-            for future in wait(self._left, timeout, FIRST_COMPLETED).done:
-                self._done.append((self._left.pop(future), future.result()))
-
-    def _take(self, ended: list[tuple[tuple[T, Complete | Abort | Head | Get], Response | None]]) -> None:
-        """Take the responses that ended."""
-        now, left = self._path.clock.time(), 0
-        for (tag, call), response in ended:
-            try:
-                self._done.append((tag, plain_outcome(call, response, now)))
-            except NotPlain:
-                left += 1
-                if response is not None and (response.status in _BUSY or _SLOW_DOWN in response.body):
-                    self._path.throttle.slow_down()
-                self._leave(tag, call, _may_have_happened(call, response))
-        self._path.retries += left
-        if self._connections.has_waited:
-            # A thread that never waits for the store would send no faster on more connections.
-            self._path.throttle.succeeded(len(ended) - left)
-
-    def _leave(self, tag: T, call: Call, may_have_happened: bool = False) -> None:
-        """Leave a call to the boto3 store."""
-        self._left[self._pool.submit(self._make, call, may_have_happened)] = tag
-
-    def _make(self, call: Call, may_have_happened: bool) -> Outcome:
-        outcome = make_call(self._path.fallback, call)
-        if may_have_happened and isinstance(outcome, Unavailable):
-            # The first attempt may have taken effect all the same.
-            return OutcomeUnknown(f"{outcome}; an earlier attempt may or may not have taken effect")
-        return outcome
 
 
 def _may_have_happened(call: Call, response: Response | None) -> bool:

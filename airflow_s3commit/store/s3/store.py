@@ -48,9 +48,6 @@ TransportName: TypeAlias = Literal["auto", "curl", "boto3"]
 #: Maximum requests in flight through libcurl: 3,000 per second at 170 ms of latency.
 CONNECTIONS = 512
 
-#: Below S3's guaranteed rate for one partitioned prefix: 3,500 writes per second.
-REQUESTS_PER_SECOND = 3000.0
-
 #: Objects per bulk delete at most (S3's limit).
 MAX_DELETES = 1000
 
@@ -72,7 +69,6 @@ class StoreOptions(TypedDict, total=False):
     threads: int
     transport: TransportName
     connections: int
-    requests_per_second: float | None
 
 
 class S3Store(RetryingStore):
@@ -89,8 +85,6 @@ class S3Store(RetryingStore):
             ``auto``, curl where it is installed. Calls that libcurl cannot make as the client would (through
             a proxy, to a directory bucket) go through the client.
         connections: Maximum concurrent calls of `perform` through libcurl.
-        requests_per_second: Maximum requests per second that `perform` sends through libcurl; None for no
-            bound.
         origin: Where the client's address and credentials come from, for errors.
         make: Makes such a client, for processes that are forked later; without it they use the given one,
             on new connections.
@@ -108,7 +102,6 @@ class S3Store(RetryingStore):
         threads: int = 32,
         transport: TransportName = "auto",
         connections: int = CONNECTIONS,
-        requests_per_second: float | None = REQUESTS_PER_SECOND,
         origin: str = "",
         make: Callable[[], S3Client] | None = None,
     ) -> None:
@@ -117,7 +110,7 @@ class S3Store(RetryingStore):
         config: Any = client.meta.config  # its types don't name what a caller may have set
         self._threads = min(threads, config.max_pool_connections)
         if transport != "boto3":
-            self._curl = self._fast_path(transport, connections, requests_per_second)
+            self._curl = self._fast_path(transport, connections)
 
     @classmethod
     def connect(
@@ -359,9 +352,7 @@ class S3Store(RetryingStore):
             return self._curl.perform(calls)
         return with_threads(self, calls, self._threads)
 
-    def _fast_path(
-        self, transport: TransportName, connections: int, per_second: float | None
-    ) -> FastPath | None:
+    def _fast_path(self, transport: TransportName, connections: int) -> FastPath | None:
         try:
             from airflow_s3commit.store.s3.connections import UnsupportedClient  # noqa: PLC0415 - optional
             from airflow_s3commit.store.s3.fast_path import FastPath  # noqa: PLC0415 - optional
@@ -371,12 +362,7 @@ class S3Store(RetryingStore):
             raise
         try:
             return FastPath(
-                self._client,
-                self,
-                self._retry.clock,
-                threads=self._threads,
-                connections=connections,
-                per_second=per_second,
+                self._client, self, self._retry.clock, threads=self._threads, connections=connections
             )
         except UnsupportedClient as why:
             level = logging.DEBUG if transport == "auto" else logging.WARNING
