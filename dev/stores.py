@@ -384,8 +384,6 @@ def _deviations(checks: Mapping[str, Check], store: S3Store) -> Iterator[str]:
         yield "deletes ignore `If-Match`, or are refused with it"
     if checks["bulk delete"].says.startswith("bulk deletes ignore ETags"):
         yield "bulk deletes ignore ETags"
-    if not store.profile(BUCKET).upload_markers:
-        yield "the upload id marker of a listing is refused, so it continues at the last key"
 
 
 def results() -> dict[str, Result]:

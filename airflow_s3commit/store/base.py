@@ -111,14 +111,11 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
         conditional_delete: A delete with ``If-Match`` is refused if the object has another ETag; None if that
             is not known: then the ETag is also compared right before the delete.
         bulk_etags: A bulk delete leaves objects with another ETag.
-        upload_markers: A listing of pending uploads continues at the markers that its last page named;
-            otherwise at the last key.
     """
 
     bare_etags: bool | None = None
     conditional_delete: bool | None = None
     bulk_etags: bool = True
-    upload_markers: bool = True
 
 
 @dataclass(frozen=True, slots=True)

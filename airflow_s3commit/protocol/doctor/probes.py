@@ -384,8 +384,6 @@ def _list_uploads(sandbox: Sandbox) -> Finding:
             says = f"{lacking} of {_LISTED} pending uploads are missing from a listing by prefix"
             says += f" in pages of {page}" if page else ""
             return Finding("warning", says, RECORD_UPLOADS)
-    if not sandbox.store.profile(sandbox.bucket).upload_markers:
-        return Finding("ok", "pending uploads are listed page by page, by their keys instead of the markers")
     return Finding("ok", "pending uploads are listed by prefix, page by page")
 
 

@@ -1,17 +1,15 @@
 """The base of `S3Store`: sends requests through a boto3 client, lists by page, and uploads in parts.
 
 Requests are retried, and errors translated. A listing continues with the unchanged markers of its last page,
-because stores differ in which markers they name and in what order they list. Uploads have checksums where the
-store supports them.
+because stores differ in which markers they name and in what order they list. Parts are sent without checksums
+unless the bucket wants them: the connection protects them, or without TLS the hash in the signature.
 """
 
 from __future__ import annotations
 
-import base64
 import io
 import logging
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -23,11 +21,10 @@ from airflow_s3commit.exceptions import (
     AccessDenied,
     NoSuchUpload,
     OutcomeUnknown,
-    S3CommitError,
     StoreRejected,
     Unavailable,
 )
-from airflow_s3commit.store.base import Part, StoreProfile, Upload, boto3_parameters
+from airflow_s3commit.store.base import METADATA_PREFIX, Part, StoreProfile, Upload, boto3_parameters
 from airflow_s3commit.store.s3.request import (
     NOT_KNOWN,
     Request,
@@ -63,8 +60,6 @@ Listing: TypeAlias = Mapping[str, str]
 
 OBJECTS: Listing = {"ContinuationToken": "NextContinuationToken"}
 UPLOADS: Listing = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
-#: A listing whose own markers are useless: one page, then `ENDLESS`.
-FIRST_PAGE: Listing = {}
 PARTS: Listing = {"PartNumberMarker": "NextPartNumberMarker"}
 
 
@@ -125,11 +120,6 @@ class BufferBody:
         return self._position
 
 
-def crc32_text(body: bytes | bytearray | memoryview) -> str:
-    """Return the CRC-32 of a part in Base64, as S3 expects it."""
-    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
-
-
 class RetryingStore:
     """The half of `S3Store` that sends requests, retries them and counts the retries, and its uploads."""
 
@@ -143,11 +133,6 @@ class RetryingStore:
         self._origin = origin
         self._retries = 0
         self._profiles: dict[str, StoreProfile] = {}
-        # Without TLS the body's hash is signed, which is stronger.
-        self._has_checksums = client.meta.endpoint_url.startswith("https:")
-        # Whether each bucket supports it, and uploads of supporting buckets that were started without it.
-        self._checksum_buckets: dict[str, bool] = {}
-        self._without_checksum: set[str] = set()
         # Buckets that refuse a part without a checksum, as those with a default retention do.
         self._digest_buckets: set[str] = set()
         self._curl: FastPath | None = None
@@ -238,63 +223,40 @@ class RetryingStore:
 
         A lost response leaves an upload whose id is unknown; a listing finds it.
         """
+        request = Request("CreateMultipartUpload", bucket, key)
         options = {**boto3_parameters(headers, metadata), "ContentType": content_type}
-        if not self._has_checksums or self._checksum_buckets.get(bucket) is False:
-            return self._create(bucket, key, options)[0]
-        asked = {"ChecksumAlgorithm": "CRC32", "ChecksumType": "FULL_OBJECT"}
-        try:
-            upload_id, kind = self._create(bucket, key, options | asked)
-        except StoreRejected as error:
-            if error.code not in NOT_KNOWN:
-                raise
-            upload_id, kind = self._create(bucket, key, options)[0], None
-        if kind == "FULL_OBJECT":
-            self._checksum_buckets[bucket] = True
-            return upload_id
-        if kind is not None:
-            # Completing this upload would need the checksums of its parts, which are not recorded.
-            try:
-                self.abort_upload(bucket, key, upload_id)
-            except S3CommitError as error:
-                log.warning("An empty upload of %s stays pending: %s", key, error)
-            upload_id = self._create(bucket, key, options)[0]
-        self._skip_checksum(bucket, upload_id)
-        return upload_id
+        named = {f"{METADATA_PREFIX}{name}": value for name, value in metadata.items()}
+        lines = {**named, **(headers or {}), "content-type": content_type}
 
-    def _skip_checksum(self, bucket: str, upload_id: str) -> None:
-        """Remember that an upload has no checksum; other uploads of its bucket may have one."""
-        if self._checksum_buckets.setdefault(bucket, False):
-            self._without_checksum.add(upload_id)
-            return
-        log.info(
-            "Parts are sent to %s of %s without a checksum: it does not support CRC-32 of whole objects",
-            bucket,
-            self._client.meta.endpoint_url,
-        )
+        def attempt() -> str:
+            upload_id = self._curl and self._curl.start_upload(request, lines)
+            upload_id = upload_id or self._call(request, **options).get("UploadId")
+            if not upload_id:
+                raise request.unconfirmed("the response names no upload")
+            return str(upload_id)
+
+        return self._send(request, attempt)
 
     def upload_part(
         self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
     ) -> str:
         """Implement `ObjectStore.upload_part`."""
         request = Request("UploadPart", bucket, key, upload_id)
-        options: Any = {}
-        if self._checksum_buckets.get(bucket) and upload_id not in self._without_checksum:
-            options = {"ChecksumCRC32": crc32_text(body)}
-        elif bucket in self._digest_buckets:
-            options = {"ContentMD5": content_md5(body)}
+        # Not sent by default: computing it takes as long as all the rest of an upload.
+        digest = content_md5(body) if bucket in self._digest_buckets else ""
 
         def attempt() -> str:
-            response: Any = self._curl and self._curl.send_part(request, number, body, options)
+            response: Any = self._curl and self._curl.send_part(request, number, body, digest)
+            options = {"ContentMD5": digest} if digest else {}
             response = response or self._call(request, PartNumber=number, Body=BufferBody(body), **options)
             return etag_of(request, response)
 
         try:
             return self._send(request, attempt)
         except StoreRejected as error:
-            if options or error.code not in NOT_KNOWN:
+            if digest or error.code not in NOT_KNOWN:
                 raise
-        # Not sent by default: computing it takes as long as all the rest of an upload.
-        options = {"ContentMD5": content_md5(body)}
+        digest = content_md5(body)
         etag = self._send(request, attempt)
         self._digest_buckets.add(bucket)
         return etag
@@ -322,60 +284,36 @@ class RetryingStore:
     def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
         """Implement `ObjectStore.list_uploads`.
 
-        Some stores ignore ``prefix``, refuse the markers that they named, or repeat pages: other keys are
-        skipped, the listing continues at the last key instead, and one that does not advance ends with a
-        warning.
+        Some stores ignore ``prefix``, refuse the upload id that they named to continue at, or repeat pages:
+        other keys are skipped, the listing continues at the key alone, and one that does not advance ends
+        with a warning.
         """
         request = Request("ListMultipartUploads", bucket)
         options = {} if page is None else {"MaxUploads": page}
 
-        def fetch(at: Mapping[str, Any], below: str = prefix) -> Page:
-            return self._page(request, Prefix=below, **options, **at)
-
-        listing = UPLOADS if self.profile(bucket).upload_markers else FIRST_PAGE
-        last: Page = {}
-        try:
+        def fetch(at: Mapping[str, Any]) -> Page:
             try:
-                for last in pages(request, listing, fetch):
-                    yield from _uploads(request, last, prefix)
+                return self._page(request, Prefix=prefix, **options, **at)
             except StoreRejected as error:
-                if not last or error.code not in {ENDLESS} | NOT_KNOWN:
+                if error.code not in NOT_KNOWN or not at.keys() >= UPLOADS.keys():
                     raise
-                yield from self._uploads_after(request, prefix, last, fetch)
-                if listing is UPLOADS:
-                    self._learn(
-                        bucket, "refuses the markers of its listings of uploads", upload_markers=False
-                    )
+            # The key alone leaves out all of its uploads: those after the marker are found by their prefix.
+            key = at["KeyMarker"]
+            below = entries(request, self._page(request, Prefix=key), "Uploads", ("Key",))
+            same = [entry for entry in below if entry["Key"] == key]
+            following = self._page(request, Prefix=prefix, KeyMarker=key, **options)
+            return {**following, "Uploads": [*same, *following.get("Uploads", ())]}
+
+        known: set[str] = set()
+        try:
+            for found in pages(request, UPLOADS, fetch):
+                uploads = [one for one in _uploads(request, found, prefix) if one.upload_id not in known]
+                yield from uploads
+                known = {one.upload_id for one in uploads}
         except StoreRejected as error:
             if error.code != ENDLESS:
                 raise
             log.warning("The list of pending uploads below %s may be incomplete: %s", prefix, error)
-
-    @staticmethod
-    def _uploads_after(
-        request: Request, prefix: str, page: Page, fetch: Callable[..., Page]
-    ) -> Iterator[Upload]:
-        """Yield the pending uploads after a page, by the key marker alone.
-
-        Raises:
-            StoreRejected: The listing is in another order than that of the keys, or does not advance.
-        """
-        while page["IsTruncated"]:
-            listed = list(_uploads(request, page, ""))
-            keys = [upload.key for upload in listed]
-            if not keys or keys != sorted(keys):
-                raise StoreRejected(
-                    f"{request}: the listing does not continue after {keys[-1:]}", code=ENDLESS
-                )
-            # The page may end between the uploads of one key, and the marker skips the others.
-            known = {upload.upload_id for upload in listed}
-            for upload in _uploads(request, fetch({}, keys[-1]), keys[-1]):
-                if upload.key == keys[-1] and upload.upload_id not in known:
-                    yield upload
-            page = fetch({"KeyMarker": keys[-1]})
-            if any(upload.key <= keys[-1] for upload in _uploads(request, page, "")):
-                raise StoreRejected(f"{request}: the listing repeats {keys[-1]}", code=ENDLESS)
-            yield from _uploads(request, page, prefix)
 
     def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
         """Implement `ObjectStore.list_parts`."""
@@ -383,19 +321,6 @@ class RetryingStore:
         for page in pages(request, PARTS, lambda at: self._page(request, **at)):
             for entry in entries(request, page, "Parts", ("PartNumber", "ETag", "Size")):
                 yield Part(entry["PartNumber"], entry["ETag"].strip('"'), entry["Size"])
-
-    def _create(self, bucket: str, key: str, options: Mapping[str, Any]) -> tuple[str, str | None]:
-        """Start an upload; return its id and its checksum type, if the store returns one."""
-        request = Request("CreateMultipartUpload", bucket, key)
-
-        def attempt() -> tuple[str, str | None]:
-            response: Any = self._curl and self._curl.start_upload(request, options)
-            response = response or self._call(request, **options)
-            if not response.get("UploadId"):
-                raise request.unconfirmed("the response names no upload")
-            return response["UploadId"], response.get("ChecksumType")
-
-        return self._send(request, attempt)
 
 
 def _uploads(request: Request, page: Page, prefix: str) -> Iterator[Upload]:

@@ -83,13 +83,10 @@ _CACHED_FOLDERS = 4096
 OK, _NO_CONTENT, _NOT_FOUND = 200, 204, 404
 _NO_UPLOAD = b"<Code>NoSuchUpload</Code>"
 
-# Templates: a completion around its parts, a part, and a completion of one part.
+# Templates: a completion around its parts, and a part.
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _COMPLETION = f'<CompleteMultipartUpload xmlns="{_NAMESPACE}">%s</CompleteMultipartUpload>'
 _PART = "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag>%s</Part>"
-_ONE_PART = _COMPLETION % _PART % (1, '"%s"', "")
-
-_is_unreserved = re.compile(r"[A-Za-z0-9._~-]*", re.ASCII).fullmatch
 
 # The usual result of a completion: elements without attributes or children, one of them an ETag of letters,
 # digits and hyphens. Possessive quantifiers prevent backtracking; the usual declaration and namespace are
@@ -174,13 +171,10 @@ def is_sendable(call: FastCall | SingleCall) -> bool:
 def _path_of(call: FastCall | SingleCall) -> str:
     """Return a call's key, and its query if it has one, quoted for a URL."""
     folder, slash, name = call.key.rpartition("/")
-    if not _is_unreserved(name):
-        name = quote(name, safe="~")
-    path = f"{_folder(folder)}/{name}" if slash else name
+    path = f"{_folder(folder)}/{quote(name)}" if slash else quote(name)
     if isinstance(call, Head | Get):
         return path
-    upload = call.upload_id
-    query = f"uploadId={upload if _is_unreserved(upload) else quote(upload, safe='-._~')}" if upload else ""
+    query = f"uploadId={quote(call.upload_id, safe='')}" if call.upload_id else ""
     if isinstance(call, SingleCall):
         query = "&".join(filter(None, [query, call.query]))
     return f"{path}?{query}"
@@ -188,23 +182,20 @@ def _path_of(call: FastCall | SingleCall) -> str:
 
 @lru_cache(_CACHED_FOLDERS)
 def _folder(folder: str) -> str:
-    return quote(folder, safe="/~")
+    return quote(folder)
 
 
 def _part_list(etags: Sequence[PartEtag]) -> bytes:
     """Return the body of a completion's request."""
-    if len(etags) == 1 and isinstance(etags[0], str) and etags[0].isalnum():
-        # The usual case: a file of one part, whose ETag is an MD5 in hexadecimal.
-        return (_ONE_PART % etags[0]).encode()
-    parts = [_part(number, etag) for number, etag in enumerate(etags, start=1)]
+    parts = []
+    for number, etag in enumerate(etags, start=1):
+        if isinstance(etag, str):
+            parts.append(_PART % (number, escape(quoted(etag)), ""))
+        else:
+            name = f"Checksum{etag.algorithm}"
+            checksum = f"<{name}>{escape(etag.checksum)}</{name}>"
+            parts.append(_PART % (number, escape(quoted(etag.etag)), checksum))
     return (_COMPLETION % "".join(parts)).encode()
-
-
-def _part(number: int, etag: PartEtag) -> str:
-    if isinstance(etag, str):
-        return _PART % (number, escape(quoted(etag)), "")
-    name = f"Checksum{etag.algorithm}"
-    return _PART % (number, escape(quoted(etag.etag)), f"<{name}>{escape(etag.checksum)}</{name}>")
 
 
 def plain_outcome(call: FastCall, response: Response | None, now: float) -> Outcome:

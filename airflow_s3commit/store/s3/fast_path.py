@@ -207,26 +207,23 @@ class FastPath:
         self._routes[bucket, operation] = (inf if route is None else now + ROUTE_SECONDS, route)
         return route
 
-    def start_upload(self, request: Request, options: Mapping[str, Any]) -> dict[str, str] | None:
-        """Start an upload; return the response as boto3 does, or None if boto3 has to send the request.
-
-        Args:
-            options: Its parameters, as boto3 names them, besides bucket and key.
+    def start_upload(self, request: Request, headers: Mapping[str, str]) -> str | None:
+        """Start an upload; return its id, or None if boto3 has to send the request.
 
         Raises:
             OutcomeUnknown: The upload may have been started.
         """
-        response = self._send(request, "uploads", options)
+        response = self._send(request, "uploads", headers)
         found = _find_upload(response.body) if response is not None else None
-        if response is None or found is None:
-            return None
-        kind = response.headers.get("x-amz-checksum-type")
-        return {"UploadId": found[1].decode()} | ({"ChecksumType": kind} if kind else {})
+        return None if found is None else found[1].decode()
 
     def send_part(
-        self, request: Request, number: int, body: bytes | bytearray | memoryview, options: Mapping[str, Any]
+        self, request: Request, number: int, body: bytes | bytearray | memoryview, digest: str
     ) -> dict[str, str] | None:
-        """Send a part of at most `SMALL` bytes; return the response or None, as for `start_upload`.
+        """Send a part of at most `SMALL` bytes; return boto3's response, or None as for `start_upload`.
+
+        Args:
+            digest: Its Content-MD5; empty for none.
 
         Raises:
             OutcomeUnknown: The part may have been stored.
@@ -234,19 +231,18 @@ class FastPath:
         content = memoryview(body)
         if content.nbytes > SMALL:
             return None
-        response = self._send(request, f"partNumber={number}", options, content.tobytes())
+        headers = {"content-md5": digest} if digest else {}
+        response = self._send(request, f"partNumber={number}", headers, content.tobytes())
         etag = response.headers.get("etag") if response is not None else None
         return {"ETag": etag} if etag else None
 
     def _send(
-        self, request: Request, query: str, options: Mapping[str, Any], body: bytes = b""
+        self, request: Request, query: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response | None:
-        headers = [*self._headers(request.operation, options)]
-        call = SingleCall(request.bucket, request.key or "", request.upload_id or "", query, headers, body)
-        if not is_sendable(call) or not all(map(_is_plain, headers)):
-            return None
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        call = SingleCall(request.bucket, request.key or "", request.upload_id or "", query, lines, body)
         route = self.route(request.bucket, request.operation)
-        if route is None:
+        if route is None or not is_sendable(call) or not all(map(_is_plain, lines)):
             return None
         with self._connections() as connections:
             connections.start(None, route, call)
@@ -256,17 +252,6 @@ class FastPath:
         if _is_unknown(response):
             raise request.unconfirmed("the response is missing, or an error of the store")
         return response if response is not None and response.status == OK else None
-
-    def _headers(self, operation: str, options: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the header lines that boto3 makes of a request's parameters."""
-        model: Any = self._client.meta.service_model
-        members = model.operation_model(operation).input_shape.members
-        for name, value in options.items():
-            header = members[name].serialization["name"]
-            if isinstance(value, dict):
-                yield from (f"{header}{key}: {text}" for key, text in value.items())
-            else:
-                yield f"{header}: {str(value).lower() if isinstance(value, bool) else value}"
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
         """Make many calls; see `ObjectStore.perform`.

@@ -35,10 +35,9 @@ __all__ = ["DeviantStore", "Deviation"]
 #: conditional delete (LocalStack 4.12). ``delete ignored``: it deletes whatever the condition is (Ceph RGW).
 #: ``bulk ignored``: so do bulk deletes (all but SeaweedFS). ``create ignored``, ``match ignored``: writes
 #: ignore the condition. ``match refused``: no write with If-Match succeeds. ``markers refused``: 400 to the
-#: upload id marker that a page named (versitygw 1.8). ``markers ignored``: every page is the first one
-#: unless it is asked for by key alone. ``gone is 500``: so is completing an upload that is gone (Ceph RGW).
-#: ``gone is no key``: listing its parts answers NoSuchKey (Ceph RGW). ``unknown is 400``: so is aborting an
-#: upload that was never there (S3Mock 4.11).
+#: upload id marker that a page named (versitygw 1.8). ``gone is 500``: so is completing an upload that is
+#: gone (Ceph RGW). ``gone is no key``: listing its parts answers NoSuchKey (Ceph RGW). ``unknown is 400``: so
+#: is aborting an upload that was never there (S3Mock 4.11).
 Deviation: TypeAlias = Literal[
     "bare etags",
     "bulk ignored",
@@ -47,7 +46,6 @@ Deviation: TypeAlias = Literal[
     "delete refused",
     "gone is 500",
     "gone is no key",
-    "markers ignored",
     "markers refused",
     "match ignored",
     "match refused",
@@ -176,9 +174,9 @@ class DeviantStore:
             raise StoreRejected("", code="InvalidArgument")
         listed = list(self.memory.list_uploads(bucket, query.get("prefix", "")))
         ids = [(upload.key, upload.upload_id) for upload in listed]
-        if id_marker is not None and "markers ignored" not in self._does:
+        if id_marker is not None:
             listed = listed[ids.index((key_marker, id_marker)) + 1 :]
-        elif id_marker is None:
+        else:
             listed = [upload for upload in listed if upload.key > key_marker]
         page, more = listed[: self._page], len(listed) > self._page
         entries = (
