@@ -23,6 +23,7 @@ from airflow_s3commit.protocol.model.codec import (
     Line,
     Milliseconds,
     Prose,
+    Schema,
     Schemas,
     Text,
     Versioned,
@@ -151,7 +152,7 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
 Pieces: TypeAlias = Mapping[str, Collection[int]]
 
 
-class Source(Struct, frozen=True):
+class Source(Struct, frozen=True, omit_defaults=True):
     """A commit whose files are in the table, or are retained.
 
     Attributes:
@@ -164,13 +165,13 @@ class Source(Struct, frozen=True):
         schemas: The schemas of the files; empty if that of one is unknown.
     """
 
-    number: int
-    job_id: str | None
-    files_sha256: str
+    number: Generation
+    job_id: Text | None
+    files_sha256: Line
     is_within: bool
-    partitions: Mapping[str, Counts]
+    partitions: Mapping[Line, Counts]
     adopted: bool = False
-    schemas: tuple[str, ...] = ()
+    schemas: tuple[Schema, ...] = ()
 
     @classmethod
     def of(cls, entry: Entry, commit: Commit) -> Source:
@@ -214,9 +215,9 @@ class Retained(Struct, frozen=True):
         unowned: ETags of the objects of other programs that it took, by key.
     """
 
-    pieces: dict[str, list[int]]
-    seconds: int
-    unowned: dict[str, str] = {}
+    pieces: dict[Line, list[Generation]]
+    seconds: Count
+    unowned: dict[Text, Line] = {}
 
 
 class Table:
@@ -344,11 +345,17 @@ class Table:
         return found
 
     def count_references(self) -> None:
-        """Count the partitions that refer to each commit, after the other attributes were set."""
+        """Count the partitions that refer to each commit, after the other attributes were set.
+
+        Raises:
+            KeyError: A partition refers to a commit that has no files in it.
+        """
         self._references.clear()
         left = (*self.retained.values(), *self.freed.values())
         for pieces in (self.live, *(one.pieces for one in left)):
-            for numbers in pieces.values():
+            for name, numbers in pieces.items():
+                if any(name not in self.sources[number].partitions for number in numbers):
+                    raise KeyError(name)
                 self._references.update(numbers)
 
     def _commit(self, entry: Entry, commit: Commit) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
