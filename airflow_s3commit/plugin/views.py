@@ -27,8 +27,10 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.model.destination import RegisteredDestination, is_pattern, matches
 from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from airflow_s3commit.protocol.steps.commit import ReplacedFile, replaced_files
+from airflow_s3commit.protocol.model.table import UnownedObject
+from airflow_s3commit.protocol.steps.commit import replaced_files
 from airflow_s3commit.store.base import ObjectStore
 
 #: Maximum number of jobs in progress to read at a destination, of jobs that ended, and of files to replace.
@@ -164,7 +166,7 @@ class JobView:
     details: JobDetails
     endpoint_url: str | None = None
     partitions: Mapping[str, Counts] = field(default_factory=dict)
-    replaced: Sequence[ReplacedFile] = ()
+    replaced: Sequence[FileEntry | UnownedObject] = ()
     progress: CommitProgress | None = None
     successor: JobSummary | None = None
 
@@ -197,7 +199,7 @@ def read_job(
     details = describe_job(store, home.place, job_id)
     job = details.summary
     partitions: Mapping[str, Counts] = job.manifest.partitions if job.manifest is not None else {}
-    replaced: Sequence[ReplacedFile] = ()
+    replaced: Sequence[FileEntry | UnownedObject] = ()
     if job.state == "sealed":
         context = JobContext(store, Layout.of(home.place, job_id)).in_staging(job.staging or "")
         try:

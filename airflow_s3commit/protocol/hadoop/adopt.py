@@ -38,7 +38,7 @@ from airflow_s3commit.protocol.hadoop.jobs import HadoopFile, HadoopJob, Survey,
 from airflow_s3commit.protocol.metadata.context import JobContext, create_record, naming, new_uuid
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
-from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_seal
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_seal, recorded
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord
@@ -48,13 +48,13 @@ from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.protocol.model.table import Entry
 from airflow_s3commit.protocol.steps.abort import abort
+from airflow_s3commit.protocol.steps.append import decide
 from airflow_s3commit.protocol.steps.commit import commit
-from airflow_s3commit.protocol.steps.conflicts import decide
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import look_up_end
 from airflow_s3commit.protocol.steps.seal import seal, seal_stage
-from airflow_s3commit.protocol.steps.setup import open_job, recorded, refuse_ended
+from airflow_s3commit.protocol.steps.setup import open_job, refuse_ended
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     each_pendingset,
     find_seal,
     load_stage_seals,
+    recorded,
     sealed_tasks,
 )
 from airflow_s3commit.protocol.model.codec import Plain
@@ -35,7 +36,7 @@ from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.fold import find_manifest, read_table
 from airflow_s3commit.protocol.steps.log import look_up_end
-from airflow_s3commit.protocol.steps.setup import never_set_up, recorded, refuse_ended
+from airflow_s3commit.protocol.steps.setup import never_set_up, refuse_ended
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 

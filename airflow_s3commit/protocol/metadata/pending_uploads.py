@@ -244,28 +244,25 @@ class Progress(NamedTuple):
         }
 
 
-class Counter:
-    """Counts completed uploads, and reports the progress after each."""
+def complete_counted(
+    context: JobContext,
+    uploads: Iterable[PendingUpload],
+    total: int,
+    report: Callable[[Progress], object] | None,
+) -> Progress:
+    """Complete every upload, as `complete_uploads`; report the progress after each, and return it."""
+    clock, files, done = context.clock, 0, 0
+    began, retries = clock.monotonic(), context.store.load.retries
 
-    def __init__(self, context: JobContext, total: int, report: Callable[[Progress], object] | None) -> None:
-        self._store, self._clock = context.store, context.clock
-        self._report, self._total = report, total
-        self._began, self._retries = context.clock.monotonic(), context.store.load.retries
-        self._files = self._bytes = 0
+    def now() -> Progress:
+        seconds, load = clock.monotonic() - began, context.store.load
+        return Progress(files, total, done, seconds, load.concurrency, load.retries - retries)
 
-    def add(self, upload: PendingUpload) -> None:
-        """Count a completed upload."""
-        self._files += 1
-        self._bytes += upload.length
-        if self._report is not None:
-            self._report(self.progress)
-
-    @property
-    def progress(self) -> Progress:
-        """The progress now."""
-        seconds, load = self._clock.monotonic() - self._began, self._store.load
-        retries = load.retries - self._retries
-        return Progress(self._files, self._total, self._bytes, seconds, load.concurrency, retries)
+    for upload in complete_uploads(context, uploads):
+        files, done = files + 1, done + upload.length
+        if report is not None:
+            report(now())
+    return now()
 
 
 class _Log(Protocol):

@@ -271,14 +271,14 @@ def delete_records(context: JobContext, keys: Iterable[str]) -> None:
 
 
 def delete_ours(
-    context: JobContext, uploads: Iterable[PendingUpload], kept: Container[tuple[str, str]] = ()
+    context: JobContext, uploads: Iterable[PendingUpload], kept: Container[ObjectInfo] = ()
 ) -> tuple[int, int]:
     """Abort uploads that Hadoop named, and delete the objects of those that it completed.
 
     An object is deleted only after its upload was aborted, so that no process can complete it again, and
     only if it is provably this upload. Names of Hadoop may repeat: if an upload is pending beside an object
     with its content, another run wrote that. Both stay, whoever looks and how often; a sweep finds the
-    upload. Objects that are ``kept``, by key and ETag, stay too. Returns how many uploads are aborted, and
+    upload. Objects that are ``kept`` stay too. Returns how many uploads are aborted, and
     how many objects are deleted.
     """
     aborted = deleted = 0
@@ -288,21 +288,20 @@ def delete_ours(
         if twins:
             logger.warning("%s: %d objects stay, which others have written", context.name, len(twins))
         aborted += abort_uploads(context, map(PendingId.of, own))
-        doomed = (
-            ObjectToDelete(one.destinationKey, etag)
-            for one, etag in _completed(context, own)
-            if (one.destinationKey, etag) not in kept
-        )
+        left = (found for _, found in _completed(context, own) if found not in kept)
+        doomed = (ObjectToDelete(found.key, found.etag) for found in left)
         deleted += delete_objects(context, doomed, "record")
     return aborted, deleted
 
 
-def _completed(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[tuple[PendingUpload, str]]:
-    """Yield the uploads whose object is there, with its ETag."""
+def _completed(
+    context: JobContext, uploads: Iterable[PendingUpload]
+) -> Iterator[tuple[PendingUpload, ObjectInfo]]:
+    """Yield the uploads whose object is there, and it."""
     calls = ((upload, Head(upload.bucket, upload.destinationKey)) for upload in uploads)
     for upload, outcome in outcomes(context.store, calls, NoSuchKey):
         if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
-            yield upload, outcome.etag
+            yield upload, outcome
 
 
 def _is_pending(store: ObjectStore, upload: PendingUpload) -> bool:

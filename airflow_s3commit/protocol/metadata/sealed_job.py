@@ -1,4 +1,4 @@
-"""Read what a sealed job consists of: seals and pendingsets, each checked by the record that names it."""
+"""Read what a job consists of: its record, seals and pendingsets; each is checked by what names it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from airflow_s3commit.protocol.metadata.context import (
 from airflow_s3commit.protocol.metadata.removal import check_place
 from airflow_s3commit.protocol.model.codec import decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, owner_of, seal_key
+from airflow_s3commit.protocol.model.job import JobRecord
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, job_key, owner_of, seal_key
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,
@@ -31,6 +32,41 @@ _AHEAD = 32
 
 #: Their total number of files, unless one pendingset alone has more.
 _AHEAD_FILES = 10_000
+
+
+def recorded(context: JobContext) -> JobContext:
+    """Return the context with the job's record, and with the staging that it names; unchanged without one.
+
+    A record never changes, so one that was read before is as good as one that is read now. Errors are those
+    of `find_job`.
+    """
+    if context.record is None and (stored := find_job(context)) is not None:
+        return context.as_recorded(stored.record, stored.sha256)
+    return context
+
+
+def find_job(context: JobContext) -> Stored[JobRecord] | None:
+    """Read a job's record; None if the job was never set up, or has ended and is cleaned up.
+
+    Raises:
+        InvalidRecord: It is damaged, was copied here, or is not the one that the job's reference names.
+    """
+    key = job_key(context.layout.destination, context.job_id)
+    stored = find_record(context.store, context.bucket, key, JobRecord)
+    if stored is not None:
+        check_job(context, stored.record)
+        if context.record_sha256:
+            check_digest(stored.sha256, context.record_sha256, join_uri(context.bucket, key))
+    return stored
+
+
+def check_job(context: JobContext, record: JobRecord) -> JobRecord:
+    """Return the record of a job, which names its staging; `InvalidRecord` if it was copied here."""
+    layout = context.layout
+    if (record.job_id, record.destination) != (layout.job_id, layout.destination.uri):
+        where = join_uri(context.bucket, job_key(layout.destination, layout.job_id))
+        raise InvalidRecord(f"{where} is of job {record.job_id} on {record.destination}: it was copied here")
+    return record
 
 
 def committed_task(

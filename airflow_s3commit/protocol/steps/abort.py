@@ -6,8 +6,9 @@ Nothing is undone before the entry: until then another process may commit the jo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import (
@@ -25,18 +26,18 @@ from airflow_s3commit.protocol.metadata.removal import (
     delete_ours,
     delete_record,
 )
-from airflow_s3commit.protocol.metadata.sealed_job import find_seal
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal, recorded
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Entry, Source
 from airflow_s3commit.protocol.steps.append import end_job, ending
-from airflow_s3commit.protocol.steps.files import OlderFiles, files_of, written_here
+from airflow_s3commit.protocol.steps.files import TableFiles, files_of, written_here
 from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, find_end, read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
-from airflow_s3commit.protocol.steps.setup import begin_log, recorded
+from airflow_s3commit.protocol.steps.setup import begin_log
 from airflow_s3commit.store.base import ObjectInfo, ObjectToDelete
 
 logger = logging.getLogger(__name__)
@@ -58,8 +59,7 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
         job = context.record
         log = Log(context, job.base if job is not None else None)
         begin_log(context, log)
-        log.read()
-        end = log.end or find_end(context) or abandon(context, log, job, why)
+        end = log.read() or find_end(context) or abandon(context, log, job, why)
         if end.kind == "commit":
             raise AlreadyCommitted(
                 f"{context.name} is committed, as entry {end.number} of the log; it cannot be aborted"
@@ -82,20 +82,9 @@ def aborting_unbegun(context: JobContext) -> Iterator[None]:
 
 
 def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> Entry:
-    """Create the job's ``abandon`` entry, and return it, or the entry that ended the job before it.
-
-    Before: the log is read to its end. Repeatable.
-
-    Raises:
-        OutcomeUnknown: A response was lost.
-        Unavailable: Other jobs' entries came first a hundred times.
-    """
-    return end_job(
-        context,
-        log,
-        lambda head: ending(context, head, job, why=why),
-        otherwise="It is not aborted: abort it again",
-    )
+    """Create the job's ``abandon`` entry, and return it, or the entry that ended the job. As `end_job`."""
+    make = partial(ending, context, job=job, why=why)
+    return end_job(context, log, make, otherwise="It is not aborted: abort it again")
 
 
 def undo(context: JobContext, entry: Entry) -> AbortReport:
@@ -137,28 +126,20 @@ def _undo_adopted(context: JobContext, staged: list[str] | None) -> tuple[int, i
     An object that the table has by now is of the job that listed it first.
     """
     table = read_table(context.store, context.layout.destination)
-    pieces = {name: table.numbers_in(name) for name in table.partitions()}
-    kept = OlderFiles(context.store, context.layout.destination, table, pieces)
+    kept = TableFiles.all_in(context.store, context.layout.destination, table, table.partitions())
     listed = {(one.key, one.upload_id): one for one in untracked_uploads(context)}
 
-    tracked = tracked_uploads(context, context.layout.staging.prefix, listed=staged)
+    def named() -> Iterator[PendingUpload]:
+        # Each once: an adoption copies what Hadoop has recorded.
+        seen: set[str] = set()
+        for upload in tracked_uploads(context, context.layout.staging.prefix, listed=staged):
+            if upload is not None and upload.uploadId not in seen:
+                seen.add(upload.uploadId)
+                listed.pop((upload.destinationKey, upload.uploadId), None)
+                yield upload
 
-    def recorded() -> Iterator[PendingUpload]:
-        for upload in _distinct(tracked):
-            listed.pop((upload.destinationKey, upload.uploadId), None)
-            yield upload
-
-    uploads, objects = delete_ours(context, recorded(), kept)
+    uploads, objects = delete_ours(context, named(), kept)
     return uploads + abort_uploads(context, listed.values()), objects
-
-
-def _distinct(uploads: Iterable[PendingUpload | None]) -> Iterator[PendingUpload]:
-    """Yield each readable upload once: an adoption copies what Hadoop has recorded."""
-    seen: set[str] = set()
-    for upload in uploads:
-        if upload is not None and upload.uploadId not in seen:
-            seen.add(upload.uploadId)
-            yield upload
 
 
 def with_readable_record(context: JobContext) -> JobContext:

@@ -1,4 +1,4 @@
-"""Create the next entry of a log, by a process that has read all entries before it.
+"""Decide what a commit takes from the table, and create the next entry of a log: at its head, at each try.
 
 The newest entry gets first what follows from it: its receipt, and its version if the table is published. So
 only the newest entry of a log may lack them.
@@ -6,30 +6,92 @@ only the newest entry of a log may lack them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container
+from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.exceptions import DestinationNotEmpty, Unavailable
 from airflow_s3commit.protocol.metadata.context import JobContext, create_record
 from airflow_s3commit.protocol.model.codec import PROSE
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position, Removal
 from airflow_s3commit.protocol.model.layout import entry_key
-from airflow_s3commit.protocol.model.table import Commit, Entry
+from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.table import Commit, Entry, Table, UnownedObject
+from airflow_s3commit.protocol.steps.files import unowned_objects
 from airflow_s3commit.protocol.steps.log import Log, Read
 from airflow_s3commit.protocol.steps.publish import publish_if_missing, publishable
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a commit takes from the table, as of one entry of the log.
+
+    Attributes:
+        takes: ``nothing``, the files of its ``partitions``, or ``everything``.
+        pieces: The commits whose files leave, by partition.
+        unowned: Objects of other programs that leave with them.
+        replaced: The totals of both; their rows are unknown.
+    """
+
+    takes: Removal
+    pieces: dict[str, list[int]]
+    unowned: list[UnownedObject]
+    replaced: Counts
+
+
+#: What an append takes.
+NOTHING = Taken("nothing", {}, [], Counts())
+
+
+def decide(
+    context: JobContext,
+    options: JobOptions,
+    partitions: Collection[str],
+    table: Table,
+    own: Container[str] = (),
+) -> Taken:
+    """Return what a commit that does not append takes from a table, or refuse the commit.
+
+    Args:
+        options: The options of the commit, as sealed.
+        partitions: The partitions that it writes or empties.
+        own: Keys of the job's own files, if their names do not show whose they are.
+
+    Raises:
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data.
+        InvalidDestination: All is replaced, and another dataset lies below the destination.
+    """
+    whole = options.whole_destination
+    takes: Removal = "everything" if whole else "partitions"
+    pieces = table.left_by(takes, partitions)
+    unowned = unowned_objects(context, table, None if whole else partitions, own)
+    if options.conflict_mode == "fail":
+        if pieces or unowned:
+            raise not_empty(context, min(pieces) if pieces else unowned[0].key)
+        return NOTHING
+    others = Counts(files=len(unowned), bytes=sum(one.size for one in unowned), rows=None)
+    replaced = replace(table.counts_of(pieces).plus(others).without_columns(), rows=None)
+    return Taken(takes, pieces, unowned, replaced)
+
+
+def not_empty(context: JobContext, where: str) -> DestinationNotEmpty:
+    """Return the error of a job with conflict mode ``fail`` where there is data."""
+    return DestinationNotEmpty(
+        f"{context.name}: conflict mode is fail, and there is data: {where!r}; use replace or append, or"
+        " another destination"
+    )
+
 
 #: Tries to create an entry. Each that fails means that another job's entry came first.
 TRIES = 100
 
 
 def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> Entry | None:
-    """Try to create the entry after the head of a log. Repeatable.
+    """Try to create the entry after the head of a log, and return it. Repeatable.
 
-    Before: the log is read.
-
-    Returns:
-        The entry; or None if another one has its number: that is read now. Decide anew.
+    Before: the log is read. Returns None if another entry has its number: that is read now. Decide anew.
 
     Raises:
         OutcomeUnknown: The response was lost, and reading back did not settle it.
@@ -47,11 +109,7 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
 
 
 def carried(context: JobContext, log: Log, entry: Entry) -> Entry:
-    """Return the entry after the head of a log with what every entry has since an earlier one has it.
-
-    Raises:
-        InvalidOption: The table is or would be published, and cannot be with this entry.
-    """
+    """Return the entry after the head of a log with what every entry has since an earlier one has it."""
     if (before := log.read_newest()) is not None:
         published = before.published or entry.published
         entry = replace(entry, marks=before.marks or entry.marks, published=published)
@@ -64,17 +122,14 @@ def carried(context: JobContext, log: Log, entry: Entry) -> Entry:
 def end_job(context: JobContext, log: Log, make: Callable[[Position], Entry], *, otherwise: str) -> Entry:
     """Create the entry that ends a job, and return it, or the one that ended the job before.
 
-    Before: the log is read to its end. Repeatable.
+    Before: the log is read to its end. Repeatable. Raises as `append`.
 
     Args:
-        make: Returns the entry that follows a position. It is called anew for each try, because what an entry
-            says may depend on those before it.
+        make: Returns the entry after a position: anew for each try, as it may depend on those before it.
         otherwise: The state of the job and the next action, for the error.
 
     Raises:
-        OutcomeUnknown: A response was lost, and reading back did not settle it.
         Unavailable: Other jobs' entries came first a hundred times.
-        InvalidOption: The table is or would be published, and cannot be with this entry.
     """
     for _ in range(TRIES):
         if log.end is not None:
@@ -104,12 +159,10 @@ def ending(
             partitions, and publication.
     """
     number = head.number + 1
-    return Entry(
-        destination=context.layout.destination.uri,
-        number=number,
+    return entry_after(
+        context,
+        head,
         kind="abandon" if commit is None else "commit",
-        prev=head.sha256,
-        since=context.now_ms(),
         job_id=context.job_id,
         staging=context.layout.staging.uri,
         context=job.context if job is not None else {},
@@ -117,5 +170,16 @@ def ending(
         why=why[:PROSE],
         marks=options is not None and options.partition_success,
         published=number if options is not None and options.publish else 0,
-        nonce=context.new_id(),
+    )
+
+
+def entry_after(job: JobContext, head: Position, /, **facts: Any) -> Entry:
+    """Return the entry after a position, with these facts."""
+    return Entry(
+        destination=job.layout.destination.uri,
+        number=head.number + 1,
+        prev=head.sha256,
+        since=job.now_ms(),
+        nonce=job.new_id(),
+        **facts,
     )

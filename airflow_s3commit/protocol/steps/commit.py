@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -32,23 +31,24 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, remembering
-from airflow_s3commit.protocol.metadata.pending_uploads import Counter, Progress, complete_uploads
+from airflow_s3commit.protocol.metadata.pending_uploads import Progress, complete_counted
 from airflow_s3commit.protocol.metadata.sealed_job import (
     bare_keys,
     load_seal,
     load_stage_seals,
+    recorded,
     sealed_tasks,
     sealed_uploads,
 )
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
-from airflow_s3commit.protocol.model.table import Commit, Entry, Table
+from airflow_s3commit.protocol.model.sealed_job import SealRecord, StageSealRecord
+from airflow_s3commit.protocol.model.table import Commit, Entry, Table, UnownedObject
 from airflow_s3commit.protocol.steps.abort import abandon, undo
-from airflow_s3commit.protocol.steps.append import carried, end_job, ending
-from airflow_s3commit.protocol.steps.conflicts import Taken, decide
+from airflow_s3commit.protocol.steps.append import NOTHING, Taken, carried, decide, end_job, ending
 from airflow_s3commit.protocol.steps.files import FileList, files_in, write_list
 from airflow_s3commit.protocol.steps.finish import Known, finish, refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
@@ -56,7 +56,6 @@ from airflow_s3commit.protocol.steps.log import Log, find_end, find_head
 from airflow_s3commit.protocol.steps.setup import (
     load_job,
     never_set_up,
-    recorded,
     refuse_ended,
     refusing_ended,
 )
@@ -83,7 +82,7 @@ def commit(
     store = counting if context.alone else remembering(counting, context.layout.destination)
     context = recorded(replace(context, store=store))
     with naming(context, "commit"):
-        job, known = context.record, None
+        job, known = context.record, Known()
         log = Log(context, job.base if job is not None else None)
         if not _reads_late(context):
             log.read()
@@ -147,10 +146,10 @@ class _Run:
         """Return the table at the head of the log as it was read."""
         return table_at_head(self.context.store, self.context.layout.destination, self.log)
 
-    def known(self, end: Entry) -> Known | None:
-        """Return what this process knows of the commit; None if another process created its entry."""
+    def known(self, end: Entry) -> Known:
+        """Return what this process knows of the commit: nothing if another process created its entry."""
         if self.stages is None or end.nonce != self.entered:
-            return None
+            return Known()
         table = self.log.table
         before = table if table is not None and table.head.number == end.number - 1 else None
         counted = {key for key, _ in sealed_tasks(self.context, self.stages)}
@@ -165,7 +164,7 @@ class _Run:
         """Return what the commit takes at the head of the log, or refuse it."""
         _refuse_changes(self)
         if self.options.only_adds:
-            return Taken("nothing", {}, [], Counts())
+            return NOTHING
         if self.own is None:
             self.own = bare_keys(self.context, self.seal)
         return decide(self.context, self.options, self.partitions, self.table_at_head(), self.own)
@@ -204,7 +203,7 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
         if run.job.publishes:
             carried(context, log, run.entry(log.head))
     except (InvalidRecord, JobClosed):
-        if (end := _ended_meanwhile(log)) is None:
+        if (end := log.read()) is None:
             raise
         return end
     try:
@@ -213,16 +212,13 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
         return _enter(run)
     except (JobFailed, DestinationNotEmpty, DestinationChanged, InvalidDestination, InvalidOption) as error:
         return _give_up(run, error)
-    except (NoSuchUpload, InvalidRecord) as error:
+    except S3CommitError as error:
         if isinstance(error, InvalidRecord) and not run.is_complete:
             return _give_up(run, error)
         # Who has ended the job aborted the upload of its list, or removed its records. Otherwise a damaged
         # record is of the table: all files of the job are there.
-        if (end := _ended_meanwhile(log)) is not None:
+        if isinstance(error, NoSuchUpload | InvalidRecord) and (end := log.read()) is not None:
             return end
-        error.add_note(f"{_may_be_visible(run)}: commit it again, or abort it")
-        raise
-    except S3CommitError as error:
         error.add_note(f"{_may_be_visible(run)}: commit it again, or abort it")
         raise
 
@@ -235,8 +231,9 @@ def _give_up(run: _Run, error: S3CommitError) -> Entry:
     Raises:
         OutcomeUnknown: The abort failed.
     """
-    with _taking_back(run, error):
-        if (end := _ended_meanwhile(run.log)) is not None:
+    try:
+        # Another process may have ended it, and removed what this one needs.
+        if (end := run.log.read()) is not None:
             return end
         if run.has_begun:
             end = abandon(run.context, run.log, run.job, str(error))
@@ -244,41 +241,22 @@ def _give_up(run: _Run, error: S3CommitError) -> Entry:
                 return end
             logger.warning("%s: aborting it: %s", run.context.name, error)
             undo(run.context, end)
-    raise error
-
-
-@contextmanager
-def _taking_back(run: _Run, first: S3CommitError) -> Iterator[None]:
-    """Say what is left if the block, which ends a job that cannot be committed, fails.
-
-    Raises:
-        OutcomeUnknown: It failed.
-    """
-    try:
-        yield
     except S3CommitError as second:
         raise OutcomeUnknown(
-            f"{run.context.name} cannot be committed ({first}), and is not undone ({whole_text(second)}):"
+            f"{run.context.name} cannot be committed ({error}), and is not undone ({whole_text(second)}):"
             f" {_may_be_visible(run)}; end it with: s3commit abort"
-        ) from first
+        ) from error
+    raise error
 
 
 def _may_be_visible(run: _Run) -> str:
     return f"up to {run.seal.counts.files} files of it may be visible"
 
 
-def _ended_meanwhile(log: Log) -> Entry | None:
-    """Return the job's end, if another process has created it, and removes what this one needs."""
-    log.read()
-    return log.end
-
-
 def _complete(run: _Run) -> None:
     """Complete every sealed upload, and list its file."""
-    counter = Counter(run.context, run.seal.counts.files, run.report)
-    for upload in complete_uploads(run.context, _listed(run)):
-        counter.add(upload)
-    run.metrics, run.is_complete = counter.progress.metrics, True
+    progress = complete_counted(run.context, _listed(run), run.seal.counts.files, run.report)
+    run.metrics, run.is_complete = progress.metrics, True
 
 
 def _listed(run: _Run) -> Iterator[PendingUpload]:
@@ -356,26 +334,11 @@ def complete_part(
         seal = load_seal(context, seal_sha256)
         tasks = sealed_tasks(context, load_stage_seals(context, seal))
         uploads = sealed_uploads(context, islice(tasks, part, None, parts))
-        counter = Counter(context, seal.counts.files, progress)
         try:
-            for upload in complete_uploads(context, uploads):
-                counter.add(upload)
+            return complete_counted(context, uploads, seal.counts.files, progress).files_done
         except S3CommitError as error:
             error.add_note(f"some files of {context.name} may be visible: commit it, or abort it")
             raise
-        return counter.progress.files_done
-
-
-class ReplacedFile(Struct, frozen=True, kw_only=True):
-    """A file that a commit would take from the table.
-
-    Attributes:
-        key: Its key.
-        size: Its bytes.
-    """
-
-    key: str
-    size: int
 
 
 class Preview(Plain, Struct, frozen=True, kw_only=True):
@@ -412,13 +375,11 @@ def preview(context: JobContext) -> Preview:
         )
 
 
-def replaced_files(context: JobContext) -> Iterator[ReplacedFile]:
+def replaced_files(context: JobContext) -> Iterator[FileEntry | UnownedObject]:
     """Yield the files that the commit of a sealed job would take now. Raises as `preview`."""
     table, taken = _decided(context)
-    for file in files_in(context.store, context.layout.destination, table.sources, taken.pieces):
-        yield ReplacedFile(key=file.key, size=file.size)
-    for unowned in taken.unowned:
-        yield ReplacedFile(key=unowned.key, size=unowned.size)
+    yield from files_in(context.store, context.layout.destination, table.sources, taken.pieces)
+    yield from taken.unowned
 
 
 def _decided(context: JobContext) -> tuple[Table, Taken]:
@@ -427,9 +388,9 @@ def _decided(context: JobContext) -> tuple[Table, Taken]:
         bare = bare_keys(context, seal)
     store, home, options = context.store, context.layout.destination, job.options.as_sealed(seal.removes)
     if options.only_adds:
-        # It takes nothing, whatever the table has.
+        # Whatever the table has.
         table = Table()
         table.head = Position(find_head(store, home))
-    else:
-        table = read_table(store, home)
+        return table, NOTHING
+    table = read_table(store, home)
     return table, decide(context, options, seal.partitions.keys(), table, bare)

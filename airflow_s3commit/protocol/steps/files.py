@@ -11,9 +11,10 @@ import hashlib
 import tempfile
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from os import SEEK_END
 from tempfile import SpooledTemporaryFile
-from typing import IO, TypeVar
+from typing import IO, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -90,27 +91,62 @@ def key_with_list(home: Destination, source: Source) -> str:
 def _files(
     kind: type[F], store: ObjectStore, home: Destination, source: Source, body: bytes | None
 ) -> Iterator[F]:
-    """Yield the files of a commit's list, from the object that has it; None: read that first."""
-    key, owner = key_with_list(home, source), source.job_id or OLDER_DATA
-    where = join_uri(home.bucket, key)
-    if source.is_within:
-        read = (
-            read_entry(store, home, source.number)
-            if body is None
-            else decode_entry(body, home, source.number)
-        )
-        commit = read.entry.commit
-        if commit is None or commit.within is UNSET:
-            raise InvalidRecord(f"{where} lists no files; it did before")
-        pieces: Iterable[bytes] = [bytes(line) + b"\n" for line in commit.within]
-    else:
-        pieces = list_pieces(store, home, owner, key) if body is None else [body]
+    """Yield the files of a commit's list, from the object that has it; None: read that first.
+
+    Raises:
+        InvalidRecord: The list was changed, or a file is outside of the destination.
+        Unavailable: The local disk, which holds a long list, failed.
+    """
+    where = join_uri(home.bucket, key_with_list(home, source))
+    with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
+        digest = hashlib.sha256()
+        for piece in _pieces(store, home, source, body, where):
+            digest.update(piece)
+            with spooling(where):
+                spool.write(piece)
+        if digest.hexdigest() != source.files_sha256:
+            raise InvalidRecord(f"{where} is not the list that entry {source.number} names")
+        with spooling(where):
+            spool.seek(0)
+        for entry in decode_lines(kind, _lines(spool, where), where):
+            if home.relative(entry.key) is None:
+                raise InvalidRecord(f"{where} names {entry.key[:200]}, outside of {home.uri}")
+            yield entry
+
+
+def _pieces(
+    store: ObjectStore, home: Destination, source: Source, body: bytes | None, where: str
+) -> Iterator[bytes]:
+    """Yield the bytes of a commit's list, however long it is."""
+    bucket, key = home.bucket, key_with_list(home, source)
     try:
-        yield from read_list(kind, home, owner, source.files_sha256, pieces, where=where)
+        if source.is_within:
+            number = source.number
+            read = read_entry(store, home, number) if body is None else decode_entry(body, home, number)
+            commit = read.entry.commit
+            if commit is None or commit.within is UNSET:
+                raise InvalidRecord(f"{where} lists no files; it did before")
+            yield b"".join(bytes(line) + b"\n" for line in commit.within)
+        elif body is not None:
+            yield body
+        elif (info := store.head(bucket, key)).size > LIST_BYTES:
+            raise TooLarge.of(where, info.size, LIST_BYTES)
+        else:
+            for first in range(0, info.size, _READ_BYTES):
+                yield store.get_range(bucket, key, first, _READ_BYTES, etag=info.etag)
     except NoSuchKey as error:
         raise InvalidRecord(
             f"{where} is gone, which lists files of the table; see: s3commit verify"
         ) from error
+    except PreconditionFailed as error:
+        raise InvalidRecord(f"{where} was changed while it was read") from error
+
+
+def _lines(spool: IO[bytes], where: str) -> Iterator[bytes]:
+    while line := spool.readline(LINE_BYTES + 1):
+        if len(line) > LINE_BYTES:
+            raise InvalidRecord(f"{where} has a line of more than {LINE_BYTES} bytes")
+        yield line
 
 
 def files_in(
@@ -158,26 +194,17 @@ def unowned_objects(
     Raises:
         InvalidDestination: The whole destination is listed, and another dataset lies below it.
     """
-    store, home, nested = context.store, context.layout.destination, set[str]()
+    home, nested = context.layout.destination, set[str]()
     touched = table.partitions() if partitions is None else partitions
-    pieces = {name: table.numbers_in(name) for name in touched}
-    owners = {name: table.jobs_in(name) for name in touched}
-    older: OlderFiles | None = None
-    found: list[tuple[str | None, ObjectInfo]] = []
-    for info in data_objects(context, partitions, nested=nested):
-        owner = owner_of(info.key)
-        if owner is not None and owner in owners.get(partition_of(home.relative(info.key) or ""), ()):
-            continue
-        older = older or OlderFiles(store, home, table, pieces)
-        if (info.key, info.etag) not in older:
-            found.append((owner, info))
+    known = TableFiles.all_in(context.store, home, table, touched)
+    found = [info for info in data_objects(context, partitions, nested=nested) if info not in known]
     refuse_nested(home, nested)
-    jobs = _jobs_among(context, {owner for owner, _ in found if owner is not None})
+    jobs = _jobs_among(context, {owner for info in found if (owner := owner_of(info.key)) is not None})
     taken = table.unowned_in_place()
     return [
         UnownedObject(key=info.key, etag=info.etag, size=info.size)
-        for owner, info in found
-        if owner not in jobs and info.key not in own and taken.get(info.key) != info.etag
+        for info in found
+        if owner_of(info.key) not in jobs and info.key not in own and taken.get(info.key) != info.etag
     ]
 
 
@@ -194,34 +221,50 @@ def _jobs_among(context: JobContext, ids: set[str]) -> set[str]:
     return jobs
 
 
-class OlderFiles(Container[tuple[str, str]]):
-    """The files in some pieces of a table whose names need not have the id of their job, by key and ETag.
+class TableFiles(Container[ObjectInfo]):
+    """The files in some pieces of a table, to tell listed objects by: most of them by the job in their names.
 
-    They are older than the log, or Hadoop wrote them. An object that another program has written over one of
-    them is none of them. A million of them take about 100 MiB.
+    Files that are older than the log, or that Hadoop wrote, are told by key and ETag, once there are such. An
+    object that another program has written over one of them is none of them. A million take about 100 MiB.
     """
 
     def __init__(self, store: ObjectStore, home: Destination, table: Table, pieces: Pieces) -> None:
-        self._older: set[bytes] = set()
-        self._adopted: set[bytes] = set()
-        for number, source in table.sources.items():
-            if None not in source.owners:
-                continue
-            names = {name for name, numbers in pieces.items() if number in numbers}
-            for file in files_of(store, home, source) if names else ():
-                if file.partition not in names:
-                    continue
-                if source.adopted:
-                    # The ETag that follows from Hadoop's parts is not the object's on every store.
-                    self._adopted.add(text_digest(file.key))
-                else:
-                    self._older.add(upload_digest(file.key, file.etag))
+        self._store, self._home, self._table, self._pieces = store, home, table, pieces
+        self._owners = {
+            name: {owner for number in numbers for owner in table.sources[number].owners}
+            for name, numbers in pieces.items()
+        }
+
+    @classmethod
+    def all_in(cls, store: ObjectStore, home: Destination, table: Table, partitions: Iterable[str]) -> Self:
+        """Return the files of some partitions that are in the table, retained or freed."""
+        return cls(store, home, table, {name: table.numbers_in(name) for name in partitions})
 
     def __contains__(self, found: object) -> bool:
-        """Return whether an object with this key and ETag is one of the files."""
-        assert isinstance(found, tuple)
-        key, etag = found
-        return upload_digest(key, etag) in self._older or text_digest(key) in self._adopted
+        """Return whether an object is one of the files."""
+        assert isinstance(found, ObjectInfo)
+        owner = owner_of(found.key)
+        owners = self._owners.get(partition_of(self._home.relative(found.key) or ""), ())
+        if owner is not None and owner in owners:
+            return True
+        return None in owners and not self._listed.isdisjoint(
+            (upload_digest(found.key, found.etag), text_digest(found.key))
+        )
+
+    @cached_property
+    def _listed(self) -> set[bytes]:
+        """The files whose names need not have the id of their job: by key and ETag, or Hadoop's by key."""
+        listed: set[bytes] = set()
+        for number, source in self._table.sources.items():
+            if None not in source.owners:
+                continue
+            names = {name for name, numbers in self._pieces.items() if number in numbers}
+            for file in files_of(self._store, self._home, source) if names else ():
+                if file.partition in names:
+                    # The ETag that follows from Hadoop's parts is not the object's on every store.
+                    is_adopted = source.adopted
+                    listed.add(text_digest(file.key) if is_adopted else upload_digest(file.key, file.etag))
+        return listed
 
 
 def list_older_data(context: JobContext, own: Container[str] = ()) -> FileList:
@@ -377,60 +420,3 @@ class FileSummary(Struct, frozen=True, kw_only=True, gc=False):
     key: Text
     size: Count
     rows: Count | None = None
-
-
-def read_list(
-    kind: type[F], home: Destination, job_id: str, files_sha256: str, pieces: Iterable[bytes], *, where: str
-) -> Iterator[F]:
-    """Yield the files of a job's list, after checking the list against its digest.
-
-    Raises:
-        InvalidRecord: The list was changed, or a file is outside of the destination.
-        Unavailable: The local disk, which holds a long list, failed.
-    """
-    with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
-        digest = hashlib.sha256()
-        for piece in pieces:
-            digest.update(piece)
-            with spooling(where):
-                spool.write(piece)
-        if digest.hexdigest() != files_sha256:
-            raise _changed(where, job_id)
-        with spooling(where):
-            spool.seek(0)
-        for entry in decode_lines(kind, _lines(spool, where), where):
-            if home.relative(entry.key) is None:
-                raise InvalidRecord(f"{where} names {entry.key[:200]}, outside of {home.uri}")
-            yield entry
-
-
-def list_pieces(store: ObjectStore, home: Destination, job_id: str, key: str) -> Iterator[bytes]:
-    """Yield the bytes of a job's list of files, however long it is.
-
-    Raises:
-        NoSuchKey: The list is gone.
-        InvalidRecord: It is changed meanwhile, or too large.
-    """
-    bucket = home.bucket
-    info = store.head(bucket, key)
-    if info.size <= _READ_BYTES:
-        yield store.get(bucket, key, limit=_READ_BYTES).body
-        return
-    if info.size > LIST_BYTES:
-        raise TooLarge.of(join_uri(bucket, key), info.size, LIST_BYTES)
-    try:
-        for first in range(0, info.size, _READ_BYTES):
-            yield store.get_range(bucket, key, first, _READ_BYTES, etag=info.etag)
-    except PreconditionFailed as error:
-        raise _changed(join_uri(bucket, key), job_id) from error
-
-
-def _lines(spool: IO[bytes], where: str) -> Iterator[bytes]:
-    while line := spool.readline(LINE_BYTES + 1):
-        if len(line) > LINE_BYTES:
-            raise InvalidRecord(f"{where} has a line of more than {LINE_BYTES} bytes")
-        yield line
-
-
-def _changed(where: str, job_id: str) -> InvalidRecord:
-    return InvalidRecord(f"{where} is not the list that the manifest of {job_id} names")

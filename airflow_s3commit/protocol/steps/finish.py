@@ -81,15 +81,15 @@ class Known:
     Attributes:
         counted: Keys of the pendingsets whose uploads are completed.
         staged: All keys in the staging; None if other processes may have written there.
-        before: The table that the entry follows; None if that was not worked out.
+        before: The table that the entry follows.
     """
 
-    counted: set[str]
-    staged: list[str] | None
-    before: Table | None
+    counted: set[str] | None = None
+    staged: list[str] | None = None
+    before: Table | None = None
 
 
-def finish(context: JobContext, entry: Entry, known: Known | None = None) -> None:
+def finish(context: JobContext, entry: Entry, known: Known = Known()) -> None:
     """Do all that follows a commit's entry. Repeatable by any process.
 
     Before: the entry is in the log. After: its version is written, if the table is published; what it took is
@@ -104,7 +104,7 @@ def finish(context: JobContext, entry: Entry, known: Known | None = None) -> Non
         _finish(context.in_staging(entry.staging), entry, known)
 
 
-def _finish(context: JobContext, entry: Entry, known: Known | None) -> None:
+def _finish(context: JobContext, entry: Entry, known: Known) -> None:
     commit = entry.commit
     assert commit is not None
     store, home = context.store, context.layout.destination
@@ -112,8 +112,7 @@ def _finish(context: JobContext, entry: Entry, known: Known | None) -> None:
     needs_what_left = takes and (entry.marks or not commit.retain)
     left = Left({}, {})
     if entry.published or needs_what_left:
-        table = known.before if known is not None else None
-        table = table or table_before(store, home, entry)
+        table = known.before or table_before(store, home, entry)
         if entry.published:
             # Before the deletions: other engines see the newest version, whose files must be there.
             publish(context, entry, table.copy())
@@ -127,11 +126,12 @@ def _finish(context: JobContext, entry: Entry, known: Known | None) -> None:
     if entry.marks:
         derive_markers(context, entry, {*commit.partitions, *commit.restores, *left.pieces})
     write_receipt(store, home, entry)
-    staged = known.staged if known is not None else None
+    staged = known.staged
     if staged is None:
         # After the receipt: a task attempt that records its output later than this listing finds the receipt.
         staged = list_staging(context)
-        discarded = abort_pending(context, staged, known.counted if known is not None else _counted(context))
+        counted = _counted(context) if known.counted is None else known.counted
+        discarded = abort_pending(context, staged, counted)
         if discarded:
             logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
     clean(context, entry, staged)
@@ -188,14 +188,8 @@ def list_staging(context: JobContext) -> list[str] | None:
 def abort_pending(context: JobContext, staged: list[str] | None, counted: Container[str] = ()) -> int:
     """Abort every upload of the job that a listing or a record in its staging shows; return how many.
 
-    Before: the job's receipt is written. Repeatable.
-
-    Args:
-        staged: What `list_staging` returned.
-        counted: Keys of the pendingsets whose uploads are completed.
-
-    Raises:
-        S3CommitError: An upload could not be aborted.
+    Before: the job's receipt is written, then ``staged`` was listed. Repeatable. The uploads of pendingsets
+    that are ``counted`` are completed.
     """
     # Hadoop's own pendingsets are beside those of a job that was adopted.
     tracked = tracked_uploads(context, context.layout.staging.prefix, skip=counted, listed=staged)
@@ -212,9 +206,6 @@ def clean(context: JobContext, entry: Entry, staged: list[str] | None) -> None:
     """Delete the staging and the records of a job that has ended. Repeatable.
 
     The job's record goes last: as long as it is there, the job is found among those to be finished.
-
-    Args:
-        staged: What `list_staging` returned.
     """
     store, layout = context.store, context.layout
     seal = seal_key(layout.destination, context.job_id)

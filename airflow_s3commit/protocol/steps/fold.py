@@ -46,6 +46,7 @@ from airflow_s3commit.protocol.steps.log import (
     look_up_end,
     read_entry,
     refuse_copy,
+    refuse_gap,
 )
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
@@ -84,7 +85,7 @@ def table_at_head(store: ObjectStore, home: Destination, log: Log) -> Table:
         log.table = read_table(store, home, before)
     for read in log.reads:
         if read.entry.number > log.table.head.number:
-            _refuse_gap(home, read, log.table.head.sha256)
+            refuse_gap(home, read.entry, log.table.head.sha256)
             log.table.apply(read.entry, read.sha256)
     return log.table
 
@@ -96,7 +97,7 @@ def table_before(store: ObjectStore, home: Destination, entry: Entry) -> Table:
         InvalidRecord: An entry is damaged, or does not follow the one before.
     """
     table = read_table(store, home, entry.number - 1)
-    _refuse_gap(home, Read(entry, ""), table.head.sha256)
+    refuse_gap(home, entry, table.head.sha256)
     return table
 
 
@@ -115,21 +116,15 @@ def entries_after(
         listed: The newest entry that a listing has shown: those up to it are read several at once.
 
     Raises:
-        NoSuchKey: The last entry, or one before it, is missing.
-        InvalidRecord: An entry is damaged, missing, or does not follow the one before.
+        NoSuchKey: The last entry is missing.
+        InvalidRecord: One is damaged, missing, or does not follow the one before.
     """
     digest = position.sha256
     for read in _in_order(store, home, position.number + 1, last, last or listed):
         refuse_copy(home, read.entry)
-        _refuse_gap(home, read, digest)
+        refuse_gap(home, read.entry, digest)
         yield read
         digest = read.sha256
-
-
-def _refuse_gap(home: Destination, read: Read, digest: str) -> None:
-    if read.entry.prev != digest:
-        where = join_uri(home.bucket, entry_key(home, read.entry.number))
-        raise InvalidRecord(f"{where} does not follow the entry before it in the log of {home.uri}")
 
 
 def _in_order(

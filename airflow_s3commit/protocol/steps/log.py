@@ -112,8 +112,8 @@ class Log:
                 self.take(read_entry(self._context.store, self._home, number), follows=False)
             self._is_begun = True
 
-    def read(self) -> None:
-        """Read on until there is no newer entry. Repeatable.
+    def read(self) -> Entry | None:
+        """Read on until there is no newer entry; return the one that ended the job, if any. Repeatable.
 
         Raises:
             InvalidRecord: An entry is damaged, is of another destination, or does not follow the one before.
@@ -123,7 +123,7 @@ class Log:
             while True:
                 self.take(read_entry(self._context.store, self._home, self.head.number + 1))
         except NoSuchKey:
-            return
+            return self.end
 
     def write_receipt(self) -> None:
         """Write the receipt of the newest entry, unless it is there or the entry ended no job. Repeatable."""
@@ -149,13 +149,8 @@ class Log:
             InvalidRecord: It is of another destination, or does not follow the head.
         """
         refuse_copy(self._home, read.entry)
-        if follows and read.entry.prev != self.head.sha256:
-            where = join_uri(self._home.bucket, entry_key(self._home, read.entry.number))
-            raise InvalidRecord(
-                f"{where} does not follow the entry before it: one of them was written over, or the log is"
-                f" mixed of two; nobody commits to {self._home.uri} until that is settled: compare the"
-                " entries with a backup, and see: s3commit verify"
-            )
+        if follows:
+            refuse_gap(self._home, read.entry, self.head.sha256)
         self.head, self.newest = read.position, read
         self.reads.append(read)
         if follows:
@@ -170,6 +165,17 @@ class Log:
                 f"{where} is not the entry that was there when {self._context.name} was set up: the log was"
                 " written over; see: s3commit verify"
             )
+
+
+def refuse_gap(home: Destination, entry: Entry, digest: str) -> None:
+    """Raise `InvalidRecord` if an entry does not follow the one with this digest."""
+    if entry.prev != digest:
+        where = join_uri(home.bucket, entry_key(home, entry.number))
+        raise InvalidRecord(
+            f"{where} does not follow the entry before it: one of them was written over, or the log is mixed"
+            f" of two; nobody commits to {home.uri} until that is settled: compare the entries with a backup,"
+            " and see: s3commit verify"
+        )
 
 
 def refuse_copy(home: Destination, entry: Entry) -> None:
@@ -280,6 +286,4 @@ def look_up_end(context: JobContext, job: JobRecord | None) -> Entry | None:
         InvalidRecord: An entry or the receipt is damaged.
     """
     # The newest entry first: it alone may lack its receipt.
-    log = Log(context, job.base if job is not None else None)
-    log.read()
-    return log.end or find_end(context)
+    return Log(context, job.base if job is not None else None).read() or find_end(context)

@@ -46,9 +46,9 @@ from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.log import find_end
 from airflow_s3commit.protocol.steps.setup import (
+    create_unless_ended,
     job_record,
     refuse_ended,
-    refuse_ended_since,
     refusing_ended,
 )
 
@@ -83,14 +83,7 @@ def seal_stage(
         sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
         record = _make_stage_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
         key = context.layout.stage_seal(stage, stage_attempt)
-        stored = create_record(context.store, context.staging_bucket, key, record)
-        refuse_ended_since(
-            context,
-            is_own=stored.record.nonce == record.nonce,
-            withdraw=lambda _: delete_record(context, context.staging_bucket, key),
-            doing=f"deleting {context.staging_uri(key)}",
-            left="it is left until a sweep",
-        )
+        stored = create_unless_ended(context, context.staging_bucket, key, record)
         if stored.record.tasks != record.tasks:
             raise JobClosed(
                 f"{context.staging_uri(key)} was sealed before, with other task attempts: a stage attempt is"
@@ -264,15 +257,8 @@ def commit_attempt(
 
     Before: the parts of every upload are there. After: the pendingset exists, and the job had not ended when
     this process looked, after the write. A process that ends the job writes its receipt before it lists
-    uploads, so of the two at least one sees the other.
-
-    Args:
-        undo: Withdraws the attempt if the job has ended: aborts its uploads, then deletes its pendingset.
-
-    Raises:
-        DuplicateOutput: Another process has committed an attempt with the same ids.
-        AlreadyCommitted: The job is committed without this attempt, whose uploads are aborted.
-        JobClosed: The job is aborted, and so are the attempt's uploads.
+    uploads, so of the two at least one sees the other. If it has ended, ``undo`` withdraws the attempt: it
+    aborts its uploads, then deletes its pendingset. For the errors see `TaskAttempt.commit`.
     """
     key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
     record = PendingSet(jobId=context.job_id, commits=uploads, s3commit=extra)
@@ -349,14 +335,7 @@ def seal(
             raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")
         record = _make_seal(context, chosen, digests or {})
         key = seal_key(context.layout.destination, context.job_id)
-        stored = create_record(context.store, context.bucket, key, record)
-        refuse_ended_since(
-            context,
-            is_own=stored.record.nonce == record.nonce,
-            withdraw=partial(_end_again, context),
-            doing=f"clearing away the late seal of {context.name}",
-            left="a sweep does it",
-        )
+        stored = create_unless_ended(context, context.bucket, key, record, partial(_end_again, context))
         if stored.record.stages != record.stages:
             raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
     logger.info("%s: sealed, %d files", context.name, stored.record.counts.files)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from msgspec import UNSET
 
@@ -34,21 +35,19 @@ from airflow_s3commit.protocol.metadata.context import (
     Stored,
     after_effect,
     create_record,
-    find_record,
     naming,
 )
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import delete_record
-from airflow_s3commit.protocol.metadata.sealed_job import check_digest, find_seal
+from airflow_s3commit.protocol.metadata.sealed_job import check_job, find_job, find_seal, recorded
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobState, Position
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobState
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job_key, owner_of
-from airflow_s3commit.protocol.model.sealed_job import Counts
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.table import Commit, Entry
-from airflow_s3commit.protocol.steps.append import append
-from airflow_s3commit.protocol.steps.conflicts import decide, not_empty
+from airflow_s3commit.protocol.steps.append import append, decide, entry_after, not_empty
 from airflow_s3commit.protocol.steps.files import list_older_data, write_list
 from airflow_s3commit.protocol.steps.finish import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
@@ -108,22 +107,12 @@ def set_up(
 ) -> Stored[JobRecord]:
     """Create a job's record, unless a job with its id has ended; begin the log if there is none.
 
-    Repeatable by any process: with the same options it returns the record that is there.
+    Repeatable by any process: with the same options it returns the record that is there. For the errors see
+    `Job.setup`.
 
     Args:
         adopting: The job is Hadoop's, and keeps its id, which need not be a UUID. The keys of the objects
             that Hadoop has made of its uploads: the first entry of the log leaves them to its commit.
-
-    Raises:
-        InvalidRecord: The id is no UUID; or the log is damaged, or was copied here.
-        DestinationNotEmpty: Conflict mode ``fail`` over the whole destination, and there is data.
-        InvalidDestination: The destination is an object, or another dataset lies below it.
-        InvalidOption: The table has what the options exclude.
-        JobMismatch: A job with this id is open, with other options.
-        AlreadyCommitted: A job with this id is committed.
-        JobClosed: A job with this id was aborted.
-        OutcomeUnknown: A response was lost, or a request failed after the write: set the job up again, or
-            abort it.
     """
     if adopting is None:
         check_new_id(context.job_id)
@@ -152,24 +141,12 @@ def set_up(
         nonce=context.new_id(),
     )
     key = job_key(context.layout.destination, context.job_id)
-    stored = create_record(context.store, context.bucket, key, record)
-    found = _checked(context, stored.record)
+    stored = create_unless_ended(context, context.bucket, key, record)
+    found = check_job(context, stored.record)
     if (found.options, found.adopted) != (options, record.adopted):
         raise JobMismatch(
             f"{context.name} is open with other options: {found.options}; give the new job another id"
         )
-
-    def withdraw(_: Entry) -> None:
-        with suppress(PreconditionFailed):
-            delete_record(context, context.bucket, key, if_match=stored.etag)
-
-    refuse_ended_since(
-        context,
-        is_own=found.nonce == record.nonce,
-        withdraw=withdraw,
-        doing=f"deleting {join_uri(context.bucket, key)}",
-        left="it is left until a sweep",
-    )
     return stored
 
 
@@ -200,17 +177,7 @@ def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
         within=UNSET if within is None else within,
     )
 
-    def first(_: Position) -> Entry:
-        return Entry(
-            destination=context.layout.destination.uri,
-            number=1,
-            kind="commit",
-            since=context.now_ms(),
-            commit=commit,
-            nonce=context.new_id(),
-        )
-
-    if append(context, log, first) is not None:
+    if append(context, log, partial(entry_after, context, kind="commit", commit=commit)) is not None:
         return True
     log.read()
     return False
@@ -228,32 +195,6 @@ def _refuse_object(context: JobContext) -> None:
         # A role limited to the destination's prefix may not read this key, which is not below it.
         return
     raise InvalidDestination(f"{join_uri(home.bucket, key)} is an object; data goes into a directory")
-
-
-def recorded(context: JobContext) -> JobContext:
-    """Return the context with the job's record, and with the staging that it names; unchanged without one.
-
-    A record never changes, so one that was read before is as good as one that is read now. Errors are those
-    of `find_job`.
-    """
-    if context.record is None and (stored := find_job(context)) is not None:
-        return context.as_recorded(stored.record, stored.sha256)
-    return context
-
-
-def find_job(context: JobContext) -> Stored[JobRecord] | None:
-    """Read a job's record; None if the job was never set up, or has ended and is cleaned up.
-
-    Raises:
-        InvalidRecord: It is damaged, was copied here, or is not the one that the job's reference names.
-    """
-    key = job_key(context.layout.destination, context.job_id)
-    stored = find_record(context.store, context.bucket, key, JobRecord)
-    if stored is not None:
-        _checked(context, stored.record)
-        if context.record_sha256:
-            check_digest(stored.sha256, context.record_sha256, join_uri(context.bucket, key))
-    return stored
 
 
 def load_job(context: JobContext) -> JobRecord:
@@ -294,24 +235,34 @@ def after_write(context: JobContext) -> AbstractContextManager[None]:
     return after_effect(done, "take it again, or abort the job", DidNotHappen)
 
 
-def refuse_ended_since(
-    context: JobContext, *, is_own: bool, withdraw: Callable[[Entry], object], doing: str, left: str
-) -> None:
-    """Write, then look: refuse, as `refuse_ended`, a step whose job has ended since the step's first look.
+R = TypeVar("R", JobRecord, StageSealRecord, SealRecord)
 
-    Args:
-        is_own: Whether this process wrote the record, and not an earlier one with the same.
-        withdraw: Takes back what this process wrote, by the entry that ended the job.
-        doing: What that does, for the note of an error of it; ``left`` is what remains then.
+
+def create_unless_ended(
+    context: JobContext, bucket: str, key: str, record: R, withdraw: Callable[[Entry], object] | None = None
+) -> Stored[R]:
+    """Create a record, then look: refuse, as `refuse_ended`, a step whose job has ended since its first look.
+
+    If this process wrote the record, and not an earlier one with the same, it deletes it then, or calls
+    ``withdraw`` with the entry that ended the job.
 
     Raises:
         OutcomeUnknown: A request failed. The record is written: take the step again.
     """
+    stored = create_record(context.store, bucket, key, record)
     with after_write(context):
         end = find_end(context)
+
+    def delete(_: Entry) -> None:
+        with suppress(PreconditionFailed):
+            delete_record(context, bucket, key, if_match=stored.etag)
+
     if end is not None:
-        with undoing(partial(withdraw, end), doing, left) if is_own else nullcontext():
+        clean_up, doing = partial(withdraw or delete, end), f"clearing away {join_uri(bucket, key)}"
+        is_own = stored.record.nonce == record.nonce
+        with undoing(clean_up, doing, "it is left until a sweep") if is_own else nullcontext():
             refuse_ended(context, end)
+    return stored
 
 
 def refuse_ended(context: JobContext, end: Entry | None) -> None:
@@ -335,14 +286,6 @@ def refusing_ended(context: JobContext) -> Iterator[None]:
     except (InvalidRecord, JobClosed, JobFailed, NoSuchUpload):
         refuse_ended(context, find_end(context))
         raise
-
-
-def _checked(context: JobContext, record: JobRecord) -> JobRecord:
-    layout = context.layout
-    if (record.job_id, record.destination) != (layout.job_id, layout.destination.uri):
-        where = join_uri(context.bucket, job_key(layout.destination, layout.job_id))
-        raise InvalidRecord(f"{where} is of job {record.job_id} on {record.destination}: it was copied here")
-    return record
 
 
 def find_state(context: JobContext) -> JobState | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuchKey, Unavailable
@@ -19,7 +20,7 @@ from airflow_s3commit.protocol.metadata.removal import check_place, delete_objec
 from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import AbortReport, JobRecord, Position
+from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
     OPEN_JOBS,
@@ -32,10 +33,10 @@ from airflow_s3commit.protocol.model.layout import (
 )
 from airflow_s3commit.protocol.model.table import Entry, Retained, Table
 from airflow_s3commit.protocol.steps.abort import abort, undo
-from airflow_s3commit.protocol.steps.append import TRIES, append
-from airflow_s3commit.protocol.steps.files import OlderFiles, written_here
+from airflow_s3commit.protocol.steps.append import TRIES, append, entry_after
+from airflow_s3commit.protocol.steps.files import TableFiles, written_here
 from airflow_s3commit.protocol.steps.finish import finish
-from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
+from airflow_s3commit.protocol.steps.fold import newest_entry, read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import Log, find_receipt
 from airflow_s3commit.protocol.steps.publish import publish, publish_if_missing
 from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore, ObjectToDelete, Upload
@@ -237,13 +238,11 @@ def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
         found.objects = objects
         found.saw(max(info.modified for info in objects))
     jobs = find_jobs(store, home, (home, *roots), known=listed)
-    # Entries are read by their keys: a listing that lags may show none.
-    log = Log(context)
-    log.read()
+    newest = newest_entry(store, home)
     for found in jobs.values():
-        find_end(store, found, log.newest.entry if log.newest is not None else None)
+        find_end(store, found, newest.entry if newest is not None else None)
         found.objects = list(written_here(context, found.job_id, found.objects))
-    return Left(jobs, unnamed, log.newest is not None)
+    return Left(jobs, unnamed, newest is not None)
 
 
 def judge(found: Found, now: float, older_than: float) -> tuple[Action | None, str]:
@@ -316,18 +315,7 @@ def release(context: JobContext, now: float) -> int:
             ages = retained_since(context, table, now)
             if not (frees := sorted(one for one, age in ages.items() if is_over(table.retained[one], age))):
                 return deleted
-
-            def freeing(head: Position, frees: list[int] = frees) -> Entry:
-                return Entry(
-                    destination=home.uri,
-                    number=head.number + 1,
-                    kind="release",
-                    prev=head.sha256,
-                    since=context.now_ms(),
-                    frees=frees,
-                    nonce=context.new_id(),
-                )
-
+            freeing = partial(entry_after, context, kind="release", frees=frees)
             if (entry := append(context, log, freeing)) is not None:
                 logger.info("%s: released what generations %s took", home.uri, frees)
                 if entry.published:
@@ -374,22 +362,12 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
         unowned |= one.unowned
         for name, numbers in one.pieces.items():
             pieces.setdefault(name, []).extend(numbers)
-    jobs = {
-        (name, owner)
-        for name, numbers in pieces.items()
-        for number in numbers
-        for owner in table.sources[number].owners
-    }
-    touched = {*pieces, *(partition_of(context.layout.destination.relative(key) or "") for key in unowned)}
-    older: OlderFiles | None = None
+    home = context.layout.destination
+    touched = {*pieces, *(partition_of(home.relative(key) or "") for key in unowned)}
+    freed = TableFiles(context.store, home, table, pieces)
     for info in data_objects(context, touched):
-        owner = owner_of(info.key)
-        if owner is not None and (_partition(context, info), owner) in jobs:
+        if info in freed or unowned.get(info.key) == info.etag:
             yield info
-        elif owner is None or older is not None or (_partition(context, info), None) in jobs:
-            older = older or OlderFiles(context.store, context.layout.destination, table, pieces)
-            if (info.key, info.etag) in older or unowned.get(info.key) == info.etag:
-                yield info
 
 
 def _strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
@@ -406,14 +384,11 @@ def _strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
         if (owner := owner_of(info.key)) and owner not in before.jobs_in(_partition(context, info))
     ]
     after = read_table(store, home) if suspects else before
-    pieces = {name: after.numbers_in(name) for name in {_partition(context, info) for info in suspects}}
     # Other programs' names may have ids too, and those of files that are older than the log.
-    older = OlderFiles(store, home, after, pieces)
+    known = TableFiles.all_in(store, home, after, {_partition(context, info) for info in suspects})
     found: dict[str, list[ObjectInfo]] = {}
     for info in suspects:
-        owner = owner_of(info.key)
-        is_known = owner in after.jobs_in(_partition(context, info)) or (info.key, info.etag) in older
-        if owner is not None and not is_known:
+        if (owner := owner_of(info.key)) is not None and info not in known:
             found.setdefault(owner, []).append(info)
     return found
 

@@ -324,7 +324,7 @@ def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.Mon
         return read(*args, **kwargs)
 
     lake.store.get_range = change  # type: ignore[method-assign]
-    with pytest.raises(InvalidRecord, match="is not the list"):
+    with pytest.raises(InvalidRecord, match="was changed while it was read"):
         next(manifest_files(lake.store, manifest))
 
 

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol import table_rollback
+from airflow_s3commit.protocol.metadata.context import create_record
+from airflow_s3commit.protocol.metadata.sealed_job import find_job
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.layout import OPEN_JOBS, seal_key
 from airflow_s3commit.protocol.model.table import Table
@@ -26,7 +28,6 @@ from airflow_s3commit.protocol.steps import (
 )
 from airflow_s3commit.protocol.steps.abort import abort_pending, clean, delete_objects, write_receipt
 from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.protocol.steps.setup import find_job
 from airflow_s3commit.store.base import ObjectToDelete
 from tests.crash.interleave import ALL
 from tests.crash.jobs import Cast
@@ -63,12 +64,16 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
+def _only_create(context: Any, *what: Any, **_: Any) -> Any:
+    return create_record(context.store, *what[:3])
+
+
 def _task_does_not_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(seal, "find_end", _nothing)
 
 
 def _sealer_does_not_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(seal, "refuse_ended_since", _nothing)
+    patch.setattr(seal, "create_unless_ended", _only_create)
 
 
 def _sealer_takes_its_seal_back(patch: pytest.MonkeyPatch) -> None:
@@ -209,7 +214,7 @@ def _rollback_ignores_a_commit_in_between(patch: pytest.MonkeyPatch) -> None:
 
 
 def _setup_does_not_look_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(setup, "refuse_ended_since", _nothing)
+    patch.setattr(setup, "create_unless_ended", _only_create)
 
 
 def _sweep_reads_records_first(patch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,9 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.sealed_job import find_job
 from airflow_s3commit.protocol.model.job import Committer, JobOptions
-from airflow_s3commit.protocol.steps.setup import find_job, load_job
+from airflow_s3commit.protocol.steps.setup import load_job
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import FaultyStore, MemoryStore, StoreCall
 from tests.cases import each
