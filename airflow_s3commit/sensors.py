@@ -202,14 +202,14 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
     @cached_property
     def _look(self) -> Callable[[], SearchResult]:
         """Searches once; the next search continues behind what this one has read."""
-        from airflow_s3commit.protocol.watch import ManifestSearch, Snapshot  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch import Snapshot  # noqa: PLC0415 - keeps DAG parsing light
 
-        search = ManifestSearch(self._wanted())
+        wanted = self._wanted()
         view = Snapshot(self.hook.store, Destination.parse(self.destination), depth=self.search_depth)
 
         def look() -> SearchResult:
             view.refresh()
-            return search.look(view)
+            return view.search(wanted)
 
         return look
 

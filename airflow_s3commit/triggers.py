@@ -27,14 +27,7 @@ from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.watch import (
-        Criteria,
-        ManifestFeed,
-        ManifestSearch,
-        Outcome,
-        SearchResult,
-        Snapshot,
-    )
+    from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, Outcome, SearchResult, Snapshot
 
 __all__ = ["S3SuccessManifestEventTrigger", "S3SuccessManifestTrigger"]
 
@@ -114,22 +107,22 @@ class SharedPoller:
         """Return the seconds until the next poll at this interval."""
         return max(0.0, self._polled_at + interval - self._clock())
 
-    async def look(self, search: ManifestSearch, max_age: float) -> SearchResult:
+    async def look(self, wanted: Criteria, max_age: float) -> SearchResult:
         """Search the snapshot for one waiter, after a poll if it is older than ``max_age`` seconds.
 
-        Raises as `ManifestSearch.look` does.
+        Raises as `Snapshot.search` does.
         """
         async with self._turn:
-            return await asyncio.to_thread(self._look, search, max_age)
+            return await asyncio.to_thread(self._look, wanted, max_age)
 
-    def _look(self, search: ManifestSearch, max_age: float) -> SearchResult:
+    def _look(self, wanted: Criteria, max_age: float) -> SearchResult:
         with self._polling:
             if self._view is None or self._clock() - self._polled_at >= max_age:
                 # Set before the request, so that after a failed poll the next one is due an interval later.
                 self._polled_at = self._clock()
                 self._view = self._view or self._open_view()
                 self._view.refresh()
-            return search.look(self._view)
+            return self._view.search(wanted)
 
 
 #: The pollers by event loop and key. A poller lives as long as one of its waiters.
@@ -179,13 +172,13 @@ class S3SuccessManifestTrigger(ManifestTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Search until a manifest meets the conditions, the time is up, or an error is final."""
-        poller, wait = self._join()
+        poller, wanted = self._join()
         while True:
             left = None if self.give_up_at is None else self.give_up_at - time.time()
             last = left is not None and left <= 0
             age = min(self.poke_interval, _LAST_SEARCH_AGE) if last else self.poke_interval
             try:
-                look = await poller.look(wait, age)
+                look = await poller.look(wanted, age)
             except Exception as error:  # the task must fail with any error
                 failed, seen, outcome = failure(error)
                 if failed:
@@ -204,12 +197,12 @@ class S3SuccessManifestTrigger(ManifestTrigger):
             due = poller.next_due(self.poke_interval)
             await asyncio.sleep(due if left is None else min(due, left))
 
-    def _join(self) -> tuple[SharedPoller, ManifestSearch]:
+    def _join(self) -> tuple[SharedPoller, Criteria]:
         """Join the shared searches at the destination."""
-        from airflow_s3commit.protocol.watch import Criteria, ManifestSearch  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - keeps DAG parsing light
 
         key = (self.destination, self.search_depth, self.aws_conn_id)
-        return shared_poller(key, self._open), ManifestSearch(Criteria(**self.wanted))
+        return shared_poller(key, self._open), Criteria(**self.wanted)
 
     def _open(self) -> Snapshot:
         from airflow_s3commit.protocol.watch import Snapshot  # noqa: PLC0415

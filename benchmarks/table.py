@@ -32,7 +32,7 @@ from airflow_s3commit import Counts, Destination, Job, MemoryStore, dataset, his
 from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.table import Commit, Entry
 from airflow_s3commit.protocol.steps.fold import read_table, write_checkpoint
-from airflow_s3commit.reader.listing import Choice, find_table
+from airflow_s3commit.reader.listing import find_table
 from airflow_s3commit.store.base import ObjectInfo
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _steps(server: Server) -> dict[str, Callable[[], object]]:
         SETUP: lambda: Job.setup(server, TABLE),
         "history": lambda: list(history(server, TABLE, limit=20)),
         "table": lambda: read_table(server, TABLE),
-        "files": lambda: find_table(server, TABLE, Choice()),
+        "files": lambda: find_table(server, TABLE),
         "dataset": open_dataset,
     }
 

@@ -119,10 +119,40 @@ class Snapshot:
             self._ends[job_id] = newest if is_newest else find_receipt(self._store, self.destination, job_id)
         return self._ends[job_id]
 
-    def where(self, job_id: str | None = None) -> str:
-        """Return the URI of the log, or of a job's receipt, whether it exists or not."""
-        home = self.destination
-        return join_uri(home.bucket, receipt_key(home, job_id) if job_id else home.key(LOG))
+    def search(self, wanted: Criteria) -> SearchResult:
+        """Search the newest commits, or what became of the job that is wanted. Repeatable.
+
+        Raises:
+            S3CommitError: What the refresh raised, unless a record was damaged; or another request failed.
+        """
+        try:
+            return self._search(wanted) if wanted.job_id is None else self._look_up(wanted, wanted.job_id)
+        except InvalidRecord as error:
+            return SearchResult(None, str(error), "damaged")
+
+    def _search(self, wanted: Criteria) -> SearchResult:
+        newest, why = None, ""
+        for manifest in self.newest():
+            unmet = "; ".join(wanted.unmet(manifest))
+            if not unmet:
+                return _found(manifest)
+            newest, why = newest or manifest, why or unmet
+        if newest is None:
+            where = join_uri(self.destination.bucket, self.destination.key(LOG))
+            return SearchResult(None, f"no commit in {where} yet", "absent")
+        return SearchResult(None, f"the newest commit {newest.uri} does not meet {why}", "stale")
+
+    def _look_up(self, wanted: Criteria, job_id: str) -> SearchResult:
+        end = self.end_of(job_id)
+        where = join_uri(self.destination.bucket, receipt_key(self.destination, job_id))
+        if end is None:
+            return SearchResult(None, f"no {where} yet", "absent")
+        if end.commit is None:
+            return SearchResult(None, f"{where}: the job is aborted, and never commits: {end.why}", "absent")
+        manifest = Manifest.of(end)
+        if unmet := wanted.unmet(manifest):
+            return SearchResult(None, f"{where} does not meet {'; '.join(unmet)}", "stale")
+        return _found(manifest)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -131,12 +161,10 @@ class Snapshot:
 
     def _goes_on(self) -> bool:
         """Read the entries that follow; return whether the log is the one that was read before."""
-        known = self._newest.position if self._newest is not None else None
-        is_due = not self._looks % _CHECK_EVERY
-        if known is None or (is_due and not _is_there(self._store, self.destination, known)):
+        if self._newest is None:
             return False
         try:
-            for read in entries_after(self._store, self.destination, known):
+            for read in _entries_since(self._store, self.destination, self._newest.position, self._looks):
                 self._take(read)
         except InvalidRecord:
             # The log was begun anew, or its new entry is damaged; the newest one may be readable.
@@ -196,10 +224,8 @@ class ManifestFeed:
             self._position = newest.position if newest is not None else Position()
             return
         self._looks += 1
-        if not self._looks % _CHECK_EVERY and not _is_there(store, home, self._position):
-            yield from self._begin_anew()
         try:
-            for read in entries_after(store, home, self._position):
+            for read in _entries_since(store, home, self._position, self._looks):
                 yield from self._take(read)
         except InvalidRecord:
             if _is_there(store, home, self._position):
@@ -254,6 +280,17 @@ def follow(
         except Unavailable as error:
             logger.warning("%s: trying again later: %s", destination.uri, error)
         clock.sleep(draw(0.8 * interval, 1.2 * interval))
+
+
+def _entries_since(store: ObjectStore, home: Destination, known: Position, looks: int) -> Iterator[Read]:
+    """Yield the entries after a known one; makes sure of that at every twentieth look.
+
+    Raises:
+        InvalidRecord: It is not there any more, or an entry does not follow it or is damaged.
+    """
+    if not looks % _CHECK_EVERY and not _is_there(store, home, known):
+        raise InvalidRecord(f"the log of {home.uri} was begun anew")
+    yield from entries_after(store, home, known)
 
 
 def _is_there(store: ObjectStore, destination: Destination, position: Position) -> bool:
@@ -339,17 +376,16 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
                 manifest could match. Or ``newer_than`` is not a time, or ``min_files`` is not a number.
         """
         job_id = job.get("job_id") if isinstance(job, Mapping) else job
-        names = [partitions] if isinstance(partitions, str) else partitions
-        conditions = {
-            "job": None if job is None else [job_id],
-            "run_id": None if run_id is None else [run_id],
-            "context": None if context is None else list(context.values()),
-            "newer_than": None if newer_than is None else [newer_than],
-            "partitions": None if names is None else list(names),
-            "min_files": None if min_files is None else [min_files],
-        }
-        for name, values in conditions.items():
-            if values is not None and (not values or any(map(_is_empty, values))):
+        names = [partitions] if isinstance(partitions, str) else partitions and [*partitions]
+        for name, asked, values in (
+            ("job", job, [job_id]),
+            ("run_id", run_id, [run_id]),
+            ("context", context, [*(context or {}).values()]),
+            ("newer_than", newer_than, [newer_than]),
+            ("partitions", names, [*(names or ())]),
+            ("min_files", min_files, [min_files]),
+        ):
+            if asked is not None and (not values or any(map(_is_empty, values))):
                 raise ValueError(
                     f"the condition {name} is empty; any manifest could match without it. Look at the"
                     " rendered template, and at the task whose XCom it reads"
@@ -373,7 +409,8 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
         for name, value in self.context.items():
             if (found := manifest.context.get(name)) != value:
                 unmet.append(f"{name}: wanted {value!r}, found {found!r}")
-        forms = {partition_form(name) for name, counts in manifest.partitions.items() if counts.files}
+        written = manifest.partitions if self.partitions else {}
+        forms = {partition_form(name) for name, counts in written.items() if counts.files}
         if missing := sorted(name for name in self.partitions if partition_form(name) not in forms):
             there = sorted(name or "the root" for name in manifest.partitions) or ["no files"]
             unmet.append(f"partitions: wanted {shortened(missing)}, found {shortened(there)}")
@@ -409,50 +446,6 @@ def _seconds(moment: datetime | str | None) -> float | None:
     except ValueError as error:
         raise ValueError(f"the condition newer_than is {moment!r}; give a time in ISO 8601") from error
     return (known if known.tzinfo else known.replace(tzinfo=UTC)).timestamp()
-
-
-class ManifestSearch:
-    """Repeated search for a manifest among the newest commits of a destination; each is judged once."""
-
-    def __init__(self, criteria: Criteria) -> None:
-        self._criteria = criteria
-        #: The conditions that each commit looked at so far does not meet, by its job.
-        self._judged: dict[str, list[str]] = {}
-
-    def look(self, view: Snapshot) -> SearchResult:
-        """Search a snapshot once, always the same one; refresh it between two searches. Repeatable.
-
-        Raises:
-            S3CommitError: What the refresh raised, unless a record was damaged; or another request failed.
-        """
-        try:
-            if self._criteria.job_id is not None:
-                return self._look_up(view, self._criteria.job_id)
-            newest = None
-            for manifest in view.newest():
-                newest = newest or manifest
-                if manifest.job_id not in self._judged:
-                    self._judged[manifest.job_id] = self._criteria.unmet(manifest)
-                if not self._judged[manifest.job_id]:
-                    return _found(manifest)
-            if newest is None:
-                return SearchResult(None, f"no commit in {view.where()} yet", "absent")
-            unmet = "; ".join(self._judged[newest.job_id])
-            return SearchResult(None, f"the newest commit {newest.uri} does not meet {unmet}", "stale")
-        except InvalidRecord as error:
-            return SearchResult(None, str(error), "damaged")
-
-    def _look_up(self, view: Snapshot, job_id: str) -> SearchResult:
-        where = view.where(job_id)
-        end = view.end_of(job_id)
-        if end is None:
-            return SearchResult(None, f"no {where} yet", "absent")
-        if end.commit is None:
-            return SearchResult(None, f"{where}: the job is aborted, and never commits: {end.why}", "absent")
-        manifest = Manifest.of(end)
-        if unmet := self._criteria.unmet(manifest):
-            return SearchResult(None, f"{where} does not meet {'; '.join(unmet)}", "stale")
-        return _found(manifest)
 
 
 def _found(manifest: Manifest) -> SearchResult:

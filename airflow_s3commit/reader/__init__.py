@@ -11,7 +11,7 @@ from airflow_s3commit._names import lazy
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
-    from airflow_s3commit.reader.pruning import UnreadablePartitions
+    from airflow_s3commit.reader.listing import UnreadablePartitions
     from airflow_s3commit.reader.table import UnreadableFiles, dataset
 
 __all__ = [

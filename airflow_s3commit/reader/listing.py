@@ -1,25 +1,33 @@
-"""The files of a read: a table's at a generation, those added since one, or one job's."""
+"""The files of a read: a table's at a generation, those added since one, or one job's; and their partitions.
+
+Partition values come from the directories that Hive, Spark and this package write.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from itertools import islice
+from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.model.destination import unescape
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
-from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list
-from airflow_s3commit.protocol.steps.fold import manifest_files, manifest_of, read_table, refuse_rewound
+from airflow_s3commit.protocol.steps.fold import manifest_of, read_table, refuse_rewound
+from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
     from airflow_s3commit.protocol.model.table import Table as LogTable
     from airflow_s3commit.store.base import ObjectStore
 
@@ -33,7 +41,6 @@ class TableFile(Struct, frozen=True, gc=False):
         directory: Directory below the destination.
         job_id: The job that committed it; empty if it is older than the log and its name does not tell.
         rows: Number of rows; None if the writer did not count them.
-        statistics: Column statistics, by column; None if the writer has none.
     """
 
     path: str
@@ -41,32 +48,6 @@ class TableFile(Struct, frozen=True, gc=False):
     directory: str
     job_id: str
     rows: int | None = None
-    statistics: Mapping[str, ColumnStatistics] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which files of a destination to read: the arguments of `dataset`.
-
-    Raises:
-        ValueError: They exclude each other, or one is out of range.
-    """
-
-    generation: int | None = None
-    since: int | None = None
-    job_id: str | None = None
-
-    def __post_init__(self) -> None:
-        """Check that they fit together."""
-        if self.job_id is not None and (self.generation, self.since) != (None, None):
-            raise ValueError("one job's files are read without generation and since")
-        if self.generation is not None and self.generation < 1:
-            raise ValueError(f"generations count from 1: there is no generation {self.generation}")
-        if self.since is not None and not 0 <= self.since <= (self.generation or self.since):
-            raise ValueError(
-                f"since={self.since} is not a generation before "
-                + (f"generation {self.generation}" if self.generation else "the newest one")
-            )
 
 
 #: Names and characters of keys that need no further check in a directory that was checked.
@@ -128,56 +109,56 @@ class Table:
 def find_table(
     store: ObjectStore,
     place: Destination,
-    choice: Choice,
-    kind: type[FileEntry] | type[FileSummary] = FileSummary,
+    *,
+    generation: int | None = None,
+    since: int | None = None,
+    job_id: str | None = None,
 ) -> Table:
-    """Return the chosen files of a destination.
-
-    Args:
-        kind: `FileEntry` for files with their statistics.
+    """Return files of a destination, chosen as `dataset` chooses them.
 
     Raises:
+        ValueError: The choices exclude each other, or one is out of range.
         NoSuchKey: There is no commit, or no such job or generation.
         HistoryRewound: A rollback came after the generation ``since``.
         InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
     """
-    if choice.job_id is None:
-        return _table_at(store, place, choice, kind)
-    manifest = manifest_of(store, place, choice.job_id)
+    if job_id is not None and (generation, since) != (None, None):
+        raise ValueError("one job's files are read without generation and since")
+    if generation is not None and generation < 1:
+        raise ValueError(f"generations count from 1: there is no generation {generation}")
+    if since is not None and not 0 <= since <= (generation or since):
+        later = f"generation {generation}" if generation else "the newest one"
+        raise ValueError(f"since={since} is not a generation before {later}")
+    if job_id is None:
+        return _table_at(store, place, generation, since or 0)
+    manifest = manifest_of(store, place, job_id)
     directories: dict[str, str] = {}
-    listed = _table_files(place, manifest.job_id, manifest_files(store, manifest), directories)
-    files = {file.path: file for file in listed}
-    schemas = [JobSchema.of(manifest.job_id, text, place.uri) for text in manifest.schemas]
+    ((_, listed),) = each_list(FileSummary, store, place, [manifest.source])
+    files = {file.path: file for file in _table_files(place, job_id, listed, directories)}
+    schemas = [JobSchema.of(job_id, text, place.uri) for text in manifest.schemas]
     has_all = schemas and all(schema.columns.arrow for schema in schemas)
     first = [] if has_all else [*islice(files.values(), 1)]
     return Table(place.uri, None, files, {*directories.values()}, (), schemas, bool(schemas), first)
 
 
-def _table_at(
-    store: ObjectStore,
-    place: Destination,
-    choice: Choice,
-    kind: type[FileEntry] | type[FileSummary],
-) -> Table:
+def _table_at(store: ObjectStore, place: Destination, generation: int | None, since: int) -> Table:
     try:
-        table = read_table(store, place, choice.generation)
+        table = read_table(store, place, generation)
     except NoSuchKey as error:
-        raise NoSuchKey(f"{place.uri} has no generation {choice.generation}; see: s3commit log") from error
-    if not table.generation or (choice.generation or table.generation) != table.generation:
-        missing = f"generation {choice.generation}" if choice.generation else "commit in its log"
+        raise NoSuchKey(f"{place.uri} has no generation {generation}; see: s3commit log") from error
+    if not table.generation or (generation or table.generation) != table.generation:
+        missing = f"generation {generation}" if generation else "commit in its log"
         raise NoSuchKey(
             f"{place.uri} has no {missing}; see what is under way with: s3commit jobs {place.uri}"
         )
-    since = choice.since or 0
     if since > table.generation:
         raise NoSuchKey(f"{place.uri} has no generation {since}: the newest is {table.generation}")
     refuse_rewound(store, place, since, table.head.number)
-    commits = table.commits(since)
-    files, firsts = _files_of(store, place, table, commits, kind)
+    files, firsts = _files_of(store, place, table, table.commits(since))
     sample: list[TableFile] = []
     if not files and (every := table.commits()):
         oldest = min(every)
-        sample = [*_files_of(store, place, table, {oldest: every[oldest]}, kind)[0].values()]
+        sample = [*_files_of(store, place, table, {oldest: every[oldest]})[0].values()]
     schemas = _schemas_of(table, place.uri)
     bare = {schema.text for schema in schemas if schema.columns.arrow is None}
     unknown = [firsts[number] for number in table.without_schemas() if number in firsts]
@@ -187,16 +168,8 @@ def _table_at(
     to_inspect = [*_few(unknown), *_few(without_arrow)]
     if bare or not schemas:
         to_inspect += sample[:1]
-    return Table(
-        place.uri,
-        table.generation,
-        files,
-        {*table.live},
-        sample,
-        schemas,
-        bool(schemas) and not unknown,
-        to_inspect,
-    )
+    is_recorded = bool(schemas) and not unknown
+    return Table(place.uri, table.generation, files, {*table.live}, sample, schemas, is_recorded, to_inspect)
 
 
 def _few(files: Sequence[TableFile]) -> Sequence[TableFile]:
@@ -215,11 +188,7 @@ def _schemas_of(table: LogTable, destination: str) -> list[JobSchema]:
 
 
 def _files_of(
-    store: ObjectStore,
-    place: Destination,
-    table: LogTable,
-    commits: Mapping[int, Collection[str]],
-    kind: type[FileEntry] | type[FileSummary],
+    store: ObjectStore, place: Destination, table: LogTable, commits: Mapping[int, Collection[str]]
 ) -> tuple[dict[str, TableFile], dict[int, TableFile]]:
     """Return the files of commits in some of their directories, by path; and the first one of each commit.
 
@@ -227,7 +196,9 @@ def _files_of(
     """
     directories: dict[str, str] = {}
     listed: dict[int, list[TableFile]] = {}
-    for source, entries in each_list(kind, store, place, (table.sources[number] for number in commits)):
+    for source, entries in each_list(
+        FileSummary, store, place, (table.sources[number] for number in commits)
+    ):
         wanted = frozenset(commits[source.number])
         found = _table_files(place, source.job_id or "", entries, directories)
         listed[source.number] = [file for file in found if file.directory in wanted]
@@ -243,7 +214,7 @@ def _files_of(
 
 
 def _table_files(
-    place: Destination, job_id: str, entries: Iterable[FileEntry | FileSummary], directories: dict[str, str]
+    place: Destination, job_id: str, entries: Iterable[FileSummary], directories: dict[str, str]
 ) -> Iterator[TableFile]:
     """Yield the files of a list, after checking their keys.
 
@@ -256,5 +227,118 @@ def _table_files(
         if directory is None or len(key) > _SHORT or not _is_plain(name):
             relative = place.check_data_key(place.bucket, key)
             directory = directories.setdefault(parent, partition_of(relative))
-        statistics = entry.statistics if isinstance(entry, FileEntry) else None
-        yield TableFile(f"{place.bucket}/{key}", entry.size, directory, job_id, entry.rows, statistics)
+        yield TableFile(f"{place.bucket}/{key}", entry.size, directory, job_id, entry.rows)
+
+
+_is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
+_is_number = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?").fullmatch
+_is_date = re.compile(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}").fullmatch
+# Arrow does not refuse a decimal of more digits: it makes another number of it.
+_is_decimal = re.compile(r"[+-]?[0-9]{1,38}").fullmatch
+
+#: The types that are inferred, narrowest first, with what all texts look like; Arrow reads them then, or not.
+_INFERRED = (
+    (_is_integer, pa.int32()),
+    (_is_integer, pa.int64()),
+    (_is_decimal, pa.decimal128(38, 0)),
+    (_is_number, pa.float64()),
+    (_is_date, pa.date32()),
+)
+
+
+class UnreadablePartitions(ValueError):
+    """The directories have different partition columns, or a value is not of its column's type."""
+
+
+def infer_type(values: Iterable[str]) -> pa.DataType:
+    """Return the type that Spark would infer for a column of these texts.
+
+    It is the narrowest of 32-bit integer, 64-bit integer, decimal of 38 digits, double and date that holds
+    all of them, or string. Times stay strings because their meaning depends on a session's time zone;
+    infinities and NaN stay strings too.
+    """
+    texts = sorted(set(values))
+    for is_like, kind in _INFERRED if texts else ():
+        if all(map(is_like, texts)):
+            with suppress(pa.ArrowInvalid):
+                pa.array(texts).cast(kind)
+                return kind
+    return pa.string()
+
+
+def _parse(directory: str) -> dict[str, str | None]:
+    """Return the partition values of a directory, outermost first; skips elements without ``=``."""
+    values = {}
+    for element in directory.split("/") if directory else ():
+        name, equals, value = element.partition("=")
+        if equals:
+            values[unescape(name)] = None if value == NULL_DIRECTORY else unescape(value)
+    return values
+
+
+class PartitionColumns:
+    """The partition columns of a set of files, and their values by directory.
+
+    Args:
+        directories: The files' directories below the destination.
+        given: Columns whose types are given, not inferred.
+
+    Attributes:
+        schema: The columns, outermost first.
+
+    Raises:
+        UnreadablePartitions: The directories have different columns, ``given`` has a column that they do not
+            have, or a value is not of its column's type.
+    """
+
+    def __init__(self, directories: Iterable[str], given: pa.Schema | None = None) -> None:
+        self._values = {directory: _parse(directory) for directory in sorted(set(directories))}
+        names = self._common_names(given)
+        types = dict(zip(given.names, given.types, strict=True)) if given is not None else {}
+        if unknown := types.keys() - set(names):
+            raise UnreadablePartitions(
+                f"partition_schema has {', '.join(sorted(unknown))}; the files' partition columns are"
+                f" {', '.join(names) or 'none'}"
+            )
+        self.schema = pa.schema([(name, types.get(name) or infer_type(self._texts(name))) for name in names])
+        self._expressions = {
+            directory: _all_of([self._part(name, text) for name, text in values.items()])
+            for directory, values in self._values.items()
+        }
+
+    def expression(self, directory: str) -> ds.Expression | None:
+        """Return an expression that is true for every row of a directory; None without partition columns."""
+        return self._expressions[directory]
+
+    def _common_names(self, given: pa.Schema | None) -> list[str]:
+        names: list[str] | None = None
+        first = ""
+        for directory, values in self._values.items():
+            if names is None:
+                names, first = list(values), directory
+            elif names != list(values):
+                raise UnreadablePartitions(
+                    f"files are in {first!r} and in {directory!r}, which have different partition columns"
+                )
+        if names is None:
+            return [] if given is None else list(given.names)
+        return names
+
+    def _texts(self, name: str) -> Iterable[str]:
+        return (text for values in self._values.values() if (text := values[name]) is not None)
+
+    def _part(self, name: str, text: str | None) -> ds.Expression:
+        if text is None:
+            return ds.field(name).is_null()
+        kind = self.schema.field(name).type
+        try:
+            return ds.field(name) == pa.scalar(text, pa.string()).cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UnreadablePartitions(
+                f"partition column {name!r} has the value {text!r}, which is not {kind}: {error}; give"
+                " its type in partition_schema"
+            ) from error
+
+
+def _all_of(parts: list[ds.Expression]) -> ds.Expression | None:
+    return reduce(and_, parts) if parts else None

@@ -20,10 +20,7 @@ from pyarrow.fs import PyFileSystem, S3FileSystem
 
 from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.steps.files import FileSummary
-from airflow_s3commit.reader.listing import Choice, Table, find_table
-from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
+from airflow_s3commit.reader.listing import PartitionColumns, Table, find_table
 from airflow_s3commit.store.credentials import is_aws_host
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.s3.config import S3Config, new_client
@@ -32,7 +29,7 @@ from airflow_s3commit.tables.columns import DifferentTypes, WrittenSchema, from_
 from airflow_s3commit.tables.options import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyarrow.fs import FileSystem
 
@@ -301,7 +298,6 @@ def dataset(
     job_id: str | None = None,
     schema: pa.Schema | None = None,
     partition_schema: pa.Schema | None = None,
-    prune_by: Collection[str] = (),
     filesystem: FileSystem | None = None,
     format: str | ds.FileFormat | None = None,  # noqa: A002 - as pyarrow calls it
 ) -> ds.Dataset:
@@ -326,8 +322,6 @@ def dataset(
             commit added or widened is read so from all files; it is null where a file lacks it. For text they
             are those of the first file with rows, with types inferred from its first rows.
         partition_schema: Types of partition columns; the types of others are inferred from their values.
-        prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it. This
-            helps for columns by which the rows are sorted.
         filesystem: The file system with the data, by paths ``bucket/key``; by default made from the config.
         format: ``parquet`` or ``orc``, for files whose names do not end with it; or pyarrow's own format,
             which CSV and JSON need: only their writer knows how they are to be read.
@@ -343,23 +337,21 @@ def dataset(
         UnreadableFiles: The files have several formats, an unknown one, or one of text that is not given as
             pyarrow's; or a column has types in different commits that have no common one.
         ValueError: ``job_id`` is given together with ``generation`` or ``since``, or one of these is out of
-            range; ``store`` is not an `S3Config` and ``filesystem`` is missing; pyarrow does not support the
-            config; or a name in ``prune_by`` is not a column.
+            range; ``store`` is not an `S3Config` and ``filesystem`` is missing; or pyarrow does not support
+            the config.
     """
     if filesystem is None:
         if not isinstance(store, S3Config):
             raise ValueError("pass a filesystem, or an S3Config as store")
         filesystem = s3_filesystem(store)
     source = S3Store.connect(store) if isinstance(store, S3Config) else store
-    place = Destination.of(destination)
-    choice = Choice(generation, since, job_id)
-    table = find_table(source, place, choice, FileEntry if prune_by else FileSummary)
+    table = find_table(source, Destination.of(destination), generation=generation, since=since, job_id=job_id)
     reading = FileReading.of((file.path for file in table.examples), format)
     schemas = schemas_of(table, filesystem, reading) if schema is None else []
     columns = partition_columns(table, partition_schema, schemas)
     if schema is None:
         schema = table_schema(table, schemas)
-    return dataset_of(table, filesystem, columns, schema, reading=reading, prune_by=prune_by)
+    return dataset_of(table, filesystem, columns, schema, reading)
 
 
 def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> list[tuple[str, WrittenSchema]]:
@@ -427,39 +419,19 @@ def partition_columns(
 
 
 def dataset_of(
-    table: Table,
-    filesystem: FileSystem,
-    columns: PartitionColumns,
-    schema: pa.Schema,
-    *,
-    reading: FileReading,
-    prune_by: Collection[str] = (),
+    table: Table, filesystem: FileSystem, columns: PartitionColumns, schema: pa.Schema, reading: FileReading
 ) -> ds.Dataset:
-    """Return a table's files as a dataset with the columns of ``schema``, then the partition columns.
-
-    Args:
-        schema: The files' columns; partition columns among them are ignored.
-        prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it.
-
-    Raises:
-        ValueError: A name in ``prune_by`` is not a column.
-    """
+    """Return a table's files as a dataset with the columns of ``schema``, then the partition columns."""
     kept = pa.schema([field for field in schema if field.name not in columns.schema.names])
     generation = {GENERATION: str(table.generation)} if table.generation is not None else {}
     whole = pa.schema([*kept, *columns.schema], metadata={**(schema.metadata or {}), **generation} or None)
-    if missing := set(prune_by) - set(whole.names):
-        raise ValueError(f"prune_by names {', '.join(sorted(missing))}; the dataset has no such column")
     arrow, guarded = reading.arrow, guarded_files(table, filesystem, table.files)
 
     def fragments() -> Iterator[ds.Fragment]:
         for file in table.files.values():
             if reading.is_text and file.rows == 0:
                 continue
-            guarantee = columns.expression(file.directory)
-            bounds = bounds_expression(file.statistics or {}, whole, prune_by) if prune_by else None
-            if bounds is not None:
-                guarantee = bounds if guarantee is None else guarantee & bounds
-            yield arrow.make_fragment(file.path, guarded, guarantee)
+            yield arrow.make_fragment(file.path, guarded, columns.expression(file.directory))
 
     return ds.FileSystemDataset(fragments(), whole, arrow, guarded)
 

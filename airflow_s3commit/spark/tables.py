@@ -25,8 +25,7 @@ from pyspark.sql.types import StructField, StructType
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol import publication
 from airflow_s3commit.protocol.model.destination import Destination, hive_values
-from airflow_s3commit.reader.listing import Choice, find_table
-from airflow_s3commit.reader.pruning import UnreadablePartitions
+from airflow_s3commit.reader.listing import UnreadablePartitions, find_table
 from airflow_s3commit.reader.table import (
     FileReading,
     UnreadableFiles,
@@ -123,8 +122,7 @@ def read_table(
         ValueError: ``job_id`` is given together with ``generation`` or ``since``, or one of these is out of
             range.
     """
-    choice, place = Choice(generation, since, job_id), Destination.of(uri)
-    given = dict(options or {})
+    place, given = Destination.of(uri), dict(options or {})
     if chosen := [name for name in given if name.lower() in _CHOOSE_FILES]:
         raise InvalidOption(
             f"{chosen[0]} chooses files, and those of {place.uri} are chosen by generation, since and job_id:"
@@ -135,7 +133,8 @@ def read_table(
         given["ignoreMissingFiles"] = "false"
     address = _address(spark, place.bucket)
     with renewing_store(address):
-        table = find_table(store_of_process(address), place, choice)
+        store = store_of_process(address)
+        table = find_table(store, place, generation=generation, since=since, job_id=job_id)
     paths = [file.path for file in table.examples]
     name = format_of(paths, format)
     has_record = name in FORMATS and not FORMATS[name].text

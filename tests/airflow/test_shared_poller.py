@@ -11,7 +11,7 @@ import pytest
 from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.hooks import S3CommitHook
-from airflow_s3commit.protocol.watch import Criteria, ManifestSearch, Snapshot
+from airflow_s3commit.protocol.watch import Criteria, Snapshot
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.triggers import S3SuccessManifestTrigger, SharedPoller, shared_poller
 from tests.airflow.runs import DAY, FLIGHTS, commit
@@ -48,9 +48,9 @@ def requests(counted: CountingStore) -> int:
     return sum(counted.counters.values())
 
 
-def waiting_for(**asked: Any) -> ManifestSearch:
-    """Return a waiter."""
-    return ManifestSearch(Criteria.of(**asked))
+def waiting_for(**asked: Any) -> Criteria:
+    """Return what a waiter wants."""
+    return Criteria.of(**asked)
 
 
 def test_a_thousand_triggers_at_ten_destinations(counted, store) -> None:

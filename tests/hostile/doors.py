@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-import pyarrow as pa
 from click.testing import CliRunner
 
 from airflow_s3commit import (
     Destination,
-    FileEntry,
     latest_manifest,
     manifest_files,
     read_manifest,
@@ -26,10 +25,8 @@ from airflow_s3commit.protocol.inspect.jobs import describe_job, latest_endings,
 from airflow_s3commit.protocol.inspect.verify_job import verify_pending
 from airflow_s3commit.protocol.sweep import apply_sweep
 from airflow_s3commit.protocol.sweep_plan import plan_sweep
-from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, ManifestSearch, Snapshot
-from airflow_s3commit.reader import UnreadablePartitions
-from airflow_s3commit.reader.listing import Choice, find_table
-from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
+from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, Snapshot
+from airflow_s3commit.reader.listing import PartitionColumns, UnreadablePartitions, find_table
 from tests.hostile.scene import DEAD, GuardedLake
 
 __all__ = ["ACTING", "COMMANDS", "READING", "Door", "run_command"]
@@ -96,24 +93,18 @@ def _manifests(lake: GuardedLake) -> None:
 
 
 def _dataset(lake: GuardedLake) -> None:
-    table = find_table(lake.store, _place(lake), Choice(), FileEntry)
-    try:
+    table = find_table(lake.store, _place(lake))
+    with suppress(UnreadablePartitions):
         PartitionColumns(table.directories, None)
-    except UnreadablePartitions:
-        return
-    schema = pa.schema({"delay": pa.int64(), "price": pa.decimal128(9, 2), "day": pa.date32()})
-    for file in table.files.values():
-        bounds_expression(file.statistics or {}, schema, ["delay", "price", "day"])
 
 
 def _sensor(lake: GuardedLake) -> None:
     view = Snapshot(lake.store, _place(lake), depth=3)
     wanted = Criteria.of(context={"dag_id": "x"}, newer_than="2020-01-01", partitions=["dt=1"], min_files=5)
-    searches = [ManifestSearch(one) for one in (wanted, Criteria.of(job=lake.job_id))]
     for _ in range(3):
         view.refresh()
-        for search in searches:
-            search.look(view)
+        for one in (wanted, Criteria.of(job=lake.job_id)):
+            view.search(one)
 
 
 def _feed(lake: GuardedLake) -> None:

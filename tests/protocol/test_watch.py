@@ -11,7 +11,7 @@ import pytest
 from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import AccessDenied, InvalidRecord, NoSuchBucket, Unavailable
 from airflow_s3commit.protocol.model.layout import entry_key
-from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, ManifestSearch, SearchResult, Snapshot
+from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, SearchResult, Snapshot
 from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, once
 
@@ -27,8 +27,7 @@ class Wait:
     def __init__(self, lake: Lake, *, depth: int = 100, **criteria: object) -> None:
         self._lake = lake
         self._view = Snapshot(lake.store, Destination.parse(lake.destination), depth=depth)
-        wanted = Criteria.of(**(criteria or {"run_id": "monday"}))  # type: ignore[arg-type]
-        self._search = ManifestSearch(wanted)
+        self._wanted = Criteria.of(**(criteria or {"run_id": "monday"}))  # type: ignore[arg-type]
         self.requests: list[tuple[str, str]] = []
 
     def look(self, times: int = 1) -> SearchResult:
@@ -36,7 +35,7 @@ class Wait:
         for _ in range(times):
             self._lake.store.calls.clear()
             self._view.refresh()
-            result = self._search.look(self._view)
+            result = self._view.search(self._wanted)
             self.requests = [(call.verb, call.key.removeprefix(HOME)) for call in self._lake.store.calls]
         return result
 
@@ -211,7 +210,7 @@ def test_a_copied_log_is_not_believed() -> None:
         lake.store.put(BUCKET, key.replace("flights/", "copy/"), lake.get(key))
     copy = Snapshot(lake.store, Destination.parse(f"s3://{BUCKET}/copy/"))
     copy.refresh()
-    found = ManifestSearch(Criteria.of(run_id="monday")).look(copy)
+    found = copy.search(Criteria.of(run_id="monday"))
     assert (found.manifest, found.outcome) == (None, "damaged")
     assert "is a copy" in found.seen
 
@@ -222,7 +221,7 @@ def test_an_error_lasts_until_the_next_look(error: Exception) -> None:
     lake = Lake()
     commit(lake)
     view = Snapshot(lake.store, Destination.parse(lake.destination))
-    searches = [ManifestSearch(Criteria.of(run_id="monday")) for _ in range(2)]
+    wanted = Criteria.of(run_id="monday")
     view.refresh()
     commit(lake, THEIRS, "monday")
 
@@ -232,11 +231,11 @@ def test_an_error_lasts_until_the_next_look(error: Exception) -> None:
     lake.store.before = fail
     view.refresh()
     lake.store.rest()
-    for search in searches:
+    for _ in range(2):
         with pytest.raises(type(error)):
-            search.look(view)
+            view.search(wanted)
     view.refresh()
-    assert all(search.look(view).manifest is not None for search in searches)
+    assert view.search(wanted).manifest is not None
 
 
 def test_a_place_without_a_log_is_searched_again() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from airflow_s3commit.exceptions import HistoryRewound, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.table_rollback import roll_back
-from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.table import GENERATION
 from tests.cases import each
 from tests.protocol.building import OURS, THEIRS, Crash, an_id
@@ -119,10 +118,10 @@ def test_a_generation_that_is_not_there_yet(table: Table, choice: dict[str, int]
         ({"since": 3, "generation": 2}, "since=3 is not a generation before generation 2"),
     ],
 )
-def test_choices_that_contradict_each_other(choice: dict[str, Any], message: str) -> None:
+def test_choices_that_contradict_each_other(table: Table, choice: dict[str, Any], message: str) -> None:
     """One job's files are not a generation's; a range of generations is in their order."""
     with pytest.raises(ValueError, match=message):
-        Choice(**choice)
+        table.read(**choice)
 
 
 def test_a_destination_without_a_log_has_no_generations(table: Table) -> None:
@@ -205,11 +204,3 @@ def test_types_of_partition_columns_do_not_depend_on_the_increment(table: Table)
     table.commit({"code=a/x.parquet": numbers(1)})
     table.commit({"code=7/x.parquet": numbers(2)}, THEIRS)
     assert table.read(since=2).schema.field("code").type == pa.string()
-
-
-def test_statistics_are_read_on_demand(table: Table) -> None:
-    """A reader that does not prune files by bounds does not pay for decoding them."""
-    table.commit({"a.parquet": numbers(1)})
-    place = table.lake.context().layout.destination
-    (file,) = find_table(table.lake.store, place, Choice()).files.values()
-    assert (file.rows, file.statistics, file.job_id) == (1, None, OURS)

@@ -26,7 +26,7 @@ def test_of_two_files_with_one_path_the_later_counts(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(listing, "each_list", each_list)
     files, firsts = listing._files_of(
-        MemoryStore(), Destination.parse("s3://lake/t/"), table, {1: [""], 2: [""]}, FileSummary
+        MemoryStore(), Destination.parse("s3://lake/t/"), table, {1: [""], 2: [""]}
     )
     found = {path: (file.size, file.job_id) for path, file in files.items()}
     assert found == {"lake/t/a.parquet": (3, "j2"), "lake/t/b.parquet": (2, "j1")}

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -56,54 +55,6 @@ def test_a_filter_on_partitions_opens_only_their_files(table: Table, opened: lis
         {"n": 3, "s": "row 3", "region": None}
     ]
     assert {path.split("/")[2] for path in opened} == {"region=__HIVE_DEFAULT_PARTITION__"}
-
-
-def test_the_manifests_bounds_spare_files(table: Table, opened: list[str]) -> None:
-    """With `prune_by`, a file whose bounds exclude what the filter asks for is not opened."""
-    with_null = pa.table({"n": pa.array([5, None, 7], pa.int64()), "s": ["a", "b", "c"]})
-    table.commit({"low.parquet": numbers(1, 2), "mid.parquet": with_null, "high.parquet": numbers(8, 9)})
-
-    def read(expression: pc.Expression, prune_by: list[str]) -> tuple[list[int], int]:
-        found = table.read(prune_by=prune_by)
-        opened.clear()
-        rows = found.to_table(filter=expression)["n"].to_pylist()
-        return sorted(rows, key=str), len(set(opened))
-
-    assert read(pc.field("n") > 7, ["n"]) == ([8, 9], 1)
-    assert read(pc.field("n") < 3, ["n"]) == ([1, 2], 1)
-    assert read(pc.field("n") == 5, ["n"]) == ([5], 1)
-    assert read(pc.field("n").is_null(), ["n"])[0] == [None]
-    assert read(pc.field("n") > 7, []) == ([8, 9], 3)
-    with pytest.raises(ValueError, match="prune_by names x; the dataset has no such column"):
-        table.read(prune_by=["x"])
-
-
-def test_bounds_never_cost_a_row(table: Table) -> None:
-    """Of every type, rows at and between the bounds are found with pruning as without."""
-    moments = [dt.datetime(1899, 1, 1, 1, 2, 3, 4, tzinfo=dt.UTC), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)]
-    columns = {
-        "i": pa.array([-1, 3], pa.int8()),
-        "f": pa.array([0.1, 2.5], pa.float32()),
-        "nan": pa.array([float("nan"), 1.0]),
-        "t": pa.array(moments, pa.timestamp("us", "UTC")),
-        "ns": pa.array([1, 1_000_000_001], pa.timestamp("ns")),
-        "d": pa.array([dt.date(1, 1, 1), dt.date(2024, 1, 1)]),
-        "c": pa.array([Decimal("-9.10"), Decimal("10.20")], pa.decimal128(10, 2)),
-        "s": pa.array(["é", "\U0001f600"]),
-        "b": pa.array([False, True]),
-        "none": pa.array([None, None], pa.int32()),
-    }
-    data = pa.table(columns)
-    table.commit({"a.parquet": data, "b.parquet": data.slice(1)})
-    plain, pruned = table.read(), table.read(prune_by=list(columns))
-    for name, column in columns.items():
-        for value in column:
-            for expression in (
-                pc.field(name) == value, pc.field(name) >= value, pc.field(name) <= value,
-                pc.field(name) != value, pc.field(name).is_null(),
-            ):  # fmt: skip
-                found, wanted = pruned.to_table(filter=expression), plain.to_table(filter=expression)
-                assert repr(found.to_pydict()) == repr(wanted.to_pydict()), (name, value, expression)
 
 
 def test_a_file_that_is_gone_is_named(table: Table) -> None:

@@ -14,7 +14,7 @@ from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.inspect.audit import commit_before
 from airflow_s3commit.protocol.publication import _has_files
 from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.reader.listing import Choice, find_table
+from airflow_s3commit.reader.listing import find_table
 from airflow_s3commit.spark.driver import first_data_path
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Lake, an_id
 from tests.protocol.hadoop.dead_jobs import ROOT as THEIRS_ROOT
@@ -57,7 +57,7 @@ def read_older_data(lake: Lake) -> object:
     """Read a table with files that are older than its log."""
     lake.put({"dt=1/old": b"old"})
     lake.sealed({"dt=2/a": b"1"}, conflict_mode="append").commit()
-    return sorted(file.path for file in find_table(lake.store, HOME, Choice()).files.values())
+    return sorted(file.path for file in find_table(lake.store, HOME).files.values())
 
 
 def verify_a_table(lake: Lake) -> object:
@@ -99,7 +99,7 @@ def roll_back(lake: Lake) -> object:
     lake.sealed({"dt=1/a": b"1"}, conflict_mode="append").commit()
     lake.sealed({"dt=1/b": b"2"}, job_id=THEIRS, conflict_mode="append").commit()
     rollback(lake.store, HOME, to=2, clock=lake.clock, new_id=lake.new_id, threads=0)
-    return sorted(file.path for file in find_table(lake.store, HOME, Choice()).files.values())
+    return sorted(file.path for file in find_table(lake.store, HOME).files.values())
 
 
 def audit_against_the_commit_before(lake: Lake) -> object:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_s3commit.protocol.model.destination import unescape
-from airflow_s3commit.reader.pruning import (
+from airflow_s3commit.reader.listing import (
     NULL_DIRECTORY,
     PartitionColumns,
     UnreadablePartitions,
