@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 from tempfile import SpooledTemporaryFile
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -183,14 +183,8 @@ def _plan(table: Table, home: Destination, partitions: Collection[str], target: 
     return Compaction(destination=home.uri, seen=table.head.number, partitions=found, left=left)
 
 
-class _Columns(Struct, frozen=True):
-    """The columns of the new files.
-
-    Attributes:
-        schema: The columns, each of which may be null.
-        spark: What Spark adds to a footer; empty if the files were written without it.
-        text: The text by which a record keeps them.
-    """
+class _Columns(NamedTuple):
+    """The columns of the new files, what Spark adds to a footer, and the text that a record has of them."""
 
     schema: pa.Schema
     spark: dict[str, str]
@@ -198,11 +192,7 @@ class _Columns(Struct, frozen=True):
 
 
 def _columns(table: Table, home: Destination, pieces: Pieces) -> _Columns:
-    """Return the columns of all files of some pieces: those of a job that wrote all of them.
-
-    Raises:
-        InvalidOption: There is no such job, or one has recorded no columns that pyarrow wrote.
-    """
+    """Return the columns of all files of some pieces: those of a job that wrote all of them."""
     texts: dict[str, str] = {}
     for one in sorted(set(chain.from_iterable(pieces.values()))):
         source = table.sources[one]
@@ -234,11 +224,7 @@ def _not_by_pyarrow(home: Destination, why: str) -> InvalidOption:
 
 
 def _refuse_company(store: ObjectStore, home: Destination, table: Table, chosen: Collection[str]) -> None:
-    """Refuse partitions in which another job has uploads, or another program has put objects.
-
-    Raises:
-        DestinationNotEmpty: There are some.
-    """
+    """Refuse partitions in which another job has uploads, or another program has put objects."""
     for upload in store.list_uploads(home.bucket, home.prefix):
         partition = partition_of(home.relative(upload.key) or "")
         if partition in chosen:
@@ -263,13 +249,12 @@ def _rewrite(
     options: Mapping[str, str],
 ) -> tuple[int, int]:
     """Write the rows of files anew, partition by partition; return how many files and rows were written."""
-    home, job_id = Destination.parse(writer.job.reference.destination), writer.job.reference.job_id
+    home, rows = Destination.parse(writer.job.reference.destination), 0
     parsed = parse_table_options(options, format="parquet", partition_by=())
     by_partition: dict[str, list[FileEntry]] = {}
     for file in files:
         by_partition.setdefault(file.partition, []).append(file)
-    rows = 0
-    stem = f"part-00000-{job_id}"
+    stem = f"part-00000-{writer.job.reference.job_id}"
     with OpenFiles(writer, columns.schema, parsed, stem=stem, footer=columns.spark) as opened:
         for partition in sorted(by_partition):
             waiting, found = list[pa.RecordBatch](), by_partition[partition]
@@ -290,15 +275,11 @@ def _rewrite(
 
 
 def _batches(where: str, file: FileEntry, source: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in the columns of a schema; a column that it lacks is null.
-
-    Raises:
-        InvalidOption: A column has times that pyarrow would write in another way than the file has them.
-        DestinationChanged: The file has another number of rows than was committed.
-    """
+    """Yield the rows of a file in the columns of a schema; a column that it lacks is null."""
     read = 0
     with closing(source), pq.ParquetFile(source) as parquet:
         for number in range(len(parquet.schema)):
+            # pyarrow would write these times in another way.
             if parquet.schema.column(number).physical_type == "INT96":
                 name = parquet.schema.column(number).path
                 raise InvalidOption(f"{where} cannot be compacted by pyarrow: column {name!r} is INT96")
@@ -316,11 +297,7 @@ def _batches(where: str, file: FileEntry, source: IO[bytes], schema: pa.Schema) 
 
 
 def _copied(store: ObjectStore, bucket: str, file: FileEntry) -> IO[bytes]:
-    """Return a copy of a committed file, in memory if it is small and otherwise on the local disk.
-
-    Raises:
-        DestinationChanged: The object is not what was committed.
-    """
+    """Return a copy of a committed file, in memory if it is small and otherwise on the local disk."""
     found = store.head(bucket, file.key)
     # The name of a job's own file has its id; another program can only have written over an older one.
     if found.size != file.size or (owner_of(file.key) is None and found.etag != file.etag):

@@ -158,11 +158,7 @@ def _create(catalog: Catalog, name: str, home: Destination, columns: DeltaColumn
 
 
 def _published(found: IcebergTable, name: str, home: Destination) -> Position:
-    """Return the entry whose snapshot is the current one; number 0 before the first.
-
-    Raises:
-        InvalidOption: The table is not of this destination, or another program has changed it.
-    """
+    """Return the entry whose snapshot is the current one; number 0 before the first."""
     number = found.properties.get(GENERATION)
     if number is None or found.location().rstrip("/") != home.uri.rstrip("/"):
         raise InvalidOption(
@@ -229,13 +225,7 @@ def _zones(change: TableChange, columns: DeltaColumns, home: Destination) -> dic
 
 
 class _Files:
-    """Makes the records of data files that Iceberg's manifests have.
-
-    Args:
-        metadata: The catalog's table.
-        columns: The columns of the files.
-        zones: The time zones of partition columns.
-    """
+    """Makes the records of data files that Iceberg's manifests have."""
 
     def __init__(
         self, home: Destination, metadata: TableMetadata, columns: DeltaColumns, zones: dict[str, tzinfo]
@@ -248,11 +238,6 @@ class _Files:
         self._record_of = cache(self._record)
 
     def of(self, file: FileEntry) -> DataFile:
-        """Return the record of a file.
-
-        Raises:
-            InvalidOption: Nobody counted its rows.
-        """
         where = join_uri(self._home.bucket, file.key)
         if file.rows is None:
             raise InvalidOption(

@@ -1,8 +1,7 @@
 """Wait for commits: conditions, a search of the newest ones, and a feed of each commit once.
 
-Whoever knows the newest entry learns with one request whether there is another one: the key of the next
-number is there or not. Only the first look lists the log. A log that was deleted and begun anew is noticed at
-every twentieth look.
+Only the first look lists the log: after it one request tells whether the next entry is there. A log that was
+deleted and begun anew is noticed at every twentieth look.
 """
 
 from __future__ import annotations
@@ -90,10 +89,7 @@ class Snapshot:
             self._take(read)
 
     def newest(self) -> Iterator[Manifest]:
-        """Yield the newest commits of jobs; reads older entries of the log only as the caller goes on.
-
-        Raises what the refresh did, or that an older entry cannot be read.
-        """
+        """Yield the newest commits of jobs; reads older entries only as the caller goes on."""
         self._raise_failure()
         yield from self._commits
         while len(self._commits) < self._depth:
@@ -213,10 +209,7 @@ class ManifestFeed:
     def look(self) -> Iterator[Manifest]:
         """Look once, and yield the new commits, oldest first. Reads only.
 
-        A commit counts as seen once the next one is requested.
-
-        Raises:
-            InvalidRecord: An entry of the log is damaged.
+        A commit counts as seen once the next one is requested. Raises `InvalidRecord` for a damaged entry.
         """
         store, home = self._store, self._destination
         if self._position is None:

@@ -39,7 +39,7 @@ class TableFile(Struct, frozen=True, gc=False):
         path: ``bucket/key``.
         size: Committed size in bytes.
         directory: Directory below the destination.
-        job_id: The job that committed it; empty if it is older than the log and its name does not tell.
+        job_id: The job that committed it; empty if it is older than the log.
         rows: Number of rows; None if the writer did not count them.
     """
 
@@ -67,11 +67,7 @@ class JobSchema(NamedTuple):
 
     @classmethod
     def of(cls, job_id: str, text: str, destination: str) -> JobSchema:
-        """Read the text of a job's schema.
-
-        Raises:
-            InvalidRecord: It is damaged.
-        """
+        """Read the text of a job's schema; raises `InvalidRecord` if it is damaged."""
         return cls(job_id, text, WrittenColumns.of(text, f"the manifest of job {job_id} on {destination}"))
 
 
@@ -277,18 +273,11 @@ def _parse(directory: str) -> dict[str, str | None]:
 
 
 class PartitionColumns:
-    """The partition columns of a set of files, and their values by directory.
-
-    Args:
-        directories: The files' directories below the destination.
-        given: Columns whose types are given, not inferred.
-
-    Attributes:
-        schema: The columns, outermost first.
+    """The partition columns of files in some directories, outermost first, and their values by directory.
 
     Raises:
-        UnreadablePartitions: The directories have different columns, ``given`` has a column that they do not
-            have, or a value is not of its column's type.
+        UnreadablePartitions: The directories have different columns, ``given``, the types that are not
+            inferred, has a column that they do not have, or a value is not of its column's type.
     """
 
     def __init__(self, directories: Iterable[str], given: pa.Schema | None = None) -> None:
@@ -301,27 +290,24 @@ class PartitionColumns:
                 f" {', '.join(names) or 'none'}"
             )
         self.schema = pa.schema([(name, types.get(name) or infer_type(self._texts(name))) for name in names])
-        self._expressions = {
-            directory: _all_of([self._part(name, text) for name, text in values.items()])
+        #: By directory, what is true for every row; None without partition columns.
+        self.expressions: dict[str, ds.Expression | None] = {
+            directory: reduce(and_, (self._part(name, text) for name, text in values.items()))
+            if values
+            else None
             for directory, values in self._values.items()
         }
 
-    def expression(self, directory: str) -> ds.Expression | None:
-        """Return an expression that is true for every row of a directory; None without partition columns."""
-        return self._expressions[directory]
-
     def _common_names(self, given: pa.Schema | None) -> list[str]:
-        names: list[str] | None = None
-        first = ""
+        first = next(iter(self._values), None)
+        if first is None:
+            return [] if given is None else list(given.names)
+        names = list(self._values[first])
         for directory, values in self._values.items():
-            if names is None:
-                names, first = list(values), directory
-            elif names != list(values):
+            if names != list(values):
                 raise UnreadablePartitions(
                     f"files are in {first!r} and in {directory!r}, which have different partition columns"
                 )
-        if names is None:
-            return [] if given is None else list(given.names)
         return names
 
     def _texts(self, name: str) -> Iterable[str]:
@@ -338,7 +324,3 @@ class PartitionColumns:
                 f"partition column {name!r} has the value {text!r}, which is not {kind}: {error}; give"
                 " its type in partition_schema"
             ) from error
-
-
-def _all_of(parts: list[ds.Expression]) -> ds.Expression | None:
-    return reduce(and_, parts) if parts else None

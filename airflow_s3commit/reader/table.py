@@ -1,9 +1,4 @@
-"""Opens the files of a table, or of one job, as a ``pyarrow.dataset.Dataset``.
-
-Its file system opens only unchanged files of the table; pyarrow's S3 is made from an `S3Config`. The names of
-files tell Parquet and ORC. How text is to be read only its writer knows, so the caller passes pyarrow's own
-format for CSV and JSON.
-"""
+"""Opens the files of a table, or of one job, as a ``pyarrow.dataset.Dataset``."""
 
 from __future__ import annotations
 
@@ -61,24 +56,14 @@ class UnreadableFiles(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """How to read the files of one dataset.
-
-    Attributes:
-        format: The files' format.
-        arrow: The same as pyarrow's.
-    """
+    """How to read the files of one dataset: their format, and the same as pyarrow's."""
 
     format: str
     arrow: ds.FileFormat
 
     @classmethod
     def of(cls, paths: Iterable[str], given: str | ds.FileFormat | None) -> FileReading:
-        """Return how to read files, whose names must not contradict the format that is given.
-
-        Raises:
-            UnreadableFiles: The format cannot be told, or is none of ours, as for `format_of`; or it is that
-                of text, and not given as pyarrow's.
-        """
+        """Return how to read files; raises as `format_of` does, and for text by its name."""
         if isinstance(given, ds.FileFormat):
             name = next((name for name, kind in _KINDS.items() if isinstance(given, kind)), None)
             if name is None:
@@ -111,8 +96,7 @@ def format_of(paths: Iterable[str], given: str | None) -> str:
     """Return the format of files: the given one, or that with which their names end.
 
     Raises:
-        UnreadableFiles: The names have several formats, a format other than the given one, or no format
-            while none is given.
+        UnreadableFiles: The names have several formats, another one than the given one, or none.
     """
     found: dict[str | None, str] = {}
     for path in paths:
@@ -155,14 +139,9 @@ def _with_spark_type(column: pa.Field) -> pa.Field:
 
 
 class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
-    """A read-only file system handler that checks a file's size when it opens the file.
+    """A read-only file system that opens files of a table if their sizes are the committed ones.
 
-    Only opening a file goes through Python; reading its bytes does not.
-
-    Args:
-        inner: The file system with the files, by paths ``bucket/key``.
-        files: What was committed, by path.
-        destination: URI of the table.
+    Only opening a file goes through Python; reading its bytes does not. Paths are ``bucket/key``.
     """
 
     def __init__(self, inner: fs.FileSystem, files: Mapping[str, TableFile], destination: str) -> None:
@@ -203,7 +182,7 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         return file
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
-        """Open a file of the table, exactly as `open_input_file` does."""
+        """Open a file of the table, as `open_input_file` does."""
         return self.open_input_file(path)
 
     def _advice(self, committed: TableFile) -> str:
@@ -249,9 +228,8 @@ def _committer(committed: TableFile) -> str:
 def s3_filesystem(config: S3Config) -> S3FileSystem:
     """Return pyarrow's file system for the store of a config.
 
-    Endpoint and region are those of the protocol's own client, which also reads the environment and the
-    profile. Without keys in the config, pyarrow takes credentials from the environment, from the profile in
-    ``AWS_PROFILE``, or from the machine's role.
+    Endpoint and region are those of our own client. Without keys in the config, pyarrow takes credentials
+    from the environment, from the profile in ``AWS_PROFILE``, or from the machine's role.
 
     Raises:
         ValueError: pyarrow does not support the config: it has a profile, or ``verify=False``.
@@ -357,14 +335,9 @@ def dataset(
 def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> list[tuple[str, WrittenSchema]]:
     """Return the different schemas of a table's files, each with a job that wrote it; none without a file.
 
-    They are those that the jobs recorded. For commits without a record, or with one of Spark's own writers, a
-    file is opened of the oldest one and of each of the 32 newest. Text has no stored schema: it is inferred
-    from the first file with rows.
-
-    Raises:
-        NoSuchKey: The file is gone.
-        DestinationChanged: The file's size differs from the committed one.
-        InvalidRecord: A recorded schema is damaged.
+    They are those that the jobs recorded, and of the files to inspect. Text has no stored schema: it is
+    inferred from the first file with rows. Raises as opening a file does, and `InvalidRecord` for a damaged
+    schema.
     """
     known = [] if reading.is_text else [schema for schema in table.schemas if schema.columns.arrow]
     recorded = [_recorded(table, schema.job_id, schema.text, reading) for schema in known]
@@ -372,7 +345,7 @@ def schemas_of(table: Table, filesystem: FileSystem, reading: FileReading) -> li
     if reading.is_text:
         # pyarrow cannot parse a file without rows.
         files = [*islice((file for file in table.examples if file.rows != 0), 1)]
-    guarded = guarded_files(table, filesystem, {file.path: file for file in files})
+    guarded = _guarded_files(table, filesystem, {file.path: file for file in files})
 
     def inspect(file: TableFile) -> tuple[str, WrittenSchema]:
         return file.job_id, WrittenSchema(reading.inspect(file.path, guarded), pa.schema([]))
@@ -406,11 +379,7 @@ def table_schema(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> 
 def partition_columns(
     table: Table, given: pa.Schema | None, schemas: Sequence[tuple[str, WrittenSchema]]
 ) -> PartitionColumns:
-    """Return the partition columns; those of a table without any file are in its schemas.
-
-    Raises:
-        UnreadablePartitions: As `PartitionColumns` raises it.
-    """
+    """Return the `PartitionColumns`; those of a table without any file are in its schemas."""
     if not table.directories and schemas:
         known = {column.name: column for _, schema in schemas for column in schema.partitions}
         known |= {column.name: column for column in given or ()}
@@ -425,17 +394,16 @@ def dataset_of(
     kept = pa.schema([field for field in schema if field.name not in columns.schema.names])
     generation = {GENERATION: str(table.generation)} if table.generation is not None else {}
     whole = pa.schema([*kept, *columns.schema], metadata={**(schema.metadata or {}), **generation} or None)
-    arrow, guarded = reading.arrow, guarded_files(table, filesystem, table.files)
+    arrow, guarded = reading.arrow, _guarded_files(table, filesystem, table.files)
 
     def fragments() -> Iterator[ds.Fragment]:
         for file in table.files.values():
             if reading.is_text and file.rows == 0:
                 continue
-            yield arrow.make_fragment(file.path, guarded, columns.expression(file.directory))
+            yield arrow.make_fragment(file.path, guarded, columns.expressions[file.directory])
 
     return ds.FileSystemDataset(fragments(), whole, arrow, guarded)
 
 
-def guarded_files(table: Table, filesystem: FileSystem, files: Mapping[str, TableFile]) -> PyFileSystem:
-    """Return a file system that opens files of the table if their sizes are the committed ones."""
+def _guarded_files(table: Table, filesystem: FileSystem, files: Mapping[str, TableFile]) -> PyFileSystem:
     return PyFileSystem(CommittedFiles(filesystem, files, table.destination))

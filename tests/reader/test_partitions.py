@@ -53,10 +53,10 @@ def test_values_come_typed_and_unescaped() -> None:
     """Each directory makes one expression of its columns, null among them."""
     columns = PartitionColumns(["dt=2013-01-01/a%3Db=x%2Fy%25", f"dt={NULL_DIRECTORY}/a%3Db=Köln"])
     assert columns.schema == pa.schema([("dt", pa.date32()), ("a=b", pa.string())])
-    assert str(columns.expression("dt=2013-01-01/a%3Db=x%2Fy%25")) == (
+    assert str(columns.expressions["dt=2013-01-01/a%3Db=x%2Fy%25"]) == (
         '((dt == 2013-01-01) and (a=b == "x/y%"))'
     )
-    assert "is_null(dt" in str(columns.expression(f"dt={NULL_DIRECTORY}/a%3Db=Köln"))
+    assert "is_null(dt" in str(columns.expressions[f"dt={NULL_DIRECTORY}/a%3Db=Köln"])
 
 
 def test_a_given_type_is_taken() -> None:
@@ -64,7 +64,7 @@ def test_a_given_type_is_taken() -> None:
     columns = PartitionColumns(["zip=01234/n=1"], pa.schema([("zip", pa.string())]))
     assert columns.schema == pa.schema([("zip", pa.string()), ("n", pa.int32())])
     moments = PartitionColumns(["t=2013-01-01 10%3A00%3A00"], pa.schema([("t", pa.timestamp("us"))]))
-    assert str(dt.datetime(2013, 1, 1, 10)) in str(moments.expression("t=2013-01-01 10%3A00%3A00"))
+    assert str(dt.datetime(2013, 1, 1, 10)) in str(moments.expressions["t=2013-01-01 10%3A00%3A00"])
 
 
 def test_a_value_that_is_not_of_the_given_type_is_named() -> None:
@@ -85,4 +85,4 @@ def test_plain_directories_make_no_columns() -> None:
     """A file at the root, or in a directory without `=`, has no partition columns."""
     columns = PartitionColumns(["", "some/where"])
     assert columns.schema.names == []
-    assert columns.expression("") is None
+    assert columns.expressions[""] is None

@@ -237,7 +237,7 @@ class Adoption:
         """Read Hadoop's files, at the first call."""
         if self._survey is None:
             store, home = self._context.store, self._context.layout.destination
-            self._survey = Survey.of(store, home, self._context.job_id, self.pendingsets_uri)
+            self._survey = Survey(store, home, self._context.job_id, self.pendingsets_uri)
         return self._survey
 
     def _end(self) -> Entry | None:

@@ -86,30 +86,19 @@ class HadoopFile:
 _Listed: TypeAlias = list[tuple[ObjectInfo, HadoopFile | None]]
 
 
-def _magic_files(store: ObjectStore, destination: Destination, job_id: str = "") -> dict[str, _Listed]:
-    """List what Hadoop wrote in the magic directories of a destination, or of one job, by job id."""
-    prefix = destination.key(f"{MAGIC_PREFIX}{job_id}/job-" if job_id else MAGIC_PREFIX)
-    jobs: dict[str, _Listed] = {}
-    for info in store.list_objects(destination.bucket, prefix):
-        directory, _, rest = (destination.relative(info.key) or "").partition("/")
-        if rest.startswith("job-"):
-            found_id = directory.removeprefix(MAGIC_PREFIX)
-            matched, file = _IN_MAGIC.fullmatch(rest), None
-            if matched is not None and matched[1] == found_id:
-                file = _file_at(destination.bucket, info.key, int(matched[2]), matched[3], is_magic=True)
-            jobs.setdefault(found_id, []).append((info, file))
-    return jobs
-
-
-def _files_in(store: ObjectStore, directory: Destination) -> _Listed:
-    """List the files of one job in a directory of pendingsets."""
+def _files_in(store: ObjectStore, directory: Destination, job_id: str, *, is_magic: bool) -> _Listed:
+    """List the files of one job in a directory, and in its magic one what else is there of the job."""
     numbered, listed = _RUN_IN_PREFIX.search(directory.prefix), _Listed()
     run = int(numbered[1]) if numbered is not None else 0
-    for info in store.list_objects(directory.bucket, directory.prefix):
-        path = directory.relative(info.key) or ""
-        file = _file_at(directory.bucket, info.key, run, path, is_magic=False)
-        if file is not None and not path.rpartition("/")[2].startswith((".", "_")):
-            listed.append((info, file))
+    for info in store.list_objects(directory.bucket, directory.key("job-" if is_magic else "")):
+        path, file = directory.relative(info.key) or "", None
+        if not is_magic:
+            file = _file_at(directory.bucket, info.key, run, path, is_magic=False)
+            if file is None or path.rpartition("/")[2].startswith((".", "_")):
+                continue
+        elif (matched := _IN_MAGIC.fullmatch(path)) is not None and matched[1] == job_id:
+            file = _file_at(directory.bucket, info.key, int(matched[2]), matched[3], is_magic=True)
+        listed.append((info, file))
     return listed
 
 
@@ -211,8 +200,8 @@ class Verdict(NamedTuple):
 class Survey:
     """One reading of all files of a job, and of what became of the uploads that they list. Reads only.
 
-    This takes a listing of the pending uploads, one GET per file, and two requests for each upload that is
-    not listed, up to ``most`` such uploads.
+    The files are in its magic directory, or in another one of pendingsets. This takes a listing of the
+    pending uploads, one GET per file, and two requests for each upload that is not listed, up to ``most``.
 
     Attributes:
         uri: URI of the files' directory.
@@ -226,6 +215,9 @@ class Survey:
         own: Keys of the objects that Hadoop has made of uploads that count, ``others_own`` of other uploads.
         unreadable: What is wrong with files that cannot be read, whether they count or not.
         flaws: Why the output that counts cannot be committed.
+
+    Raises:
+        InvalidDestination: ``pendingsets_uri`` is no URI of S3.
     """
 
     def __init__(
@@ -233,12 +225,14 @@ class Survey:
         store: ObjectStore,
         destination: Destination,
         job_id: str,
-        objects: _Listed,
-        directory: Destination,
+        pendingsets_uri: str | None = None,
         *,
         most: int | None = None,
     ) -> None:
         self._store, self._destination, self._job_id = store, destination, job_id
+        magic = destination.below(MAGIC_PREFIX + job_id)
+        directory = Destination.parse(pendingsets_uri) if pendingsets_uri is not None else magic
+        objects = _files_in(store, directory, job_id, is_magic=directory == magic)
         self.uri = directory.uri
         self.found = [file for _, file in objects if file is not None]
         others = (info for info, file in objects if file is None and info.size)
@@ -288,29 +282,6 @@ class Survey:
         self.job.silent = max(self._now - self._newest, 0.0) if self._now else None
         damaged = [f"{uri} is no file of Hadoop's committers" for uri in self.unknown]
         self.job.damaged = (*damaged, *map(str, self.unreadable))
-
-    @classmethod
-    def of(
-        cls,
-        store: ObjectStore,
-        destination: Destination,
-        job_id: str,
-        pendingsets_uri: str | None,
-        *,
-        most: int | None = None,
-    ) -> Survey:
-        """Survey one job, by its files in its magic directory or in another one of pendingsets.
-
-        Raises:
-            InvalidDestination: ``pendingsets_uri`` is no URI of S3.
-        """
-        magic = destination.below(MAGIC_PREFIX + job_id)
-        directory = Destination.parse(pendingsets_uri) if pendingsets_uri is not None else magic
-        if directory == magic:
-            objects = _magic_files(store, destination, job_id).get(job_id, [])
-        else:
-            objects = _files_in(store, directory)
-        return cls(store, destination, job_id, objects, directory, most=most)
 
     def read(self, files: Iterable[HadoopFile]) -> Iterator[tuple[HadoopFile, PendingSet | InvalidRecord]]:
         """Yield some files with their pendingsets, or with the errors that make them invalid, in any order.
@@ -421,11 +392,12 @@ def _digest(upload: PendingUpload) -> bytes:
 
 def find_hadoop_jobs(store: ObjectStore, destination: Destination) -> list[HadoopJob]:
     """Return the jobs that Hadoop's magic committer left at a destination, oldest first. Reads only."""
-    surveys = (
-        Survey(store, destination, job_id, objects, destination.below(MAGIC_PREFIX + job_id))
-        for job_id, objects in _magic_files(store, destination).items()
-    )
-    return sorted((survey.job for survey in surveys), key=lambda job: job.modified)
+    prefix = destination.key(MAGIC_PREFIX)
+    paths = (info.key[len(prefix) :] for info in store.list_objects(destination.bucket, prefix))
+    parts = (path.partition("/") for path in paths)
+    job_ids = sorted({job_id for job_id, _, rest in parts if rest.startswith("job-")})
+    found = (find_hadoop_job(store, destination, job_id) for job_id in job_ids)
+    return sorted((job for job in found if job is not None), key=lambda job: job.modified)
 
 
 def find_hadoop_job(
@@ -437,7 +409,7 @@ def find_hadoop_job(
     most: int | None = None,
 ) -> HadoopJob | None:
     """Return the facts about a Hadoop job; None if it has no files. Reads only."""
-    job = Survey.of(store, destination, job_id, pendingsets_uri, most=most).job
+    job = Survey(store, destination, job_id, pendingsets_uri, most=most).job
     return job if job.files else None
 
 
