@@ -1,4 +1,4 @@
-"""The files of a read: a table's at a generation, those added since one, or one job's; and their partitions.
+"""The files of a read: a table's at a generation, or those added since one; and their partitions.
 
 Partition values come from the directories that Hive, Spark and this package write.
 """
@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from itertools import islice
 from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +22,7 @@ from airflow_s3commit.protocol.model.destination import unescape
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list
-from airflow_s3commit.protocol.steps.fold import manifest_of, read_table, refuse_rewound
+from airflow_s3commit.protocol.steps.fold import read_table, refuse_rewound
 from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 
 if TYPE_CHECKING:
@@ -65,11 +64,6 @@ class JobSchema(NamedTuple):
     text: str
     columns: WrittenColumns
 
-    @classmethod
-    def of(cls, job_id: str, text: str, destination: str) -> JobSchema:
-        """Read the text of a job's schema; raises `InvalidRecord` if it is damaged."""
-        return cls(job_id, text, WrittenColumns.of(text, f"the manifest of job {job_id} on {destination}"))
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -77,7 +71,7 @@ class Table:
 
     Attributes:
         destination: URI of the table.
-        generation: The generation that they are of; None for the files of one job.
+        generation: The generation that they are of.
         files: The files, by path.
         directories: Every directory of the table at this generation.
         sample: If there are no files, some of the table at this generation, for its columns.
@@ -88,7 +82,7 @@ class Table:
     """
 
     destination: str
-    generation: int | None
+    generation: int
     files: Mapping[str, TableFile]
     directories: Collection[str]
     sample: Sequence[TableFile] = ()
@@ -103,41 +97,22 @@ class Table:
 
 
 def find_table(
-    store: ObjectStore,
-    place: Destination,
-    *,
-    generation: int | None = None,
-    since: int | None = None,
-    job_id: str | None = None,
+    store: ObjectStore, place: Destination, generation: int | None = None, since: int | None = None
 ) -> Table:
     """Return files of a destination, chosen as `dataset` chooses them.
 
     Raises:
-        ValueError: The choices exclude each other, or one is out of range.
-        NoSuchKey: There is no commit, or no such job or generation.
+        ValueError: A generation is out of range.
+        NoSuchKey: There is no commit, or no such generation.
         HistoryRewound: A rollback came after the generation ``since``.
-        InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
+        InvalidRecord: The log or a list was changed, or has a key outside the destination.
     """
-    if job_id is not None and (generation, since) != (None, None):
-        raise ValueError("one job's files are read without generation and since")
     if generation is not None and generation < 1:
         raise ValueError(f"generations count from 1: there is no generation {generation}")
     if since is not None and not 0 <= since <= (generation or since):
         later = f"generation {generation}" if generation else "the newest one"
         raise ValueError(f"since={since} is not a generation before {later}")
-    if job_id is None:
-        return _table_at(store, place, generation, since or 0)
-    manifest = manifest_of(store, place, job_id)
-    directories: dict[str, str] = {}
-    ((_, listed),) = each_list(FileSummary, store, place, [manifest.source])
-    files = {file.path: file for file in _table_files(place, job_id, listed, directories)}
-    schemas = [JobSchema.of(job_id, text, place.uri) for text in manifest.schemas]
-    has_all = schemas and all(schema.columns.arrow for schema in schemas)
-    first = [] if has_all else [*islice(files.values(), 1)]
-    return Table(place.uri, None, files, {*directories.values()}, (), schemas, bool(schemas), first)
-
-
-def _table_at(store: ObjectStore, place: Destination, generation: int | None, since: int) -> Table:
+    since = since or 0
     try:
         table = read_table(store, place, generation)
     except NoSuchKey as error:
@@ -180,7 +155,11 @@ def _schemas_of(table: LogTable, destination: str) -> list[JobSchema]:
         source = table.sources[number]
         for text in source.schemas:
             jobs.setdefault(text, source.job_id or OLDER_DATA)
-    return [JobSchema.of(jobs.get(text, ""), text, destination) for text in table.schemas()]
+    found = ((jobs.get(text, ""), text) for text in table.schemas())
+    where = "the manifest of job {} on {}".format
+    return [
+        JobSchema(job_id, text, WrittenColumns.of(text, where(job_id, destination))) for job_id, text in found
+    ]
 
 
 def _files_of(

@@ -1,4 +1,4 @@
-"""Opens the files of a table, or of one job, as a ``pyarrow.dataset.Dataset``."""
+"""Opens the files of a table as a ``pyarrow.dataset.Dataset``."""
 
 from __future__ import annotations
 
@@ -273,7 +273,6 @@ def dataset(
     *,
     generation: int | None = None,
     since: int | None = None,
-    job_id: str | None = None,
     schema: pa.Schema | None = None,
     partition_schema: pa.Schema | None = None,
     filesystem: FileSystem | None = None,
@@ -294,8 +293,6 @@ def dataset(
             replaces them.
         since: Read only files that commits after this generation added, and that are still in the table; 0
             reads all. A consumer that passes the generation of its previous read gets each file once.
-        job_id: Read the files that one job committed, whether or not a later commit has replaced them. Not
-            together with ``generation`` or ``since``.
         schema: The columns, without partition columns. By default those of all commits: a column that a later
             commit added or widened is read so from all files; it is null where a file lacks it. For text they
             are those of the first file with rows, with types inferred from its first rows.
@@ -305,8 +302,9 @@ def dataset(
             which CSV and JSON need: only their writer knows how they are to be read.
 
     Raises:
-        NoSuchKey: No job, or not this one, has committed to the destination; it has no such generation; or a
-            list of files is gone. A scan raises it if a file is gone: a later commit has replaced it.
+        NoSuchKey: No job has committed to the destination; it has no such generation; or a list of files is
+            gone. A scan raises it if a file is gone: a later commit has replaced it.
+        HistoryRewound: A rollback came after the generation ``since``.
         DestinationChanged: Raised by a scan: a file's size differs from the committed one.
         InvalidRecord: The log, a manifest or a list of files is damaged or names a key outside the
             destination; or the destination has no log, and another committer wrote ``_SUCCESS``.
@@ -314,16 +312,15 @@ def dataset(
             column's type.
         UnreadableFiles: The files have several formats, an unknown one, or one of text that is not given as
             pyarrow's; or a column has types in different commits that have no common one.
-        ValueError: ``job_id`` is given together with ``generation`` or ``since``, or one of these is out of
-            range; ``store`` is not an `S3Config` and ``filesystem`` is missing; or pyarrow does not support
-            the config.
+        ValueError: A generation is out of range; ``store`` is not an `S3Config` and ``filesystem`` is
+            missing; or pyarrow does not support the config.
     """
     if filesystem is None:
         if not isinstance(store, S3Config):
             raise ValueError("pass a filesystem, or an S3Config as store")
         filesystem = s3_filesystem(store)
     source = S3Store.connect(store) if isinstance(store, S3Config) else store
-    table = find_table(source, Destination.of(destination), generation=generation, since=since, job_id=job_id)
+    table = find_table(source, Destination.of(destination), generation, since)
     reading = FileReading.of((file.path for file in table.examples), format)
     schemas = schemas_of(table, filesystem, reading) if schema is None else []
     columns = partition_columns(table, partition_schema, schemas)
@@ -392,8 +389,8 @@ def dataset_of(
 ) -> ds.Dataset:
     """Return a table's files as a dataset with the columns of ``schema``, then the partition columns."""
     kept = pa.schema([field for field in schema if field.name not in columns.schema.names])
-    generation = {GENERATION: str(table.generation)} if table.generation is not None else {}
-    whole = pa.schema([*kept, *columns.schema], metadata={**(schema.metadata or {}), **generation} or None)
+    metadata = {**(schema.metadata or {}), GENERATION: str(table.generation)}
+    whole = pa.schema([*kept, *columns.schema], metadata=metadata)
     arrow, guarded = reading.arrow, _guarded_files(table, filesystem, table.files)
 
     def fragments() -> Iterator[ds.Fragment]:

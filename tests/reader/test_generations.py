@@ -111,15 +111,13 @@ def test_a_generation_that_is_not_there_yet(table: Table, choice: dict[str, int]
 @each(
     ("choice", "message"),
     [
-        ({"job_id": OURS, "generation": 1}, "without generation and since"),
-        ({"job_id": OURS, "since": 0}, "without generation and since"),
         ({"generation": 0}, "generations count from 1"),
         ({"since": -1}, "since=-1 is not a generation before the newest one"),
         ({"since": 3, "generation": 2}, "since=3 is not a generation before generation 2"),
     ],
 )
 def test_choices_that_contradict_each_other(table: Table, choice: dict[str, Any], message: str) -> None:
-    """One job's files are not a generation's; a range of generations is in their order."""
+    """Generations count from 1, and a range of them is in their order."""
     with pytest.raises(ValueError, match=message):
         table.read(**choice)
 

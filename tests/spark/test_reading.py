@@ -74,7 +74,6 @@ def test_written_rows_are_read_back(spark: SparkSession, lake: Lake) -> None:
         "date_add(date'2013-01-01', cast(id % 3 as int)) as dt", "if(id % 2 = 0, 'a/b', null) as kind",
     )  # fmt: skip
     fill(frame, lake, partitionBy="dt,kind")
-    first = lake.manifest().job_id
     found = read_table(spark, lake.uri)
     assert found.schema == frame.schema.toNullable()
     assert rows_of(found) == rows_of(frame)
@@ -84,15 +83,14 @@ def test_written_rows_are_read_back(spark: SparkSession, lake: Lake) -> None:
     fill(spark.range(100, 105).selectExpr("id", *days), lake, partitionBy="dt,kind")
     spark.catalog.refreshByPath(lake.uri.replace("s3:", "s3a:"))
     assert found.count() == 20
-    second = lake.manifest().job_id
     assert read_table(spark, lake.uri).count() == 25
-    for new in ({"job_id": second}, {"since": 2}, {"since": 2, "generation": 3}):
+    for new in ({"since": 2}, {"since": 2, "generation": 3}):
         assert read_table(spark, lake.uri, **new).selectExpr("sum(id)").collect() == [(510,)]
-    for old in ({"job_id": first}, {"generation": 2}):
+    for old in ({"since": 1, "generation": 2}, {"generation": 2}):
         assert read_table(spark, lake.uri, **old).count() == 20
     none = read_table(spark, lake.uri, since=3)
     assert (none.schema, none.count()) == (found.schema, 0)
-    few = read_table(spark, lake.uri, job_id=second, schema="id bigint, dt string").select("id", "dt")
+    few = read_table(spark, lake.uri, since=2, schema="id bigint, dt string").select("id", "dt")
     assert rows_of(few) == [(id_, "2020-01-01") for id_ in range(100, 105)]
     with pytest.raises(Exception, match="has no generation 7"):
         read_table(spark, lake.uri, generation=7)
@@ -212,8 +210,6 @@ def test_what_spark_would_read_otherwise_is_refused(spark: SparkSession, lake: L
     for name in ("basePath", "pathGlobFilter", "RECURSIVEFILELOOKUP"):
         with pytest.raises(InvalidOption, match=f"{name} chooses files"):
             read_table(spark, lake.uri, options={name: "x"})
-    with pytest.raises(ValueError, match="without generation and since"):
-        read_table(spark, lake.uri, since=1, job_id=lake.manifest().job_id)
     put(lake, {"id": [1], "p": [2]}, partition_by=["p"], format="json")
     with pytest.raises(UnreadableFiles, match="one dataset has files of one format"):
         read_table(spark, lake.uri)

@@ -52,7 +52,7 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
     """Summary of one job, from its records and the log.
 
     Attributes:
-        destination: URI of its destination; None if no readable record names it.
+        destination: Its URI; None if no readable record names it.
         staging: URI of its staging; None if the job has ended and nothing of it is left.
         state: Its state; None if only leftovers exist.
         since: When it entered the state, in milliseconds since the epoch by the clock of the machine that did
@@ -385,9 +385,8 @@ def claims_of_hadoop(
 ) -> dict[str, Layout]:
     """Return whose files of Hadoop, or copies that an adoption made, name an upload, by its id. Reads only.
 
-    Of a layout only the staging is certain, which has the file. Searched are ``roots``, and every
-    directory above the uploads' keys, because destinations nest: a job on the whole bucket also uploads below
-    ``flights/``. Without keys none is searched.
+    Of a layout only the staging is certain. Searched are ``roots``, and every directory above the uploads'
+    keys, because destinations nest; none without keys.
     """
     above, claims = directories_above(bucket, keys), dict[str, Layout]()
     searched = list(dict.fromkeys((*roots, *above))) if keys else []
@@ -408,8 +407,10 @@ def claims_of_hadoop(
 
 def directories_above(bucket: str, keys: Collection[str]) -> list[Destination]:
     """Return every directory above some keys; none without keys."""
-    above = {prefix for key in keys for prefix in accumulate(f"{one}/" for one in key.split("/")[:-1])}
-    return [Destination(bucket, prefix) for prefix in sorted({"", *above})] if keys else []
+    above = {
+        prefix for key in keys for prefix in accumulate(["", *(f"{one}/" for one in key.split("/")[:-1])])
+    }
+    return [Destination(bucket, prefix) for prefix in sorted(above)]
 
 
 def _files_of_hadoop(store: ObjectStore, root: Destination) -> list[tuple[str, ObjectInfo]]:

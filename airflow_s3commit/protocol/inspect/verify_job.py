@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from msgspec import Struct
 
@@ -51,10 +50,7 @@ BATCH = 1_000
 
 
 class Changed(Struct, frozen=True, kw_only=True):
-    """A committed file at whose key there is another object.
-
-    ``expected_etag`` is empty if it is not known.
-    """
+    """A committed file, and another object at its key. ``expected_etag`` is empty if it is not known."""
 
     key: str
     expected_size: int
@@ -112,9 +108,9 @@ class FileDifferences(Plain, Struct, kw_only=True):
 
 
 class ExpectedFile(NamedTuple):
-    """A file that may be there: its bytes, its ETag and upload id, empty if unknown, and its commit.
+    """A file that may be there, with the number of its commit: 0 or less if it need not be there.
 
-    The number of the commit is 0 or less for a file that need not be there.
+    ETag and upload id are empty if they are not known.
     """
 
     size: int
@@ -126,8 +122,8 @@ class ExpectedFile(NamedTuple):
 class ExpectedFiles:
     """Files by key, in a temporary database on disk: memory does not grow with their number.
 
-    The context is of any job of the destination. ``newest`` returns the table as it is now, which tells which
-    files are still needed. The report counts and names what differs.
+    ``newest`` returns the table as it is now, which tells which files are still needed. The report counts and
+    names what differs.
     """
 
     def __init__(self, context: JobContext, report: FileDifferences, newest: Callable[[], Table]) -> None:
@@ -139,8 +135,10 @@ class ExpectedFiles:
             " WITHOUT ROWID; BEGIN"
         )
 
-    def close(self) -> None:
-        """Delete the database."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._rows.close()
 
     def add(self, key: str, file: ExpectedFile) -> None:
@@ -159,7 +157,7 @@ class ExpectedFiles:
     def compare(self, batch: list[ObjectInfo]) -> list[tuple[ObjectInfo, ExpectedFile | None]]:
         """Compare listed objects with the files that must be there; return the others, and what is known.
 
-        The upload id in its metadata decides about a file with another ETag.
+        The upload id decides about a file with another ETag: it is encrypted, or the object is another one.
         """
         others: list[tuple[ObjectInfo, ExpectedFile | None]] = []
         doubtful: list[tuple[tuple[ObjectInfo, ExpectedFile], Head]] = []
@@ -266,9 +264,6 @@ class PendingReport(Plain, Struct, kw_only=True):
     """Differences between a job's records and its uploads on the store.
 
     Attributes:
-        job_id: Id of the job.
-        destination: URI of the job's destination.
-        state: State of the job.
         files: Number of uploads in the job's seal or, before it is sealed, in all of its records.
         bytes: Bytes of these uploads, from the records.
         pending: Number of these uploads that are pending on the store.
@@ -343,17 +338,13 @@ def verify_job(
 
 
 def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
-    """Compare the files that a job committed with the objects in the partitions that it wrote.
-
-    Sends a HEAD request for a file whose ETag in the listing is not the one computed from its parts, because
-    the object is encrypted or changed; the HEAD shows the upload id.
-    """
+    """Compare the files that a job committed with the objects in the partitions that it wrote."""
     store, home = context.store, context.layout.destination
     report = VerifyReport(
         job_id=manifest.job_id, destination=manifest.destination, generation=manifest.generation
     )
     # The log is read after the files were looked at: a commit may have replaced them since.
-    with closing(ExpectedFiles(context, report, lambda: read_table(store, home))) as expected:
+    with ExpectedFiles(context, report, lambda: read_table(store, home)) as expected:
         for entry in files_of(store, home, manifest.source):
             expected.add(entry.key, ExpectedFile(entry.size, entry.etag, entry.upload, manifest.generation))
         report.files = expected.count()
@@ -371,10 +362,7 @@ def verify_manifest(context: JobContext, manifest: Manifest) -> VerifyReport:
 def verify_pending(context: JobContext) -> PendingReport:
     """Compare the records of an open or sealed job with the pending uploads on the store. Reads only.
 
-    Raises:
-        AlreadyCommitted: The job is committed; verify its manifest.
-        JobClosed: The job is aborted.
-        NoSuchJob: The job does not exist.
+    Raises `AlreadyCommitted`, `JobClosed` or `NoSuchJob` for any other job.
     """
     with naming(context, "verify"):
         context = recorded(context)

@@ -1,13 +1,9 @@
-"""Verifies a table: compares its files with everything that lies in its destination.
-
-Reads only. One listing of the destination is compared with the files that the log names.
-"""
+"""Verifies a table: compares the files that its log names with a listing of its destination. Reads only."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import closing
 
 from msgspec import Struct, field
 
@@ -50,7 +46,6 @@ class TableReport(FileDifferences, kw_only=True):
     """Differences between a table and its destination: `FileDifferences`, and what is beside the table.
 
     Attributes:
-        destination: URI of the table.
         generation: The generation; None if the log is too damaged to know the table, whose files are then not
             compared.
         later: Number of objects of commits that were entered meanwhile.
@@ -161,7 +156,7 @@ class _Comparison:
         self._unowned = table.unowned_in_place()
 
     def run(self, step: Callable[[int], None]) -> None:
-        with closing(self._expected) as expected:
+        with self._expected as expected:
             self._read_lists()
             compared = 0
             for batch in in_batches(data_objects(self._context, None), BATCH):
