@@ -68,9 +68,9 @@ def repair(
     """Derive again what follows from the log of a destination, and report what is wrong besides.
 
     That is receipts, checkpoints, ``_SUCCESS``, those of partitions too, and the versions that other engines
-    read; and all that comes after the entry of a job: a commit that died is finished, an abort too. An entry
-    of the log and a list of files follow from nothing: restore them from a backup or a version of the object.
-    As long as an entry is wrong, nothing is derived from the log. Repeatable, also beside jobs at work.
+    read; and all that comes after the entry of a job. An entry of the log and a list of files follow from
+    nothing: restore them from a backup or a version of the object. As long as an entry is wrong, nothing is
+    derived from the log. Repeatable, also beside jobs at work.
 
     Args:
         store: The store of the destination.

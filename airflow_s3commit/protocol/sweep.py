@@ -41,11 +41,9 @@ logger = logging.getLogger(__name__)
 
 
 class SweepReport(Plain, Struct, kw_only=True):
-    """Result of a sweep, or of a dry run.
+    """Result of a sweep; after a dry run the plan is all that it has.
 
     Attributes:
-        plan: The plan.
-        dry_run: Whether this was a dry run; then the following fields are empty.
         jobs: Jobs that were ended, with how many uploads were aborted and objects deleted.
         uploads: Number of orphaned uploads that were aborted.
         bytes: Size of their parts in bytes, by the plan.
@@ -87,8 +85,8 @@ def sweep(
         older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
             any job waits for its commit.
         dry_run: Plan only, and remove nothing.
-        staging_root: The jobs' staging (``JobOptions.staging``), if not below the destination: a URI or a
-            `Destination`. Their own records name it too; what outlived those is found by this alone.
+        staging_root: The jobs' staging (``JobOptions.staging``), if not below the destination. Their own
+            records name it too; what outlived those is found by this alone.
         clock: Source of time for records.
         new_id: Source of nonces for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
@@ -115,10 +113,7 @@ def apply_sweep(
 ) -> SweepReport:
     """Remove the items of a plan that have not changed since. Repeatable with the same plan.
 
-    Errors of removals are not raised but added to the report, so that one failure does not stop the rest.
-
-    Raises:
-        S3CommitError: The destination could not be read.
+    Raises `S3CommitError` if the destination cannot be read. Errors of removals are in the report instead.
     """
     layout = Layout.of(Destination.parse(plan.destination), new_uuid())
     context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
@@ -191,10 +186,9 @@ def _fail(report: SweepReport, what: str, error: S3CommitError) -> None:
 
 
 class RegisteredSweep(NamedTuple):
-    """What a sweep finds at one destination of a registry.
+    """What a sweep finds at one destination of a registry, by its entry, or one of several.
 
     Attributes:
-        entry: The destination's entry, or one of several with other stagings.
         plan: What to remove there, and the store; None without records of jobs.
         gone: Whether nothing is left of the destination, so that its entry may be removed.
         error: Why the destination could not be read; None if it was.
@@ -214,10 +208,9 @@ def plan_registered(
 ) -> Iterator[RegisteredSweep]:
     """Yield what a sweep would remove at each destination of a registry, without removing it.
 
-    A destination that cannot be read does not keep back the others; an `S3CommitError` of ``open_store`` is
-    the destination's error. One without records of jobs is not swept: a sweep there would abort the uploads
-    of other programs. One with several entries, which name different stagings, is swept once, with all of
-    these. ``older_than`` is also the minimum age of an entry to remove, in seconds.
+    A destination that cannot be read or opened does not keep back the others. One without records of jobs is
+    not swept: a sweep there would abort the uploads of other programs. One with several entries, which name
+    different stagings, is swept once. An entry to remove is as old as ``older_than`` too, in seconds.
     """
     places: dict[tuple[str, str | None], list[Registered]] = {}
     for entry in entries:

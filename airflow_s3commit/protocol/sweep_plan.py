@@ -1,11 +1,8 @@
 """Plan a sweep: decide which jobs are dead, and what to remove of them.
 
-A sweep removes what is left of jobs that have ended, by finishing their commit or abort; jobs that have not
-ended and were inactive for ``older_than``, by aborting them, Hadoop's too; uploads as old that no job claims;
-and files that commits replaced and retained, once their time has passed.
-
-It leaves everything that a live job may need, and a half-published job of Hadoop, which ``adopt`` ends. A job
-is active when it writes a record or starts an upload. All ages are by the store's clock.
+A sweep finishes what is left of jobs that have ended, aborts jobs without activity for ``older_than``, and
+uploads as old that no job claims, and deletes retained files once their time has passed. A job is active when
+it writes a record or starts an upload. All ages are by the store's clock.
 """
 
 from __future__ import annotations
@@ -59,7 +56,7 @@ def monthly_cost(stored: int) -> float:
 
 
 class OrphanUpload(Struct, frozen=True, kw_only=True):
-    """A pending upload that no job claims: seconds since its start, and the size of its parts."""
+    """A pending upload that no job claims: its age in seconds, and the size of its parts."""
 
     key: str
     upload_id: str
@@ -124,7 +121,7 @@ class LeftAlone(Struct, frozen=True, kw_only=True):
 
 
 class Item(NamedTuple):
-    """Something that a sweep would remove, of whatever kind: its name, and the fields of that kind."""
+    """Something that a sweep would remove, of whatever kind."""
 
     what: str
     action: str
@@ -138,14 +135,11 @@ class SweepPlan(Plain, Struct, kw_only=True):
     """Everything that a sweep would remove.
 
     Attributes:
-        destination: URI of the destination.
         staging_roots: URIs of other directories with stagings of its jobs, as given.
         older_than: Seconds without activity after which a job is dead, and minimum age of an orphan.
         now: The store's time at the plan, in seconds since the epoch; None if there was nothing to date.
         uploads: Orphaned uploads to abort.
         replaced: Retained files to release and delete.
-        left: What it leaves, and why.
-        jobs_left: Number of jobs that it leaves.
     """
 
     derived = ("pending", "bytes", "oldest", "monthly_cost_usd")
@@ -214,11 +208,7 @@ def plan_sweep(
     staging_roots: Collection[Destination] = (),
     threads: int = 16,
 ) -> SweepPlan:
-    """Return what a sweep would remove, without removing it, as a dry run of `sweep` does. Repeatable.
-
-    If no record is there to read the store's time from, a small hidden object is written and deleted. If
-    there are orphans, an upload is also started and aborted, to check that listings show when uploads began.
-    """
+    """Return what a sweep would remove, without removing it, as a dry run of `sweep` does. Repeatable."""
     context = JobContext(store, Layout.of(destination, new_uuid()), threads=threads)
     return decide(context, older_than, staging_roots).plan
 

@@ -1,7 +1,6 @@
 """Check that a destination, with these credentials, supports what the protocol requires.
 
-The checks write small hidden objects and start uploads, and remove all of them at the end. They are probes of
-the store, a rehearsal of whole jobs, and an upload with the jobs' object options.
+The checks are probes of the store, a rehearsal of whole jobs, and an upload with the jobs' object options.
 """
 
 from __future__ import annotations
@@ -63,12 +62,7 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Plain, Struct, frozen=True, kw_only=True):
-    """The results of all checks.
-
-    Attributes:
-        staging_root: URI of the directory of the jobs' records, if not below the destination.
-        checks: The checks, in the order in which they ran.
-    """
+    """The results of all checks, in the order in which they ran."""
 
     derived = ("healthy",)
 
@@ -100,8 +94,6 @@ def examine(
     Whole jobs run in a hidden directory: commits, a replace, an abort, a sweep. The destination's data is not
     changed. The objects and uploads of the checks are removed at the end; if that fails, the last check says
     so. An error of the store is not raised: it fails its check.
-
-    ``staging_root`` is the directory of the jobs' records, if not below the destination.
     """
     name, clock = f"doctor-{new_id()}", clock or SystemClock()
     options = object_options or ObjectOptions()

@@ -1,8 +1,7 @@
 """Probes of a store: each performs one operation that jobs rely on, on objects in a directory of its own.
 
 No answer is trusted: each is compared with what was sent, and with what other requests say. A probe returns a
-`Finding`, or raises `StoreUnsuitable`; it lets errors of the store propagate. `examine` turns all of these
-into findings, and removes what the probes leave.
+`Finding`, or raises `StoreUnsuitable` or an error of the store. `examine` removes what it leaves.
 """
 
 from __future__ import annotations
@@ -52,12 +51,9 @@ class Finding(NamedTuple):
 
 @dataclass
 class Sandbox:
-    """A directory for the objects and uploads of probes and whole jobs, which it can remove again.
+    """A directory below a destination for the objects and uploads of probes, which it can remove again.
 
-    Attributes:
-        destination: The destination, or staging root, to check.
-        home: The directory of the probes' objects, hidden from readers.
-        rehearsed: Whether jobs ran in it, whose objects and uploads have names of their own.
+    ``rehearsed`` says whether jobs ran in it, whose objects and uploads have names of their own.
     """
 
     store: ObjectStore
@@ -106,16 +102,15 @@ class Sandbox:
         Raises:
             S3CommitError: Something could not be removed. Everything else was tried.
         """
-        # By the exact keys: some stores list uploads only that way.
-        steps: list[Callable[[], object]] = [partial(self._abort, key) for key in sorted(self._begun)]
-        if self.rehearsed:
-            steps += [partial(self._abort, None), self._delete_listed]
+        # By the exact keys too: some stores list uploads only that way.
+        prefixes = [*sorted(self._begun), *([self.home.prefix] if self.rehearsed else [])]
+        steps: list[Callable[[], object]] = [partial(self._abort, prefix) for prefix in prefixes]
+        steps += [self._delete_listed] if self.rehearsed else []
         self._run([*steps, *self._deletes(self._keys)])
 
-    def _abort(self, key: str | None) -> None:
-        """Abort the uploads of a key; None aborts all."""
-        for upload in list(self.store.list_uploads(self.bucket, key or self.home.prefix)):
-            if key in (None, upload.key):
+    def _abort(self, prefix: str) -> None:
+        for upload in list(self.store.list_uploads(self.bucket, prefix)):
+            if upload.key.startswith(prefix):
                 self.store.abort_upload(self.bucket, upload.key, upload.upload_id)
 
     def _delete_listed(self) -> None:

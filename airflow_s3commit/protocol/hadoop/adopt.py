@@ -2,13 +2,13 @@
 
 The Hadoop job must be dead, since its driver and tasks ignore our records. Each pendingset that counts
 becomes a committed task of one stage. Everything is read and checked before anything is written. Our records
-depend on Hadoop's alone, so a process that resumes after a crash, or runs beside another one, writes the same
-bytes. Hadoop's files in a magic directory, which is the staging of our job too, name the uploads that do not
-count; files of another directory are copied into a stage that is not sealed. The end of the job aborts these
-uploads, and removes the magic directory. A staging committer's directory belongs to its cluster and stays.
+depend on Hadoop's alone, so whoever resumes after a crash, or runs beside another one, writes the same bytes.
+Hadoop's files in a magic directory, which is the staging of our job too, name the uploads that do not count;
+files of another directory are copied into a stage that is not sealed. The end of the job aborts these, and
+removes the magic directory. A staging committer's directory belongs to its cluster and stays.
 
 Names of Hadoop's files may repeat, and do not show whose they are. So nothing is published over an object of
-another writer, or over a file of the table: that is looked for each time an adoption runs.
+another writer, or over a file of the table.
 """
 
 from __future__ import annotations
@@ -69,22 +69,20 @@ _NEUTRAL = JobOptions(committer="magic", conflict_mode="append")
 class Adoption:
     """The adoption of a Hadoop job. `commit`, `abort` and `clean_up` end it, and may be repeated.
 
-    A process that takes one of these steps again continues where another one stopped. One instance takes one
-    of them: it reads Hadoop's files once.
+    One instance takes one of these steps: it reads Hadoop's files once.
 
     Attributes:
-        destination: URI of the dataset's directory, or a `Destination`.
         job_id: UUID of the Hadoop job, as in ``__magic_job-<UUID>``.
         pendingsets_uri: URI of a directory of pendingsets on S3: a staging committer's
             ``…/<UUID>/staging-uploads/_temporary/0/``, or a copy of one. The default is the job's magic
             directory.
-        options: Options of the commit. The default is conflict mode ``append``, which keeps existing data.
+        options: Options of the commit; by default in conflict mode ``append``.
         expect_tasks: Number of the job's tasks: a commit of more or fewer is refused.
         accept_partial: Commit although task numbers below the greatest have no pendingset. With the magic
             committer these tasks did not commit, as it writes one even for a task without output. With the
             staging committers they may have had no output.
-        older_than: Seconds without activity below which the job is refused, because it may be alive. The
-            default 0 refuses none: the caller knows that the job is dead.
+        older_than: Seconds without activity below which the job is refused, because it may be alive; by
+            default the caller knows that it is dead.
         force: End a job that may be alive, and skip unreadable files: in a commit those that do not count, in
             an abort any. The uploads that only these files list stay pending until a sweep.
 
@@ -144,8 +142,6 @@ class Adoption:
     def commit(self, *, progress: Callable[[Progress], object] | None = None) -> Manifest:
         """Complete every upload of the committed tasks, and abort all other uploads of the job.
 
-        Hadoop's driver may have died in the middle of its job commit.
-
         Raises:
             NoSuchJob: There are no files of the job.
             InvalidRecord: A file is damaged, of another version or job, or names a key outside the
@@ -157,8 +153,7 @@ class Adoption:
             JobClosed: No task committed; or the job may be alive; or it was aborted.
             JobMismatch: The job was adopted with other options before, or to be aborted.
             AlreadyCommitted: The Hadoop job is successful: `clean_up` removes its leftovers.
-            S3CommitError: As from the commit of our job; adopt it again. All of those above come before any
-                change.
+            S3CommitError: As from the commit of our job. All of those above come before any change.
         """
         with self._preparing(commit=True):
             if self._check(commit=True) is None:
@@ -172,7 +167,7 @@ class Adoption:
             InvalidRecord: A file is damaged, or not Hadoop's. Nothing was changed.
             AlreadyCommitted: The Hadoop job is successful, or it was adopted and committed.
             JobClosed: The job may be alive. Nothing was changed.
-            S3CommitError: As from the abort of our job; adopt it again.
+            S3CommitError: As from the abort of our job.
         """
         with self._preparing(commit=False):
             end, record = self._check(commit=False), self._context.record
@@ -196,7 +191,7 @@ class Adoption:
         Raises:
             JobClosed: The job is not successful. Nothing was changed.
             InvalidRecord: A file in its directory may be data, or cannot be read. Nothing was changed.
-            S3CommitError: Something could not be removed; clean up again.
+            S3CommitError: Something could not be removed.
         """
         context, survey, job = self._context, self._look(), self.job
         if job is None:

@@ -10,13 +10,11 @@ There are two layouts of files, the same in Hadoop 3.3.7 to 3.5:
   ``_temporary/`` has one for every attempt that was about to commit.
 
 Hadoop's committers name data as the application does, so only these files tell whose an upload is. They do
-not show the status: they are there while a job runs, after its driver died before, in or after its job
-commit, and, as of Hadoop 3.4.2, after a success if ``fs.s3a.committer.magic.cleanup.enabled`` is false. So
-every step that may end such a job gathers the facts first, and classifies them.
+not show the status: they are there while a job runs, after its driver died at any time, and, as of Hadoop
+3.4.2, after a success if ``fs.s3a.committer.magic.cleanup.enabled`` is false.
 
-An object belongs to an upload if it has the multipart ETag that follows from the upload's parts, and its
-size. Where a store computes ETags differently, an object of the right size may belong to the upload: the job
-is left alone, and the object is not deleted.
+An object belongs to an upload if it has its size, and the multipart ETag that follows from its parts. Where a
+store computes ETags differently, an object of the right size may belong to it, and is not deleted.
 """
 
 from __future__ import annotations

@@ -39,10 +39,8 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         max_null_ratio: Maximum share of null values by column, from 0 to 1.
         ranges: Minimum and maximum of the values by column, inclusive; None for no bound. Dates and times are
             compared as ISO 8601 text, in the same form as the column's.
-        max_drift: Maximum relative difference between the number of rows and that of the previous commit:
-            0.5 allows half as many up to one and a half times as many. The previous commit is the newest one
-            with files in a partition that the job writes, and rows of the partitions that both write are
-            compared. If no commit has files there, it is the newest commit, and all rows are compared.
+        max_drift: Maximum relative difference between the number of rows and that of `commit_before`, in the
+            partitions that both write, or else in all: 0.5 allows half up to one and a half times as many.
     """
 
     min_rows: Count | None = None
@@ -93,13 +91,7 @@ class AuditCheck(Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(Plain, Struct, frozen=True, kw_only=True):
-    """The result of an audit.
-
-    Attributes:
-        job_id: Id of the audited job.
-        checks: The result of each rule.
-        compared_with: Id of the job whose commit ``max_drift`` was measured against; None without one.
-    """
+    """The result of an audit; ``compared_with`` is the job that ``max_drift`` was measured against."""
 
     derived = ("passed",)
 
@@ -118,11 +110,7 @@ class AuditReport(Plain, Struct, frozen=True, kw_only=True):
         return [check for check in self.checks if not check.passed]
 
     def require(self) -> None:
-        """Raise an error unless every check passed.
-
-        Raises:
-            AuditFailed: A check failed; the message lists all failed checks.
-        """
+        """Raise `AuditFailed`, which lists all failed checks, unless every check passed."""
         if self.failures:
             failures = "; ".join(
                 f"{check.check}: expected {check.expected}, found {check.found}" for check in self.failures

@@ -47,6 +47,9 @@ logger = logging.getLogger(__name__)
 #: Of a Hadoop job: the uploads to check one by one, and the seconds without activity after which it is dead.
 _MAX_CHECKED_UPLOADS, _ALIVE_SECONDS = 1_000, 900.0
 
+#: Maximum number of uploads to list for the progress: twenty requests.
+_MAX_LISTED = 20_000
+
 
 class JobSummary(Plain, Struct, frozen=True, kw_only=True):
     """Summary of one job, from its records and the log.
@@ -349,12 +352,7 @@ def describe_job(store: ObjectStore, destination: Destination, job_id: str) -> J
         # A record is damaged, or another process changed the job in the meantime.
         problems.append(str(error))
     return JobDetails(
-        summary=summary,
-        stages=stages,
-        uploads=uploads,
-        preview=planned,
-        conflict=conflict,
-        problems=problems,
+        summary=summary, stages=stages, uploads=uploads, preview=planned, conflict=conflict, problems=problems
     )
 
 
@@ -455,10 +453,6 @@ def pending_uploads(
             parts=len(parts) if parts is not None else None,
             bytes=sum(part.size for part in parts) if parts is not None else None,
         )
-
-
-#: Maximum number of uploads to list for the progress: twenty requests.
-_MAX_LISTED = 20_000
 
 
 class CommitProgress(NamedTuple):

@@ -1,8 +1,7 @@
 """Sweep a destination: end what nobody will end, and finish what a dead process left.
 
 Uploads and objects are listed first; then a job's record is read by its key, then the log, then its receipt.
-In another order a job that was set up in between would be taken for one that nobody knows. Nothing is undone
-without an entry: a job that has none is ended by one.
+In another order a job that was set up in between would be taken for one that nobody knows.
 """
 
 from __future__ import annotations
@@ -125,9 +124,6 @@ def find_jobs(
         roots: Directories to search for stagings; by default only records are listed.
         job_id: The only job to look for; None for all.
         known: Jobs that other listings have shown; the others are added to them.
-
-    Raises:
-        S3CommitError: A request failed.
     """
     jobs = {} if known is None else known
     for root in dict.fromkeys(roots):
@@ -203,13 +199,7 @@ Action: TypeAlias = Literal["finish", "abort"]
 
 
 class Left(NamedTuple):
-    """What listings show of all jobs at a destination.
-
-    Attributes:
-        jobs: What they show of each job, by its id.
-        unnamed: The pending uploads without a job's id in their names.
-        has_log: Whether a job of this package was ever set up there.
-    """
+    """What listings show of jobs, by id, and of uploads whose names have none; and whether there is a log."""
 
     jobs: dict[str, Found]
     unnamed: list[Upload]
@@ -219,10 +209,7 @@ class Left(NamedTuple):
 def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
     """List what is left of jobs at a destination, and in stagings below other roots; read how far they are.
 
-    The context is of a job of the destination with an id that nobody uses.
-
-    Raises:
-        InvalidRecord: An entry of the log is damaged.
+    The context is of a job with an id that nobody uses. Raises `InvalidRecord` for a damaged entry.
     """
     store, home, unnamed = context.store, context.layout.destination, list[Upload]()
     listed: dict[str, Found] = {}
@@ -270,11 +257,8 @@ def judge(found: Found, now: float, older_than: float) -> tuple[Action | None, s
 def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
     """End a job that is not to be left, or do again what follows its end; return what an abort has removed.
 
-    Repeatable. The context is as for `find_left`; ``why`` is the reason of an abort, for the log.
-
-    Raises:
-        AlreadyCommitted: A commit came in between, and wins: its job is finished the next time.
-        S3CommitError: A request failed.
+    Repeatable. The context is as for `find_left`; ``why`` is the reason of an abort, for the log. Raises
+    `AlreadyCommitted` if a commit came in between, and wins: its job is finished the next time.
     """
     job, end = replace(context, layout=found.layout), found.end
     if found.record is not None:
