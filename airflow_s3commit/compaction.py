@@ -169,10 +169,7 @@ def _plan(table: Table, home: Destination, partitions: Collection[str], target: 
     if target < 1:
         raise InvalidOption(f"target_bytes is {target}; give a number of bytes above 0")
     if unknown := sorted({*partitions} - table.live.keys()):
-        raise InvalidOption(
-            f"{home.uri} has no files in the partition {unknown[0]!r}; name a directory below the"
-            " destination, such as dt=2013-01-01"
-        )
+        raise InvalidOption(f"{home.uri} has no files in the partition {unknown[0]!r}")
     found = []
     for name in sorted({*partitions} or table.live):
         counts = table.counts_of({name: table.live[name]})
@@ -229,9 +226,9 @@ def _refuse_company(store: ObjectStore, home: Destination, table: Table, chosen:
         partition = partition_of(home.relative(upload.key) or "")
         if partition in chosen:
             owner = owner_of(upload.key)
+            who = f"job {owner}" if owner else "another program"
             raise DestinationNotEmpty(
-                f"{home.uri}: {f'job {owner}' if owner else 'another program'} has an upload pending in"
-                f" {partition!r}: compact it after that, or look at: s3commit pending {home.uri}"
+                f"{home.uri}: {who} has an upload pending in {partition!r}: compact it after that"
             )
     context = JobContext(store, Layout.of(home, new_uuid()))
     if unowned := unowned_objects(context, table, chosen):

@@ -116,7 +116,6 @@ class LeftAlone(Struct, frozen=True, kw_only=True):
     reason: str
 
     def __str__(self) -> str:
-        """Return it in words."""
         return f"{self.what}: {self.reason}"
 
 

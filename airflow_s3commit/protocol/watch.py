@@ -380,8 +380,7 @@ class Criteria(Plain, Struct, frozen=True, kw_only=True):
         ):
             if asked is not None and (not values or any(map(_is_empty, values))):
                 raise ValueError(
-                    f"the condition {name} is empty; any manifest could match without it. Look at the"
-                    " rendered template, and at the task whose XCom it reads"
+                    f"the condition {name} is empty: look at the rendered template, and its XCom"
                 )
         facts = {name: _text(name, value) for name, value in (context or {}).items()}
         if run_id is not None:
@@ -421,8 +420,7 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     raise ValueError(
-        f"the condition {name} is {value!r}, which is not text; native rendering turns text such as 20130101"
-        " into a number"
+        f"the condition {name} is {value!r}, and not text: native rendering makes 20130101 a number"
     )
 
 

@@ -113,13 +113,12 @@ class Adoption:
         staging, objects = self.options.staging, self.options.object_options
         if staging is not None and self.pendingsets_uri is None:
             raise InvalidDestination(
-                "a job of Hadoop's magic committer is adopted in its own magic directory; leave staging out"
+                "a job of Hadoop's magic committer is adopted in its own; leave staging out"
             )
         if objects.of_data != objects.of_records:
             raise InvalidOption(
-                "Hadoop began the uploads of an adopted job: storage class, tags, headers and a public ACL"
-                " come too late for them; of object_options set only encryption and an ACL for owners, for"
-                " its records"
+                "Hadoop began the uploads of an adopted job: of object_options set only encryption and,"
+                " for its records, an ACL for owners"
             )
         root = Destination.parse(staging) if staging is not None else None
         layout = Layout.of(Destination.of(self.destination), self.job_id, root)
@@ -198,10 +197,8 @@ class Adoption:
             return 0
         verdict = classify(job)
         if verdict.status != "successful":
-            raise JobClosed(
-                f"Hadoop job {job.job_id} is {verdict.status}: {verdict.reason}. Adopt it instead: s3commit"
-                " adopt …"
-            )
+            told = f"Hadoop job {job.job_id} is {verdict.status}: {verdict.reason}"
+            raise JobClosed(f"{told}. Adopt it instead: s3commit adopt …")
         self._refuse_damage(survey.unreadable)
         leftover = {
             PendingId.of(upload)
@@ -251,10 +248,8 @@ class Adoption:
         if find_seal(context) is None:
             refuse_end(survey.job, adopts=True, older_than=self.older_than, force=self.force)
         if context.record is not None and commit and context.record.options != self.options:
-            raise JobMismatch(
-                f"{context.name} was adopted before, with {context.record.options}: adopt it with these"
-                " options, or abort it"
-            )
+            known = context.record.options
+            raise JobMismatch(f"{context.name} was adopted with {known}: adopt it with these, or abort it")
         damage = [] if self.force else survey.unreadable
         if not commit:
             self._refuse_damage(damage)
@@ -270,10 +265,7 @@ class Adoption:
 
     def _refuse_damage(self, errors: Iterable[S3CommitError]) -> None:
         if unknown := self._look().unknown:
-            raise InvalidRecord(
-                f"{unknown[0]} is no file of Hadoop's committers, and a clean-up would delete it:"
-                " move it elsewhere first"
-            )
+            raise InvalidRecord(f"{unknown[0]} is no file of Hadoop's committers: move it elsewhere first")
         for error in errors:
             raise error
 
@@ -303,12 +295,10 @@ class Adoption:
                     raise self._occupied(file.key, f"it is a file of the table, {job}")
 
     def _occupied(self, key: str, why: str) -> DestinationNotEmpty:
-        context = self._context
         return DestinationNotEmpty(
-            f"{context.name} writes {join_uri(context.bucket, key)}, and {why}: a commit would overwrite it,"
-            " so nothing was changed. Move that object elsewhere, or replace its partition by another job,"
-            f" and adopt this one again; or give it up with: s3commit adopt {context.layout.destination.uri}"
-            f" {context.job_id} --abort"
+            f"{self._context.name} writes {join_uri(self._context.bucket, key)}, and {why}, so nothing was"
+            " changed. Move that object elsewhere, or replace its partition by another job, and adopt this"
+            " one again; or give it up with: s3commit adopt … --abort"
         )
 
     def _take_over(self) -> None:
@@ -362,10 +352,7 @@ class Adoption:
         key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
         stored = create_record(context.store, context.staging_bucket, key, record)
         if stored.record != record:
-            raise InvalidRecord(
-                f"{file.uri} has changed since it was imported as {context.staging_uri(key)}: its job may be"
-                " alive; stop it first"
-            )
+            raise InvalidRecord(f"{file.uri} has changed since it was imported: stop its job first")
         return committed_task(context, key, extra, stored, commits)
 
 
@@ -377,15 +364,13 @@ def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0,
     verdict, name = classify(job, older_than=older_than), f"Hadoop job {job.job_id}"
     if verdict.status == "successful":
         raise AlreadyCommitted(
-            f"{name} is successful: {verdict.reason}. There is nothing to commit or abort; remove what is"
-            f" left in {job.prefix} with: s3commit adopt … --clean-up"
+            f"{name} is successful: {verdict.reason}. Remove what is left with: s3commit adopt … --clean-up"
         )
     if verdict.status == "perhaps alive" and not force:
         raise JobClosed(f"{name} may be alive: {verdict.reason}; stop it first, wait, or use --force")
     if verdict.status == "half-published" and not adopts:
         raise JobClosed(
-            f"{name} is half-published: {verdict.reason}. Finish it with: s3commit adopt … --commit, or take"
-            " back what it published with: s3commit adopt … --abort"
+            f"{name} is half-published: {verdict.reason}. End it with: s3commit adopt … --commit or --abort"
         )
 
 
@@ -394,18 +379,16 @@ def _refuse_commit(job: HadoopJob, *, accept_partial: bool, expect_tasks: int | 
     name = f"Hadoop job {job.job_id}"
     if not job.files:
         raise NoSuchJob(
-            f"{name} has no files in {job.prefix}: it was cleaned up, or its files are elsewhere (those of a"
-            " staging committer: …/staging-uploads/_temporary/0/)"
+            f"{name} has no files in {job.prefix}: it was cleaned up, or they are elsewhere, as those of a"
+            " staging committer are"
         )
     if expect_tasks not in (None, job.pendingsets):
-        raise AuditFailed(
-            f"{name}: {job.pendingsets} tasks committed in {job.prefix}, but {expect_tasks} are expected"
-        )
+        raise AuditFailed(f"{name}: {job.pendingsets} tasks committed, but {expect_tasks} are expected")
     if not job.pendingsets:
         raise JobClosed(f"{name}: no task committed in {job.prefix}, so there is nothing to commit; abort it")
     if job.gaps and not accept_partial:
         raise AuditFailed(
-            f"{name} is partial: {job.gaps} task numbers have no pendingset in {job.prefix}:"
-            f" {job.missing_words}. Tasks of the magic committer write one even without output, those of the"
-            " staging committers do not. To commit it anyway: --accept-partial (accept_partial=True)"
+            f"{name} is partial: {job.gaps} task numbers have no pendingset: {job.missing_words}. Tasks of"
+            " the staging committers write none without output. To commit it anyway: --accept-partial"
+            " (accept_partial=True)"
         )

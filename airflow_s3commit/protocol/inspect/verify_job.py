@@ -59,7 +59,6 @@ class Changed(Struct, frozen=True, kw_only=True):
     etag: str
 
     def __str__(self) -> str:
-        """Return it in words."""
         before = f"{size(self.expected_size)}, {self.expected_etag}"
         return f"{self.key}: {size(self.size)}, ETag {self.etag}; was {before}"
 
@@ -256,7 +255,6 @@ class PendingFinding(Struct, frozen=True, kw_only=True):
     problem: str
 
     def __str__(self) -> str:
-        """Return it in words."""
         return f"{self.key}: {self.problem}"
 
 

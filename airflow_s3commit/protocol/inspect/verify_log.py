@@ -64,7 +64,6 @@ class LogFinding(Struct, frozen=True, kw_only=True):
     remedy: str
 
     def __str__(self) -> str:
-        """Return it in words."""
         return f"{self.where}: {self.problem}; {self.remedy}"
 
 

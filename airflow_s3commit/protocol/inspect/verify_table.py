@@ -38,7 +38,6 @@ class Beside(Struct, frozen=True, kw_only=True):
     job_id: str | None = None
 
     def __str__(self) -> str:
-        """Return it in words."""
         return f"{self.key}: {size(self.size)}" + (f", of job {self.job_id}" if self.job_id else "")
 
 
