@@ -65,8 +65,6 @@ class Compacted(Plain, Struct, frozen=True, kw_only=True):
 
     Attributes:
         partition: Its directory below the destination; empty for a table without partitions.
-        files: How many files it has.
-        bytes: Their size.
         after: How many files are expected after the compaction.
     """
 
@@ -87,7 +85,6 @@ class Compaction(Plain, Struct, frozen=True, kw_only=True):
     """What a compaction does, or has done.
 
     Attributes:
-        destination: URI of the table.
         seen: The generation whose files are read; the commit is refused if a partition changed since.
         partitions: The partitions that are written anew.
         left: How many of the chosen partitions have too few small files to gain anything.

@@ -69,7 +69,6 @@ class IcebergReport(Plain, Struct, frozen=True, kw_only=True):
     """What a publication has added to a catalog.
 
     Attributes:
-        destination: URI of the table.
         table: The table in the catalog.
         generation: The generation that the catalog has now; 0 without a commit.
         published: The generations of which a snapshot was added.

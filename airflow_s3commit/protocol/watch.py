@@ -258,12 +258,7 @@ def follow(
     """Yield the manifest of each commit after a generation, 0 for all, for ever; waits for new ones.
 
     A look for new ones takes one request, ``interval`` seconds after the last one, give or take a fifth. A
-    store that is unavailable is asked again at the next look.
-
-    Raises:
-        NoSuchKey: There is no such generation.
-        InvalidRecord: An entry of the log is damaged.
-        S3CommitError: A request was refused.
+    store that is unavailable is asked again at the next look. Raises `NoSuchKey` without such a generation.
     """
     sha256 = read_entry(store, destination, after).sha256 if after else ""
     feed = ManifestFeed(store, destination, lambda _: [], {"number": after, "sha256": sha256})

@@ -159,12 +159,7 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         return hash((self._destination, len(self._files)))
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        """Open a file of the table.
-
-        Raises:
-            NoSuchKey: The file is gone.
-            DestinationChanged: The file's size differs from the committed one.
-        """
+        """Open a file; raises `NoSuchKey` if it is gone, `DestinationChanged` if its size differs."""
         committed = self._files[path]
         try:
             file = self._inner.open_input_file(path)
@@ -231,10 +226,7 @@ def s3_filesystem(config: S3Config) -> S3FileSystem:
     Endpoint and region are those of our own client. Without keys in the config, pyarrow takes credentials
     from the environment, from the profile in ``AWS_PROFILE``, or from the machine's role.
 
-    Raises:
-        ValueError: pyarrow does not support the config: it has a profile, or ``verify=False``.
-        AccessDenied: The credentials are incomplete.
-        StoreRejected: Another part of the config is not usable.
+    Raises `ValueError` for a profile or ``verify=False``, which pyarrow does not support.
     """
     if config.profile and not config.access_key:
         raise ValueError(
@@ -280,17 +272,15 @@ def dataset(
 ) -> ds.Dataset:
     """Return the whole table at one generation as a dataset.
 
-    Each commit to the destination makes a generation of the table: it removes the files that it replaces, and
-    adds its own. The call fixes the generation, by default the newest: later commits do not change the
-    dataset. Its schema's metadata has the generation as ``s3commit.generation``. A scan does not open files
-    whose partition its filter excludes, and reads only the columns that it selects. The call changes nothing
-    in the store and may be repeated.
+    Each commit makes a generation of the table. The call fixes it: later commits do not change the dataset,
+    whose schema's metadata has it as ``s3commit.generation``. A scan does not open files whose partition its
+    filter excludes, and reads only the columns that it selects. The call changes nothing in the store and may
+    be repeated.
 
     Args:
         store: The store with the manifest, or an `S3Config` to connect with.
         destination: URI of the dataset's directory, or a `Destination`.
-        generation: Read the table as it was after this commit. Its files can be read until a later commit
-            replaces them.
+        generation: Read the table as it was after this commit, by default after the newest.
         since: Read only files that commits after this generation added, and that are still in the table; 0
             reads all. A consumer that passes the generation of its previous read gets each file once.
         schema: The columns, without partition columns. By default those of all commits: a column that a later
@@ -310,7 +300,7 @@ def dataset(
             destination; or the destination has no log, and another committer wrote ``_SUCCESS``.
         UnreadablePartitions: The directories have different partition columns, or a value is not of its
             column's type.
-        UnreadableFiles: The files have several formats, an unknown one, or one of text that is not given as
+        UnreadableFiles: The files have several formats, an unknown one, or text, which is not given as
             pyarrow's; or a column has types in different commits that have no common one.
         ValueError: A generation is out of range; ``store`` is not an `S3Config` and ``filesystem`` is
             missing; or pyarrow does not support the config.

@@ -129,19 +129,16 @@ class HadoopJob:
         pendingsets: Number of committed tasks of that run.
         uploads: Number of uploads of these tasks: those that count, which a commit would complete.
         others: Number of uploads that do not count, which a commit would abort.
-        gaps: Number of missing task numbers: those below the greatest without a pendingset. With the magic
-            committer these tasks did not commit; with the staging committers they may have had no output.
+        gaps: Number of missing task numbers: those below the greatest without a pendingset.
         missing: The first of these task numbers.
         pending: How many of the uploads that count are pending. Of the others,
         published: those whose object exists;
         uncertain: those with an object of the same size, whose ETag is no proof;
         lost: and those without an object.
-        others_published: Number of uploads that do not count and whose object exists.
-        whole: Whether every upload was checked; otherwise the five numbers above are lower bounds.
+        whole: Whether every upload was checked; otherwise these numbers are lower bounds.
         marker: Whose the ``_SUCCESS`` at the destination is.
         modified: Time of its last file, in seconds since the epoch by the store's clock.
-        silent: Seconds since then, or since the start of its last pending upload, if that is later; None if
-            the store's time is not known.
+        silent: Seconds since its last file or pending upload; None if the store's time is not known.
         damaged: What is wrong with files that cannot be read, or are not Hadoop's.
     """
 
@@ -202,9 +199,7 @@ class Survey:
     pending uploads, one GET per file, and two requests for each upload that is not listed, up to ``most``.
 
     Attributes:
-        uri: URI of the files' directory.
-        found: Every file that lists uploads.
-        unknown: URIs of other objects that are not empty. They may be data, which a clean-up would delete.
+        unknown: URIs of objects that list no uploads. They may be data, which a clean-up would delete.
         run: The last run that committed a task. As in Hadoop, only the tasks of this run count.
         committed: The pendingsets that count, ordered by task; ``others`` are all other files.
         counted: Digests of the uploads that count, ``keys`` those of their keys.

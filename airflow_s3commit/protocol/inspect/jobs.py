@@ -310,10 +310,9 @@ class JobDetails(Plain, Struct, frozen=True, kw_only=True):
     """Details of one job.
 
     Attributes:
-        uploads: Comparison of its records with the store; None unless the job is open or sealed.
-        preview: What its commit would take from the table; None unless the job is sealed.
+        uploads: Comparison of its records with the store, of an open or sealed job.
+        preview: What the commit of a sealed job would take from the table.
         conflict: Why its commit would be refused as the table is now; None if it would not.
-        problems: Why records could not be read.
     """
 
     summary: JobSummary

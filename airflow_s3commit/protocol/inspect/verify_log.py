@@ -94,9 +94,7 @@ class LogCheck:
     """The entries of a log, what they add up to, and what is wrong.
 
     Attributes:
-        step: Called with the number of entries that were read.
         newest: The table at the head; None if the log is too damaged to know it.
-        head: Number of the newest entry that was read.
         open: The jobs with records of their own, as they were after the log was read.
         unfinished: The jobs that have ended, and that may not be cleaned up yet: those that had a record of
             their own after the log was read, and those that ended later.
@@ -124,12 +122,7 @@ class LogCheck:
     _lists: dict[int, Source] = field(default_factory=dict)
 
     def read(self) -> LogCheck:
-        """Read the whole log, compare what is derived from it, and return itself.
-
-        Raises:
-            NoSuchKey: There is no log.
-            S3CommitError: A request failed.
-        """
+        """Read the whole log, and compare what is derived from it. Raises `NoSuchKey` if there is no log."""
         self._read_entries()
         # After the log: who has ended by then, and has no record of its own any more, is finished.
         self.open = find_jobs(self.store, self.destination)
@@ -156,10 +149,7 @@ class LogCheck:
             self._add(entry_key(self.destination, self.head + 1), str(error), _NO_ENTRY)
 
     def files(self, more: Mapping[int, Source] = {}) -> Iterator[tuple[Source, ListedFile]]:
-        """Yield the files of every commit with a list of its own, and of ``more`` commits; compare the lists.
-
-        Also those that the table no longer needs.
-        """
+        """Yield the files of every commit with a list of its own, and of ``more``; compare the lists."""
         sources = {**self._lists, **more}
         for source, files in each_list(ListedFile, self.store, self.destination, sources.values()):
             count, counted = 0, sum(one.files for one in source.partitions.values())

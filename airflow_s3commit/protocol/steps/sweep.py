@@ -233,10 +233,7 @@ def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
 
 
 def judge(found: Found, now: float, older_than: float) -> tuple[Action | None, str]:
-    """Return what to do with what is left of a job, or None to leave it, and why.
-
-    At the store's time a job that has not ended is dead after ``older_than`` seconds without a sign of life.
-    """
+    """Return what to do with what is left of a job at the store's time, or None to leave it, and why."""
     silent, end = f"its last sign of life was {found.silent(now):.0f} s ago", found.end
     if found.problem:
         return None, f"its records cannot be read, so look and abort it: {found.problem}"
@@ -277,12 +274,8 @@ def carry_out(context: JobContext, found: Found, why: str) -> AbortReport:
 def release(context: JobContext, now: float) -> int:
     """Release what has been retained for long enough, and delete all that was ever released.
 
-    Repeatable by any process, beside jobs and rollbacks. The context is as for `find_left`, and ``now`` the
-    store's time. Returns how many objects were deleted.
-
-    Raises:
-        Unavailable: Entries of jobs came first a hundred times: run it again.
-        OutcomeUnknown: A response was lost, or a request failed after the entry: run it again.
+    Repeatable by any process, beside jobs and rollbacks, and after any error. The context is as for
+    `find_left`, and ``now`` the store's time. Returns how many objects were deleted.
     """
     store, home, log, deleted = context.store, context.layout.destination, Log(context), 0
     with naming(context, "release of retained files"):
@@ -336,10 +329,7 @@ def _delete_freed(context: JobContext, table: Table) -> int:
 
 
 def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
-    """Yield the objects that are still there of what the newest release freed.
-
-    What is freed never comes back, so it does not matter how old the table is.
-    """
+    """Yield the objects that are still there of what the newest release freed. That never comes back."""
     pieces: dict[str, list[int]] = {}
     unowned: dict[str, str] = {}
     for one in table.freed.values():
@@ -357,8 +347,7 @@ def freed_objects(context: JobContext, table: Table) -> Iterator[ObjectInfo]:
 def _strays(context: JobContext) -> dict[str, list[ObjectInfo]]:
     """Return the data objects with a job's id in their names that the table does not know, by job.
 
-    An object and the job may have any relation: the job may be open, its commit may be the newest entry
-    without a receipt, or the object may be a copy.
+    The job may be open, its commit may be the newest entry without a receipt, or the object may be a copy.
     """
     store, home = context.store, context.layout.destination
     before = read_table(store, home)
