@@ -85,6 +85,7 @@ class Compaction(Plain, Struct, frozen=True, kw_only=True):
     """What a compaction does, or has done.
 
     Attributes:
+        destination: URI of the table.
         seen: The generation whose files are read; the commit is refused if a partition changed since.
         partitions: The partitions that are written anew.
         left: How many of the chosen partitions have too few small files to gain anything.

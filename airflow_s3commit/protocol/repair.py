@@ -34,6 +34,8 @@ class RepairReport(Plain, Struct, kw_only=True):
     """What a repair has derived again, or would, and what it cannot.
 
     Attributes:
+        destination: URI of the destination.
+        dry_run: Whether nothing was changed.
         entries: Number of the newest entry of the log; 0 without a log.
         repaired: What was put right, or in a dry run would be; each with what was wrong.
         left: What follows from nothing, with what to do.

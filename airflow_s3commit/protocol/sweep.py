@@ -41,9 +41,11 @@ logger = logging.getLogger(__name__)
 
 
 class SweepReport(Plain, Struct, kw_only=True):
-    """Result of a sweep; after a dry run the plan is all that it has.
+    """Result of a sweep.
 
     Attributes:
+        plan: The plan.
+        dry_run: Whether the plan is all that there is.
         jobs: Jobs that were ended, with how many uploads were aborted and objects deleted.
         uploads: Number of orphaned uploads that were aborted.
         bytes: Size of their parts in bytes, by the plan.

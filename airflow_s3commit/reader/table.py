@@ -149,15 +149,6 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         self._files = files
         self._destination = destination
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CommittedFiles) and (
-            (self._destination, self._files) == (other._destination, other._files)
-            and self._inner.equals(other._inner)
-        )
-
-    def __hash__(self) -> int:
-        return hash((self._destination, len(self._files)))
-
     def open_input_file(self, path: str) -> pa.NativeFile:
         """Open a file; raises `NoSuchKey` if it is gone, `DestinationChanged` if its size differs."""
         committed = self._files[path]

@@ -91,7 +91,13 @@ class AuditCheck(Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(Plain, Struct, frozen=True, kw_only=True):
-    """The result of an audit; ``compared_with`` is the job that ``max_drift`` was measured against."""
+    """The result of an audit.
+
+    Attributes:
+        job_id: Id of the audited job.
+        checks: The result of each rule.
+        compared_with: The job that ``max_drift`` was measured against; None without one.
+    """
 
     derived = ("passed",)
 

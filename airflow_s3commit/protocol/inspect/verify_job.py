@@ -262,6 +262,9 @@ class PendingReport(Plain, Struct, kw_only=True):
     """Differences between a job's records and its uploads on the store.
 
     Attributes:
+        job_id: Id of the job.
+        destination: URI of its destination.
+        state: Its state.
         files: Number of uploads in the job's seal or, before it is sealed, in all of its records.
         bytes: Bytes of these uploads, from the records.
         pending: Number of these uploads that are pending on the store.

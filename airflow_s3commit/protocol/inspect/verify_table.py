@@ -45,6 +45,7 @@ class TableReport(FileDifferences, kw_only=True):
     """Differences between a table and its destination: `FileDifferences`, and what is beside the table.
 
     Attributes:
+        destination: URI of the table.
         generation: The generation; None if the log is too damaged to know the table, whose files are then not
             compared.
         later: Number of objects of commits that were entered meanwhile.
