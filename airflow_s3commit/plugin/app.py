@@ -40,10 +40,8 @@ from airflow_s3commit.plugin.auth import Access, Metadata, Origin, is_same_origi
 from airflow_s3commit.plugin.service import (
     FEW_PLACES,
     FRESH,
-    Connection,
     DestinationService,
     StillRunning,
-    Unreadable,
 )
 from airflow_s3commit.plugin.views import (
     DestinationView,
@@ -69,6 +67,8 @@ from airflow_s3commit.present import (
 from airflow_s3commit.protocol.inspect.jobs import StageDetails, UploadSummary, pending_uploads
 from airflow_s3commit.protocol.model.destination import RegisteredDestination
 from airflow_s3commit.settings import api_base_url
+from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.credentials import is_aws_host
 from airflow_s3commit.store.forwarding import total_requests
 
 logger = logging.getLogger(__name__)
@@ -131,14 +131,12 @@ class Visit(NamedTuple):
         """Return a job; raise `NoSuchJob` also for a job that the user may not see."""
         home = await self.home(at)
         try:
-            view = await self.service.read(
-                home, lambda found: read_job(found.store, home, job_id, found.endpoint_url)
-            )
+            view = await self.service.read(home, lambda store: read_job(store, home, job_id))
             if await run_in_threadpool(self.access.may_read, view.job.context):
                 return view
         except NoSuchJob:
             logger.debug("no job %s at %s", job_id, at, exc_info=True)
-        except (InvalidRecord, Unreadable):
+        except InvalidRecord:
             # The DAG of the job is unknown.
             if await run_in_threadpool(self.access.may_read, {}):
                 raise
@@ -187,20 +185,16 @@ async def uploads(visit: VisitDep, at: _Text) -> HTMLResponse:
     """Show the pending uploads of one destination, for jobs that the user may see."""
     home = await visit.home(at)
 
-    def reading(found: Connection) -> list[UploadSummary]:
-        uploads = pending_uploads(
-            found.store, home.place, home.staging_root, measure=True, most=MOST_UPLOADS + 1
-        )
+    def reading(store: ObjectStore) -> list[UploadSummary]:
+        uploads = pending_uploads(store, home.place, home.staging_root, measure=True, most=MOST_UPLOADS + 1)
         return sorted(uploads, key=lambda upload: upload.initiated)
 
-    def look() -> list[UploadSummary]:
-        may_read = visit.access.readable(contexts.values())
-        return [one for one in found if may_read(contexts.get(one.job_id or "", {}))]
-
     found = await visit.service.read(home, reading)
-    view = await visit.service.view(home)
-    contexts = {listed.job.job_id: listed.job.context for listed in view.jobs}
-    shown = await run_in_threadpool(look)
+    (view,) = await visit.visible([await visit.service.view(home)])
+    # Of a job that is not in the view, or without a job, the DAG is unknown.
+    sees_all = await run_in_threadpool(visit.access.may_read, {})
+    seen = {listed.job.job_id for listed in view.jobs}
+    shown = [one for one in found if sees_all or one.job_id in seen]
     return await _page("uploads", home=home, uploads=shown[:MOST_UPLOADS], cut=len(found) > MOST_UPLOADS)
 
 
@@ -259,35 +253,27 @@ async def run(visit: VisitDep, dag_id: _Text, run_id: _Text) -> HTMLResponse:
     return await _page("run", jobs=shown, problems=problems)
 
 
-#: Titles of pages about errors; of errors of our own with the status, and the first that matches counts.
-_TITLES = {
-    HTTPStatus.UNAUTHORIZED: "You are not signed in to Airflow",
-    HTTPStatus.FORBIDDEN: "Permission denied",
-    HTTPStatus.NOT_FOUND: "Not found",
-}
-_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
-    NoSuchJob: (HTTPStatus.NOT_FOUND, "Not found"),
-    JobClosed: (HTTPStatus.CONFLICT, "The state of the job has changed"),
-    InvalidDestination: (HTTPStatus.INTERNAL_SERVER_ERROR, "The configuration is not valid"),
-    InvalidRecord: (HTTPStatus.UNPROCESSABLE_ENTITY, "The records cannot be read"),
-    NoSuchKey: (HTTPStatus.UNPROCESSABLE_ENTITY, "The records cannot be read"),
-    Unreadable: (HTTPStatus.UNPROCESSABLE_ENTITY, "The records cannot be read"),
-    S3CommitError: (HTTPStatus.SERVICE_UNAVAILABLE, "The store is unavailable"),
-    Exception: (HTTPStatus.INTERNAL_SERVER_ERROR, "The page cannot be shown"),
+#: The status of pages about errors; the first that matches counts.
+_STATUS = {
+    NoSuchJob: HTTPStatus.NOT_FOUND,
+    JobClosed: HTTPStatus.CONFLICT,
+    InvalidDestination: HTTPStatus.INTERNAL_SERVER_ERROR,
+    InvalidRecord | NoSuchKey: HTTPStatus.UNPROCESSABLE_ENTITY,
+    S3CommitError: HTTPStatus.SERVICE_UNAVAILABLE,
+    Exception: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
 
 async def show_error(_: Request, error: Exception) -> HTMLResponse:
     """Show an error, by its type. Uvicorn logs one that nothing expects."""
+    words = f"The page failed with {type(error).__name__}; the API server's log has the details."
     if isinstance(error, AnyHTTPException):
         status, words = error.status_code, str(error.detail)
-        title = _TITLES.get(HTTPStatus(status), "The page cannot be shown")
     else:
-        status, title = next(answer for kind, answer in _ERRORS.items() if isinstance(error, kind))
-        words = f"The page failed with {type(error).__name__}; the API server's log has the details."
+        status = next(status for kind, status in _STATUS.items() if isinstance(error, kind))
         if isinstance(error, S3CommitError):
             words = str(error) if isinstance(error, Refused) else described(error)
-    return await _page("message", status, title=title, words=words, failed=True, view=None)
+    return await _page("message", status, title="This is not possible", words=words, failed=True, view=None)
 
 
 async def _page(template: str, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:
@@ -347,13 +333,7 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
         Column("Connection", "home.aws_conn_id", lambda name: name or "none"),
         Column("See also", "home"),
     ),
-    "uploads": (
-        Column("Path", "key", folds=True),
-        Column("Job", "job_id"),
-        _amount("Size", "bytes", _format.size),
-        _amount("Cost per day", "bytes", cost_per_day),
-        _amount("Age", "age", _format.age),
-    ),
+    "uploads": UploadSummary.columns,
     "stages": StageDetails.columns,
     "partitions": PARTITION_COLUMNS,
     "replaced": (Column("Key", "key", folds=True), _amount("Size", "size", _format.size)),
@@ -379,7 +359,7 @@ def job_values(view: JobView) -> dict[str, Any]:
 
 def _steps(view: JobView) -> Sequence[NextStep]:
     """Return the next steps, with command lines for the same store."""
-    options = ("--endpoint-url", view.endpoint_url) if view.endpoint_url is not None else ()
+    options = () if is_aws_host(view.endpoint) else ("--endpoint-url", view.endpoint)
     commands = CommandLines(view.home.place, view.job.job_id, store_options=options)
     if (successor := view.successor) is not None:
         ended = f"the run has ended with another job, {successor.job_id}, which is {successor.state}"
@@ -391,12 +371,6 @@ def _link(page: str, /, **query: object) -> str:
     """Return the address of a page, relative to any other, so that it does not depend on a proxy."""
     given = {name: value for name, value in query.items() if value}
     return (page or "./") + (f"?{urlencode(given, errors='replace')}" if given else "")
-
-
-def _run_url(context: Mapping[str, str]) -> str | None:
-    """Return the path of a DAG run in Airflow's UI, relative to Airflow's root; None without a run."""
-    origin = Origin.of(context)
-    return origin.url if origin is not None else None
 
 
 def _harmless(value: object) -> object:
@@ -420,7 +394,7 @@ _ENVIRONMENT.globals.update(
     columns=COLUMNS,
     most=MOST_ROWS,
     link=_link,
-    run_url=_run_url,
+    run_url=lambda context: getattr(Origin.of(context), "url", None),
     state_of=state,
     stored=stored,
     longest_idle=longest_idle,
@@ -435,6 +409,7 @@ _ENVIRONMENT.filters.update(
     requests=total_requests,
     size=_format.size,
 )
+_ENVIRONMENT.globals["parts"] = _ENVIRONMENT.get_template("parts.html").module
 
 #: HTTP headers of every page. Only its own script may run, and no other site may frame it.
 HEADERS = {

@@ -47,10 +47,7 @@ _MAX_XCOMS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The task instance that set a job up, according to the job's record, as far as its ids can be Airflow's.
-
-    The index is -1 if the task is not mapped.
-    """
+    """The task instance that set a job up, by the job's record, as far as its ids can be Airflow's."""
 
     dag_id: str
     run_id: str | None = None
@@ -86,10 +83,7 @@ def _is_id(text: str) -> bool:
 
 
 class Access:
-    """The permissions of one user, by Airflow's auth manager. Checks each DAG once.
-
-    A job whose DAG is unknown to Airflow requires permission for all DAGs.
-    """
+    """The permissions of one user; for a job whose DAG is unknown to Airflow, those for all DAGs."""
 
     def __init__(self, manager: BaseAuthManager[BaseUser], user: BaseUser, metadata: Metadata) -> None:
         self._manager = manager
@@ -123,10 +117,9 @@ class Access:
         return Origin.of(context) if next(self._details([context]), None) is not None else None
 
     def why_not_end(self, job: JobSummary, destination: str) -> str | None:
-        """Return why the user may not end a job, as text; None if they may.
+        """Return why the user may not end a job; None if they may.
 
-        The job's record alone is not enough: the tasks of its run must have recorded the same job in
-        Airflow.
+        The job's record is not enough: the tasks of its run must have recorded the same job in Airflow.
         """
         origin, why = self.origin(job.context), "The job has no DAG in this Airflow."
         if origin is not None:
@@ -173,9 +166,9 @@ class Access:
 def is_same_origin(headers: Mapping[str, str], base_url: str) -> bool:
     """Return whether a page of this server sent a request, which Airflow's cookie alone does not say.
 
-    Every browser names with a form the relation of its page to this server or, over plain HTTP, its origin.
-    A page elsewhere can change neither, and other hosts in the same domain, which ``SameSite`` lets in, are
-    refused. Behind a proxy, Airflow's configured base URL differs from the request's host.
+    Every browser names the relation of a form's page to this server or, over plain HTTP, its origin; no page
+    can change that. Other hosts in the same domain, which ``SameSite`` lets in, are refused. Behind a proxy,
+    Airflow's configured base URL differs from the request's host.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
@@ -204,8 +197,7 @@ class Metadata:
     def jobs_of(self, origin: Origin) -> list[JobReference]:
         """Return the jobs that a run's tasks, or only its task, recorded in Airflow, without duplicates.
 
-        Tasks record jobs in their return values (XCom). A setup task also records its job in an XCom of its
-        own, which is written before the job exists.
+        They are in return values (XCom), and in an XCom that a setup task writes before its job exists.
         """
         if origin.run_id is None:
             return []
@@ -233,10 +225,7 @@ class Metadata:
 
 
 def reference_in(value: object) -> JobReference | None:
-    """Return the job in the value of an XCom, which may be JSON; None if it is something else.
-
-    The record's digest is left out: the XCom that is written before the job exists has none.
-    """
+    """Return the job in the value of an XCom, which may be JSON, without the digest; else None."""
     try:
         known = json.loads(value) if isinstance(value, str | bytes) else value
         if isinstance(known, Mapping):

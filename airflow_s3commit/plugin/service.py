@@ -1,8 +1,7 @@
 """Reads the destinations of the page within its time, and ends jobs there.
 
-Stores are asked on threads, a few for each connection: a page waits for them no longer than `WAIT`, and one
-that is slow or away delays no other connection. A reading whose page has gone stops at its next call of the
-store, or before it begins.
+Stores are asked on threads, a few for each connection, so that a slow one delays no other. A reading whose
+page has gone stops at its next call of the store, or before it begins.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from time import monotonic
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -28,8 +27,8 @@ from airflow_s3commit._format import several
 from airflow_s3commit.airflow_version import AirflowException
 from airflow_s3commit.exceptions import (
     AccessDenied,
-    DidNotHappen,
     InvalidDestination,
+    InvalidRecord,
     OutcomeUnknown,
     S3CommitError,
     StoreRejected,
@@ -42,11 +41,13 @@ from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
 from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination
-from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.protocol.model.job import AbortReport, JobReference
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.settings import DEFAULT_CONNECTION, REGISTRY, REGISTRY_CONNECTION, page_destinations
 from airflow_s3commit.store.base import Call, ObjectStore, Outcome
 from airflow_s3commit.store.forwarding import ForwardingStore
+from airflow_s3commit.store.s3.config import S3Config
+from airflow_s3commit.store.s3.store import S3Store
 
 #: Seconds that a page waits for its stores, and for a step that ends a job.
 WAIT = 8.0
@@ -82,10 +83,7 @@ def read_places(text: str) -> list[RegisteredDestination]:
     """Parse ``[s3commit] destinations`` into destinations, one for each URI.
 
     The text is a JSON list of URIs, or of objects with the keys ``destination``, ``aws_conn_id`` and
-    ``staging``; or a list of URIs, separated by commas or white space.
-
-    Raises:
-        InvalidDestination: The text has another form, or a URI is not a destination.
+    ``staging``; or a list of URIs, separated by commas or white space. Otherwise `InvalidDestination`.
     """
     entries: list[str | _Configured] = [*filter(None, re.split(r"[\s,]+", text))]
     if text.strip().startswith(("[", "{")):
@@ -107,13 +105,6 @@ def read_places(text: str) -> list[RegisteredDestination]:
     return list(found.values())
 
 
-class Connection(NamedTuple):
-    """An opened connection; its endpoint is for command lines, and None for AWS."""
-
-    store: ObjectStore
-    endpoint_url: str | None = None
-
-
 #: Seconds for which to reuse a connection; then its settings are read again.
 _REUSE_SECONDS = 60
 
@@ -123,18 +114,13 @@ def _hook(aws_conn_id: str | None, seconds: float, _period: int) -> S3CommitHook
     return S3CommitHook(aws_conn_id, retry_deadline=seconds, timeout=seconds)
 
 
-def connect(aws_conn_id: str | None, seconds: float) -> Connection:
-    """Open a connection of Airflow, None for boto3's default, or the one opened within the last minute.
+def connect(aws_conn_id: str | None, seconds: float) -> ObjectStore:
+    """Open a connection of Airflow, None for boto3's default, or return that of the last minute.
 
-    A request takes at most these seconds, with its retries.
-
-    Raises:
-        AccessDenied: The connection does not exist, or its credentials are incomplete.
-        StoreRejected: The connection cannot be used.
+    A request takes at most these seconds, with its retries. Raises `S3CommitError`.
     """
     try:
-        hook = _hook(aws_conn_id, seconds, int(monotonic() // _REUSE_SECONDS))
-        return Connection(hook.store, hook.address.endpoint_url)
+        return _hook(aws_conn_id, seconds, int(monotonic() // _REUSE_SECONDS)).store
     except S3CommitError:
         raise
     except AirflowException as error:
@@ -147,14 +133,11 @@ def connect(aws_conn_id: str | None, seconds: float) -> Connection:
 
 
 def load_clients() -> None:
-    """Import what opens stores, and create a first client, which takes seconds. Sends no request.
+    """Import what opens stores, and create a first client, which takes seconds of the first page else.
 
-    Otherwise the first page after a restart spends its time on this, and cannot read everything.
+    Sends no request.
     """
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: F401, PLC0415
-
-    from airflow_s3commit.store.s3.config import S3Config  # noqa: PLC0415
-    from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
 
     nowhere = S3Config(endpoint_url="http://127.0.0.1:9", region="us-east-1", access_key="-", secret_key="-")  # noqa: S106
     S3Store.connect(nowhere, transport="boto3", threads=1)
@@ -162,10 +145,6 @@ def load_clients() -> None:
 
 class StillRunning(Unavailable):
     """A reading or a step did not end within the time that a page waits."""
-
-
-class Unreadable(DidNotHappen):
-    """Reading failed with an unexpected exception; nothing was changed."""
 
 
 @contextmanager
@@ -208,18 +187,12 @@ class TimedStore(ForwardingStore):
 
 
 class DestinationService:
-    """Reads the destinations that are configured or in the registry, and ends jobs there.
-
-    Args:
-        places: Returns the configured destinations; called for each page.
-        connect: Opens a connection, whose requests take at most the given seconds.
-        wait: Seconds that a page waits.
-    """
+    """Reads the destinations that are configured or in the registry, and ends jobs there."""
 
     def __init__(
         self,
         places: Callable[[], list[RegisteredDestination]] = lambda: read_places(page_destinations()),
-        connect: Callable[[str | None, float], Connection] = connect,
+        connect: Callable[[str | None, float], ObjectStore] = connect,
         wait: float = WAIT,
         *,
         registry: str | None = REGISTRY,
@@ -239,9 +212,6 @@ class DestinationService:
         """Return the destinations that the page knows, and why the registry could not be read, or None.
 
         The page reads no others. If the registry cannot be read, they are those read before.
-
-        Raises:
-            InvalidDestination: The configuration is not valid.
         """
         known = {home.destination: home for home in self._places()}
         at, entries, problem = self._registered
@@ -250,7 +220,7 @@ class DestinationService:
             before = {(one.key, one.etag): one for one in entries}
             home = RegisteredDestination(destination=registry.uri, aws_conn_id=REGISTRY_CONNECTION)
             try:
-                entries = await self.read(home, lambda found: read_registry(found.store, registry, before))
+                entries = await self.read(home, lambda store: read_registry(store, registry, before))
                 problem = None
             except S3CommitError as error:
                 problem = f"{registry.uri}: {described(error)}"
@@ -262,57 +232,53 @@ class DestinationService:
     async def views(self, homes: Sequence[RegisteredDestination]) -> list[DestinationView]:
         """Read the jobs of several destinations, within the time of a page.
 
-        Up to `FEW_PLACES` are read now, with the jobs that ended. More are read every `FRESH` seconds without
-        these, which takes two requests for a destination without jobs. A destination that cannot be read has
-        a ``problem`` and what was read before, and is tried again after `FRESH` seconds. Those whose turn did
-        not come are read first when the page is loaded again.
+        Up to `FEW_PLACES` are read now, with the jobs that ended; more every `FRESH` seconds, without these.
+        One that cannot be read has a ``problem`` and what was read before, and is tried again after `FRESH`
+        seconds. Those whose turn did not come are read first when the page is loaded again.
         """
         whole, now = len(homes) <= FEW_PLACES, self._clock.monotonic()
-        last = {home: self._last(home) for home in homes}
-        due = [home for home, (at, view) in last.items() if now - at >= FRESH or (whole and not view.problem)]
-        due.sort(key=lambda home: last[home][0])
-        await asyncio.gather(*(self.view(home, whole=whole) for home in due))
+        due = {home: at for home in homes if (at := self._last(home)[0]) <= now}
+        await asyncio.gather(*(self.view(home, whole=whole) for home in sorted(due, key=due.__getitem__)))
         views = [self._last(home)[1] for home in homes]
         return views if whole else [replace(view, ended=()) for view in views]
 
     async def view(self, home: RegisteredDestination, *, whole: bool = True) -> DestinationView:
         """Read the jobs of one destination now, as `views` does; with ``whole`` those that ended too."""
-        before, view = self._last(home)
-        at = self._clock.monotonic()
+        due, view = self._last(home)
+        now = self._clock.monotonic()
         try:
-            view = await self.read(home, lambda found: read_destination(found.store, home, ended=whole))
+            view = await self.read(home, lambda store: read_destination(store, home, ended=whole))
+            due = now if whole else now + FRESH
         except S3CommitError as error:
             view = replace(view, problem=described(error))
-            at = before if isinstance(error, StillRunning) else at
-        self._views[home] = (at, view)
+            due = due if isinstance(error, StillRunning) else now + FRESH
+        self._views[home] = (due, view)
         return view
 
     def _last(self, home: RegisteredDestination) -> tuple[float, DestinationView]:
-        """Return when a destination was last read, and what was read."""
+        """Return when a destination is due to be read, and what was read before."""
         return self._views.get(home, (_NEVER, DestinationView(home)))
 
-    async def read(self, home: RegisteredDestination, reading: Callable[[Connection], T]) -> T:
+    async def read(self, home: RegisteredDestination, reading: Callable[[ObjectStore], T]) -> T:
         """Read a destination on a thread of its connection.
 
         Raises:
             StillRunning: The reading takes longer than a page waits.
-            Unreadable: The reading failed unexpectedly, and was logged.
-            S3CommitError: The reading failed.
+            S3CommitError: The reading failed; if unexpectedly, it was logged and is an `InvalidRecord`.
         """
         end = self._clock.monotonic() + self._wait
-        too_long = StillRunning(
-            f"it could not be read within {self._wait:g} s, because the store or the API server is busy;"
-            " reload the page"
+        words = (
+            f"it could not be read within {self._wait:g} s: the store or the API server is busy; try again"
         )
+        too_long = StillRunning(words)
 
         def check() -> None:
             if self._clock.monotonic() > end:
                 raise too_long
 
         def work() -> T:
-            with _expecting("reading", home.destination, Unreadable):
-                found = self._connect(home.aws_conn_id, self._wait / 2)
-                return reading(found._replace(store=TimedStore(found.store, check)))
+            with _expecting("reading", home.destination, InvalidRecord):
+                return reading(TimedStore(self._connect(home.aws_conn_id, self._wait / 2), check))
 
         try:
             async with asyncio.timeout(self._wait):
@@ -323,23 +289,19 @@ class DestinationService:
     async def end(self, home: RegisteredDestination, job: JobSummary, offer: Offer, reason: str) -> str:
         """End a job of which something is left, and return a message about the result. Repeatable.
 
-        Raises:
-            StillRunning: It takes longer than a page waits, and continues in the background.
-            S3CommitError: It failed or was refused.
+        Raises `StillRunning` if it takes longer than a page waits, and continues in the background.
         """
 
         def work() -> str:
             with _expecting(offer, f"of job {job.job_id} on {home.destination}", OutcomeUnknown):
-                store = self._connect(home.aws_conn_id, _END_WAIT).store
+                store = self._connect(home.aws_conn_id, _END_WAIT)
                 return end_job(store, home.destination, job, offer, reason)
 
         ending = asyncio.get_running_loop().run_in_executor(self._enders, work)
         await asyncio.wait([ending], timeout=self._wait)
         self._views.pop(home, None)
         if not ending.done():
-            raise StillRunning(
-                "This takes longer, and continues in the background. The job's page shows the progress."
-            )
+            raise StillRunning("This continues in the background. The job's page shows the progress.")
         return ending.result()
 
 
@@ -347,11 +309,13 @@ def end_job(store: ObjectStore, destination: str, summary: JobSummary, offer: Of
     """End a job, and return a message about the result. Raises as `protocol.job.Job` does."""
     assert summary.staging is not None
     job = Job.at(store, JobReference(job_id=summary.job_id, destination=destination, staging=summary.staging))
+    ended: Manifest | AbortReport
     if offer in {"abort", "undo"}:
-        report = job.abort(reason=reason)
-        objects = f", {several(report.objects, 'object')} deleted" if report.objects else ""
-        return f"Aborted: {several(report.uploads, 'upload')} discarded{objects}."
-    ended = job.commit() if offer == "commit" else job.recover()
+        ended = job.abort(reason=reason)
+    else:
+        ended = job.commit() if offer == "commit" else job.recover()
     if isinstance(ended, Manifest):
         return f"Committed: {amount(ended.counts)} in {several(len(ended.partitions), 'partition')}."
-    return f"Aborted: {several(ended.uploads, 'upload')} discarded."
+    return (
+        f"Aborted: {several(ended.uploads, 'upload')} discarded, {several(ended.objects, 'object')} deleted."
+    )

@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias
 
+from airflow_s3commit._format import shortened
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Refused
 from airflow_s3commit.operators.setup import is_same_task, place_in_order
 from airflow_s3commit.present import published
@@ -53,17 +54,12 @@ class Listed:
 
     @property
     def day(self) -> str:
-        """What it refreshes, such as a day: its run's partition key, its partitions, or a logical date.
-
-        The partitions are known once it is committed. Empty if nothing is known.
-        """
+        """What it refreshes: its run's partition key, the partitions it committed, or its logical date."""
         if key := self.job.context.get("partition_key"):
             return key
         manifest = self.job.manifest
-        partitions = [name for name in manifest.partitions if name] if manifest is not None else []
-        if partitions:
-            more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
-            return f"{min(partitions)}{more}"
+        if partitions := sorted(filter(None, manifest.partitions)) if manifest is not None else []:
+            return shortened(partitions)
         try:
             at = datetime.fromisoformat(self.job.context.get("logical_date", ""))
         except ValueError:
@@ -109,8 +105,7 @@ class DestinationView:
         jobs: The jobs that are in progress or not finished.
         ended: The jobs that ended recently, latest first.
         cut: Whether there are more jobs than were read.
-        problem: Why the destination could not be read; None if it was read.
-        damage: Why the jobs that ended could not be read; None if they were, or were not wanted.
+        problem: Why the destination, or its jobs that ended, could not be read; None if they were.
     """
 
     home: RegisteredDestination
@@ -118,7 +113,6 @@ class DestinationView:
     ended: Sequence[Listed] = ()
     cut: bool = False
     problem: str | None = None
-    damage: str | None = None
 
     def visible_to(self, may_read: Callable[[Mapping[str, str]], bool]) -> DestinationView:
         """Return the view without the jobs whose context a user may not read."""
@@ -132,21 +126,18 @@ class DestinationView:
 def read_destination(
     store: ObjectStore, home: RegisteredDestination, *, ended: bool = True
 ) -> DestinationView:
-    """Read the jobs of a destination that are in progress and, with ``ended``, those that ended recently.
-
-    Without ``ended``, a destination without jobs takes two requests.
-    """
+    """Read the jobs of a destination that are in progress and, with ``ended``, those that ended recently."""
     found = list(islice(list_jobs(store, home.place, home.staging_root), MOST_JOBS + 1))
     progress = commit_progress(store, home.place, found)
     jobs = [Listed(home, job, progress.get(job.job_id)) for job in found[:MOST_JOBS]]
-    endings, damage = list[JobSummary](), None
+    endings, problem = list[JobSummary](), None
     try:
         endings = latest_endings(store, home.place, MOST_ENDED) if ended else []
     except InvalidRecord as error:
-        damage = str(error)
+        problem = f"the jobs that ended are not shown: {error}"
     alive = {job.job_id for job in found}
     done = [Listed(home, job) for job in endings if job.job_id not in alive]
-    return DestinationView(home, jobs, done, cut=len(found) > MOST_JOBS, damage=damage)
+    return DestinationView(home, jobs, done, cut=len(found) > MOST_JOBS, problem=problem)
 
 
 @dataclass(frozen=True)
@@ -154,17 +145,15 @@ class JobView:
     """One job in detail.
 
     Attributes:
-        endpoint_url: The endpoint of the store, for command lines; None for AWS.
-        partitions: Totals of its partitions, from its manifest or seal.
+        endpoint: The store's address, for command lines.
         replaced: The first files that its commit would replace now.
         progress: Progress of its commit; None unless it has begun and is not in the log.
-        successor: The job with which a later try of the same task has ended, so that this one is left over;
-            None if there is none, or if this one has ended or its commit has begun.
+        successor: The job with which a later try of the same task has ended, so that this one is left over.
     """
 
     home: RegisteredDestination
     details: JobDetails
-    endpoint_url: str | None = None
+    endpoint: str
     partitions: Mapping[str, Counts] = field(default_factory=dict)
     replaced: Sequence[FileEntry | UnownedObject] = ()
     progress: CommitProgress | None = None
@@ -187,15 +176,8 @@ class JobView:
         return ["commit", "abort"] if self.job.state == "sealed" and self.successor is None else ["abort"]
 
 
-def read_job(
-    store: ObjectStore, home: RegisteredDestination, job_id: str, endpoint_url: str | None = None
-) -> JobView:
-    """Read one job in detail.
-
-    Raises:
-        NoSuchJob: The job does not exist.
-        InvalidRecord: The job id is not valid.
-    """
+def read_job(store: ObjectStore, home: RegisteredDestination, job_id: str) -> JobView:
+    """Read one job in detail; raises `NoSuchJob`, or `InvalidRecord` for an id that is not valid."""
     details = describe_job(store, home.place, job_id)
     job = details.summary
     partitions: Mapping[str, Counts] = job.manifest.partitions if job.manifest is not None else {}
@@ -212,7 +194,7 @@ def read_job(
     return JobView(
         home,
         details,
-        endpoint_url,
+        store.endpoint,
         partitions=dict(sorted(partitions.items())),
         replaced=replaced,
         progress=commit_progress(store, home.place, [job]).get(job_id),
@@ -239,7 +221,6 @@ class Fleet(NamedTuple):
     Attributes:
         rows: The destinations with their matching jobs in progress, those with the most pending bytes first.
         jobs: The jobs in progress of all: commits first, then those that have been idle longest.
-        ended: The jobs that ended recently, where they were read, latest first.
         unread: Destinations that could not be read, by reason.
     """
 
@@ -254,11 +235,9 @@ def search_fleet(
 ) -> Fleet:
     """Return the destinations and jobs that match, of those that the user may see.
 
-    Args:
-        text: Part of a destination's URI, a job's id, its name or day, its DAG or run, regardless of case; or
-            a pattern of URIs, such as ``s3://lake/*/orders``. Empty for all.
-        state: The state of jobs; with one, or with an idle time, only destinations with such jobs match.
-        idle: Minimum seconds without activity.
+    The text is part of a destination's URI or of what `Listed.has`, or a pattern of URIs, such as
+    ``s3://lake/*/orders``. With a state, or with minimum seconds of idleness, only destinations with such
+    jobs match.
     """
     rows: list[DestinationView] = []
     unread: dict[str, list[str]] = {}

@@ -25,7 +25,7 @@ from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.plugin import app as page_app
 from airflow_s3commit.plugin import auth as page_auth
 from airflow_s3commit.plugin.app import create_app, render
-from airflow_s3commit.plugin.service import Connection, DestinationService, read_places
+from airflow_s3commit.plugin.service import DestinationService, read_places
 from airflow_s3commit.plugin.views import DestinationView, Listed, search_fleet
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, SECRET, Scene, begin, commit, seal, set_scene
@@ -81,8 +81,8 @@ def browser(
 ) -> TestClient:
     """Return a browser for an Airflow whose page watches some destinations."""
 
-    def connect(aws_conn_id: str | None, _: float) -> Connection:
-        return Connection(open_store(aws_conn_id), "http://store:8333")
+    def connect(aws_conn_id: str | None, _: float) -> ObjectStore:
+        return open_store(aws_conn_id)
 
     service = DestinationService(lambda: read_places(text), connect, wait)
     airflow = FastAPI()
@@ -387,7 +387,7 @@ def test_a_configuration_that_cannot_be_read_is_shown(store: MemoryStore) -> Non
     """The message says what is wrong with it."""
     page = signed_in(browser(lambda _: store, text='[{"destinatoin": 1}]'), "root").get("/s3commit/")
     assert page.status_code == 500
-    assert "The configuration is not valid" in page.text
+    assert "[s3commit] destinations is not a JSON list" in page.text
     assert "destinatoin" in page.text
 
 
@@ -466,7 +466,7 @@ def test_a_log_that_cannot_be_read_is_a_message(client: TestClient, store: Memor
     commit(store, context=NIGHTLY, day=1)
     store.put("lake", f"flights/_s3commit/log/{2:020d}.json", b"{")
     page = signed_in(client, "auditor").get(f"/s3commit/destination?at={FLIGHTS}")
-    assert (page.status_code, "The log is damaged" in page.text) == (200, True)
+    assert (page.status_code, "the jobs that ended are not shown" in page.text) == (200, True)
     assert f"{2:020d}.json" in page.text
 
 

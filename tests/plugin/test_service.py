@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import MemoryStore
-from airflow_s3commit.exceptions import OutcomeUnknown
+from airflow_s3commit import MemoryStore, ObjectStore
+from airflow_s3commit.exceptions import InvalidRecord, OutcomeUnknown
 from airflow_s3commit.plugin.service import (
     FRESH,
-    Connection,
     DestinationService,
     StillRunning,
     TimedStore,
-    Unreadable,
     read_places,
 )
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
@@ -38,12 +36,12 @@ class Gate:
         self.ended = threading.Semaphore(0)
         self.begins = 0
 
-    def __call__(self, connection: Connection) -> int:
+    def __call__(self, store: ObjectStore) -> int:
         self.begins += 1
         self.begun.release()
         try:
             assert self.open.wait(LONG)
-            return len(list(connection.store.list_objects("lake", "")))
+            return len(list(store.list_objects("lake", "")))
         finally:
             self.ended.release()
 
@@ -59,7 +57,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def a_service(wait: float = LONG) -> DestinationService:
     """Return a service whose stores are empty."""
-    return DestinationService(list, lambda *_: Connection(MemoryStore(buckets=("lake",))), wait)
+    return DestinationService(list, lambda *_: MemoryStore(buckets=("lake",)), wait)
 
 
 def test_a_store_is_checked_before_each_call_and_item() -> None:
@@ -125,12 +123,12 @@ def test_a_slow_connection_takes_no_thread_from_another() -> None:
 def test_a_failure_that_nothing_expects_is_one_of_reading(caplog: pytest.LogCaptureFixture) -> None:
     """Its text, which may be anything, is in the log alone; the next reading is not affected."""
 
-    def fails(_: Connection) -> None:
+    def fails(_: ObjectStore) -> None:
         raise RecursionError("<b>")
 
     async def scenario() -> None:
         service = a_service()
-        with pytest.raises(Unreadable, match="failed with RecursionError;"):
+        with pytest.raises(InvalidRecord, match="failed with RecursionError;"):
             await service.read(FLIGHTS_HOME, fails)
         assert await service.read(FLIGHTS_HOME, lambda _: 1) == 1
 
@@ -142,11 +140,11 @@ def test_a_destination_that_failed_is_not_asked_at_each_page() -> None:
     """It is after half a minute, or at its own page; one whose turn did not come is asked first."""
     asked: list[float] = []
 
-    def connect(aws_conn_id: str | None, _: float) -> Connection:
+    def connect(aws_conn_id: str | None, _: float) -> ObjectStore:
         if aws_conn_id == "x":
             asked.append(clock.now)
             raise ConnectionError
-        return Connection(MemoryStore(buckets=("lake",)))
+        return MemoryStore(buckets=("lake",))
 
     clock = StillClock()
     service = DestinationService(list, connect, LONG, clock=clock)

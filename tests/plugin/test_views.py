@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from airflow_s3commit import Counts, MemoryStore, register_destination
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.plugin.app import create_app
-from airflow_s3commit.plugin.service import Connection, DestinationService, read_places
+from airflow_s3commit.plugin.service import DestinationService, read_places
 from airflow_s3commit.plugin.views import (
     DestinationView,
     Listed,
@@ -85,7 +85,7 @@ def browse(
 
     service = DestinationService(
         lambda: read_places(configured),
-        lambda aws_conn_id, _: Connection(open_store(aws_conn_id)),
+        lambda aws_conn_id, _: open_store(aws_conn_id),
         wait,
         registry=registry,
         clock=clock or Clock(),  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ def test_a_search_finds_jobs_and_their_destinations(wanted: dict[str, Any], jobs
             ["dt=x"],
             "2013-01-05",
         ),
-        ({"logical_date": "2013-01-05T00:00:00+00:00"}, ["dt=2", "dt=1"], "dt=1 and 1 more"),
+        ({"logical_date": "2013-01-05T00:00:00+00:00"}, ["dt=2", "dt=1"], "dt=1, dt=2"),
         ({"logical_date": "2013-01-05T00:00:00+00:00"}, [], "2013-01-05"),
         ({"logical_date": "2013-01-05T03:00:00+00:00"}, [""], "2013-01-05 03:00"),
         ({"logical_date": "yesterday", "run_id": "manual__1"}, [], ""),
@@ -237,7 +237,7 @@ def test_a_store_that_is_away_is_named_and_the_others_are_shown(store: MemorySto
     assert "1 destination could not be read" in page
     assert "no route to the store" in page
     assert "<dt>Jobs in progress</dt><dd>1</dd>" in page
-    assert "the last reading is shown" in page
+    assert "what was read of 1 is shown" in page
 
 
 def test_a_hanging_store_does_not_hold_the_page(store: MemoryStore) -> None:

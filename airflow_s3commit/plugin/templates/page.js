@@ -6,12 +6,11 @@
   if (outer === null) return;
   const theirs = outer.document.documentElement;
   const follow = () => {
-    const dark = theirs.classList.contains("dark") || theirs.dataset.theme === "dark";
-    const light = theirs.classList.contains("light") || theirs.dataset.theme === "light";
-    if (dark || light) here.dataset.theme = dark ? "dark" : "light";
+    const scheme = ["dark", "light"].find((name) => theirs.classList.contains(name));
+    if (scheme) here.dataset.theme = scheme;
   };
   follow();
-  new outer.MutationObserver(follow).observe(theirs, { attributes: true, attributeFilter: ["class", "data-theme"] });
+  new outer.MutationObserver(follow).observe(theirs, { attributes: true, attributeFilter: ["class"] });
   // The sandbox keeps the frame from leaving its page, so Airflow's own router opens the link.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-airflow]");
