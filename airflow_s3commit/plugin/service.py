@@ -140,7 +140,7 @@ def load_clients() -> None:
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: F401, PLC0415
 
     nowhere = S3Config(endpoint_url="http://127.0.0.1:9", region="us-east-1", access_key="-", secret_key="-")  # noqa: S106
-    S3Store.connect(nowhere, transport="boto3", threads=1)
+    S3Store.connect(nowhere, transport="boto3")
 
 
 class StillRunning(Unavailable):

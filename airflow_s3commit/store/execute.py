@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
@@ -22,6 +22,9 @@ from airflow_s3commit.store.base import Call, ObjectStore, Outcome
 
 T = TypeVar("T")
 
+#: Bounds of the first pause, in seconds, which double up to that of any pause.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -33,16 +36,12 @@ class RetryPolicy:
 
     Attributes:
         deadline: Seconds after the first attempt's start after which no further attempt begins.
-        first_pause: Upper bound of the first pause, in seconds; later bounds double.
-        longest_pause: Upper bound of any pause, in seconds.
         clock: Source of time.
         draw: Returns a number from its first argument to its second.
         on_retry: Called before each retry with the error of the attempt that failed; from any thread.
     """
 
     deadline: float = 60.0
-    first_pause: float = 0.1
-    longest_pause: float = 5.0
     clock: Clock = field(default_factory=SystemClock)
     draw: Callable[[float, float], float] = random.uniform
     on_retry: Callable[[OutcomeUnknown | Unavailable], None] = lambda _: None
@@ -54,7 +53,7 @@ class RetryPolicy:
             OutcomeUnknown: The deadline passed and at least one attempt may have taken effect.
             Unavailable: The deadline passed and no attempt took effect.
         """
-        began, bound = self.clock.monotonic(), self.first_pause
+        began, bound = self.clock.monotonic(), _FIRST_PAUSE
         unknown: OutcomeUnknown | None = None
         while True:
             try:
@@ -66,7 +65,7 @@ class RetryPolicy:
                 if self.clock.monotonic() + pause - began > self.deadline:
                     raise unknown or error  # noqa: B904 - the last error stays its context
                 self.on_retry(error)
-            bound = min(bound * 2, self.longest_pause)
+            bound = min(bound * 2, _LONGEST_PAUSE)
             self.clock.sleep(pause)
 
 
@@ -129,18 +128,5 @@ def one_by_one(store: ObjectStore, calls: Iterable[tuple[T, Call]]) -> Iterator[
 def with_threads(
     store: ObjectStore, calls: Iterable[tuple[T, Call]], threads: int
 ) -> Iterator[tuple[T, Outcome]]:
-    """Make the calls from ``threads`` threads; draw at most twice as many calls ahead."""
-    source = iter(calls)
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit")
-    running: dict[Future[Outcome], T] = {}
-    try:
-        while True:
-            for tag, call in islice(source, 2 * threads - len(running)):
-                running[pool.submit(make_call, store, call)] = tag
-            if not running:
-                return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield running.pop(future), future.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    """Make the calls as `in_threads` does."""
+    return in_threads(lambda tagged: (tagged[0], make_call(store, tagged[1])), calls, threads)

@@ -49,7 +49,7 @@ HARMLESS = ("allow-scripts and allow-same-origin",)
 @pytest.fixture(scope="module")
 def store(seaweed: S3Server) -> S3Store:
     """The store, with few requests at once, so that a commit can be cut off in its middle."""
-    return S3Store.connect(seaweed.config, transport="boto3", threads=2)
+    return S3Store.connect(seaweed.config, transport="boto3")
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ class Jobs:
 @pytest.fixture(scope="module")
 def store(seaweed: S3Server) -> S3Store:
     """The store behind the page."""
-    return S3Store.connect(seaweed.config, transport="boto3", threads=2)
+    return S3Store.connect(seaweed.config, transport="boto3")
 
 
 @pytest.fixture(scope="module")

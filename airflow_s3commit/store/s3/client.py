@@ -7,7 +7,6 @@ unless the bucket wants them: the connection protects them, or without TLS the h
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -85,39 +84,6 @@ def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], 
         if not markers or position in seen:
             raise StoreRejected(f"{request}: the listing does not continue after {markers}", code=ENDLESS)
         seen.add(position)
-
-
-class BufferBody:
-    """A buffer as the body of a request: a seekable file of known length, in bytes.
-
-    `read` returns views of the buffer, not copies, so the buffer must not change during the request.
-    """
-
-    def __init__(self, content: bytes | bytearray | memoryview) -> None:
-        view = memoryview(content)
-        # An empty view cannot be cast.
-        self._view = view.cast("B") if view.nbytes else memoryview(b"")
-        self._position = 0
-
-    def __len__(self) -> int:
-        return len(self._view)
-
-    def read(self, size: int | None = -1) -> memoryview:
-        """Return the next ``size`` bytes, or all that remain."""
-        end = None if size is None or size < 0 else self._position + size
-        block = self._view[self._position : end]
-        self._position += len(block)
-        return block
-
-    def tell(self) -> int:
-        """Return the position in bytes."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to another position and return it."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._view)}[whence]
-        self._position = start + offset
-        return self._position
 
 
 class RetryingStore:
@@ -248,7 +214,9 @@ class RetryingStore:
         def attempt() -> str:
             response: Any = self._curl and self._curl.send_part(request, number, body, digest)
             options = {"ContentMD5": digest} if digest else {}
-            response = response or self._call(request, PartNumber=number, Body=BufferBody(body), **options)
+            # boto3 can send these two again by itself, as after a redirect.
+            content = body if isinstance(body, bytes | bytearray) else bytes(body)
+            response = response or self._call(request, PartNumber=number, Body=content, **options)
             return etag_of(request, response)
 
         try:

@@ -5,14 +5,12 @@ second, whatever the store can do. Here one loop in the caller's thread draws ca
 yields what its response settles. Any other call goes to the boto3 store, with that store's threads and
 retries. Code that runs once per file is kept short, because a commit may have a million of them.
 
-Uploads are started, and small parts sent, each in the thread that calls. boto3 spends about two milliseconds
-of processor time on these two requests of a small file, libcurl less than a third of that. Only a plain
-success counts here: after anything else boto3 sends the request.
+Uploads are started, and parts of up to a mebibyte sent, each in the thread that calls, for a third of the
+processor time of boto3. Only a plain success counts here: after anything else boto3 sends the request.
 
-Where a request goes and how it is signed is learned from the client itself. It applies endpoint rules,
-addressing style, redirects to other regions, and headers that its owner added. None of that is reimplemented:
-the client prepares one request per bucket and operation, which is not sent. Every further request differs
-from it only in key, upload and body.
+Where a request goes and how it is signed is learned from the client itself, which knows endpoint rules,
+addressing style, redirects to other regions, and headers that its owner added. It prepares one request per
+bucket and operation, which is not sent. Every further one differs from it only in key, upload and body.
 """
 
 from __future__ import annotations

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 TransportName: TypeAlias = Literal["auto", "curl", "boto3"]
 
+#: Maximum requests in flight through boto3.
+_THREADS = 32
+
 #: Maximum requests in flight through libcurl: 3,000 per second at 170 ms of latency.
 CONNECTIONS = 512
 
@@ -66,7 +69,6 @@ class StoreOptions(TypedDict, total=False):
     """Arguments of `S3Store` that do not depend on its client."""
 
     retry: RetryPolicy
-    threads: int
     transport: TransportName
     connections: int
 
@@ -80,7 +82,6 @@ class S3Store(RetryingStore):
     Args:
         client: A boto3 S3 client, best created with `client_config`; ``S3Hook(...).conn`` works too.
         retry: How often and how long a request is retried.
-        threads: Concurrent calls of `perform` through the client; at most the client's connections.
         transport: What `perform` sends with: ``curl``, which needs the extra ``fast``; ``boto3``, the client;
             ``auto``, curl where it is installed. Calls that libcurl cannot make as the client would (through
             a proxy, to a directory bucket) go through the client.
@@ -99,7 +100,6 @@ class S3Store(RetryingStore):
         client: S3Client,
         *,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
-        threads: int = 32,
         transport: TransportName = "auto",
         connections: int = CONNECTIONS,
         origin: str = "",
@@ -108,7 +108,7 @@ class S3Store(RetryingStore):
         plain_endpoint(client.meta.endpoint_url, "of the client")
         super().__init__(guard_client(client), retry, origin, make)
         config: Any = client.meta.config  # its types don't name what a caller may have set
-        self._threads = min(threads, config.max_pool_connections)
+        self._threads = min(_THREADS, config.max_pool_connections)
         if transport != "boto3":
             self._curl = self._fast_path(transport, connections)
 

@@ -1,8 +1,7 @@
-"""A part's body is its writer's buffer, counted in bytes, read without copies, and can be sent again."""
+"""A part is sent as its writer's buffer holds it, protected by TLS or its signature."""
 
 from __future__ import annotations
 
-import io
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -11,61 +10,11 @@ import pytest
 from airflow_s3commit.exceptions import OutcomeUnknown
 from airflow_s3commit.store.base import CheckedEtag, Complete
 from airflow_s3commit.store.execute import RetryPolicy
-from airflow_s3commit.store.s3.client import BufferBody
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 from tests.fakes import ManualClock
-from tests.store.s3.fault_server import COMPLETED, FaultServer
+from tests.store.s3.fault_server import COMPLETED, FaultServer, Say, Seen
 from tests.store.s3.wire import Answer, Wire, error_body
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"abcdefgh",
-        bytearray(b"abcdefgh"),
-        memoryview(b"abcdefgh").cast("I"),
-        memoryview(b"abcdefgh").cast("b"),
-    ],
-)
-def test_any_buffer_is_its_bytes(content: bytes) -> None:
-    """The length and content are those in bytes, whatever the buffer's items are."""
-    body = BufferBody(content)
-    assert len(body) == 8
-    assert bytes(body.read()) == b"abcdefgh"
-
-
-@pytest.mark.parametrize("content", [b"", bytearray(), memoryview(b"")])
-def test_nothing(content: bytes) -> None:
-    """A body of nothing has no length and nothing to read."""
-    body = BufferBody(content)
-    assert (len(body), bytes(body.read(1))) == (0, b"")
-
-
-def test_it_is_read_block_by_block() -> None:
-    """Blocks follow one another and end with an empty one."""
-    body = BufferBody(b"abcde")
-    assert [bytes(body.read(2)) for _ in range(4)] == [b"ab", b"cd", b"e", b""]
-    assert body.tell() == 5
-
-
-def test_blocks_are_views() -> None:
-    """What is read is the buffer itself, not a copy of it."""
-    buffer = bytearray(b"before")
-    block = BufferBody(buffer).read(6)
-    buffer[:] = b"after."
-    assert bytes(block) == b"after."
-
-
-def test_it_can_be_sent_again() -> None:
-    """A body that was rewound is read from its beginning or its new position."""
-    body = BufferBody(b"abcde")
-    body.read()
-    assert (body.seek(0), bytes(body.read(None))) == (0, b"abcde")
-    assert (body.seek(-2, io.SEEK_END), bytes(body.read())) == (3, b"de")
-    body.seek(1)
-    assert (body.seek(1, io.SEEK_CUR), bytes(body.read(1))) == (2, b"c")
-
 
 pytestmark = pytest.mark.loopback
 
@@ -80,6 +29,26 @@ def sent_by(*script: Answer, config: S3Config | None = None) -> list[Any]:
     upload_id = store.create_upload("lake", "k", metadata={}, content_type="a/b")
     assert store.upload_part("lake", "k", upload_id, 1, bytearray(b"content")) == "e"
     return wire.requests
+
+
+@pytest.mark.parametrize(
+    "content", [b"", bytearray(), b"12345678", bytearray(b"12345678"), memoryview(b"12345678").cast("I")]
+)
+def test_any_buffer_is_its_bytes(content: bytes | bytearray | memoryview) -> None:
+    """What is sent, and sent again after a redirect, are the buffer's bytes, whatever its items are."""
+
+    def decide(seen: Seen) -> Say:
+        region = {"x-amz-bucket-region": "eu-west-1"}
+        if "/eu-west-1/" in seen.headers["authorization"]:
+            return Say(headers={"ETag": '"e"'})
+        return Say(301, error_body("PermanentRedirect"), region)
+
+    with FaultServer(decide=decide) as server:
+        store = S3Store.connect(server.config, transport="boto3")
+        assert store.upload_part("lake", "k", "u", 1, content) == "e"
+        puts = [seen for seen in server.seen if seen.method == "PUT"]
+    assert [seen.body for seen in puts] == [bytes(content)] * 2
+    assert puts[-1].headers["content-length"] == str(memoryview(content).nbytes)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -390,11 +390,11 @@ class TestRequests:
         """Calls are made from no more threads than the client keeps connections open."""
         config = S3Config("https://s3.example.test", "eu-west-1", "a", "s", max_connections=3)
         wire = Wire(Answer(200, b"1", FOUND), config=config)
-        store = S3Store(wire.client, retry=RetryPolicy(deadline=0.0), threads=32, transport="boto3")
+        store = S3Store(wire.client, retry=RetryPolicy(deadline=0.0), transport="boto3")
         left = iter(range(20))
         outcomes = store.perform((number, Get("lake", "k")) for number in left)
         next(outcomes)
-        assert next(left) == 2 * 3
+        assert next(left) == 2 * 3 + 1
         assert len(list(outcomes)) == 18
 
     def test_an_error_of_one_call_is_its_outcome(self) -> None:

@@ -294,8 +294,7 @@ class TestRetries:
 
         calls = [(number, Complete("lake", f"k{number}", "u", ["e"])) for number in range(2000)]
         with FaultServer(decide=decide) as server:
-            policy = RetryPolicy(longest_pause=0.5)
-            store = S3Store.connect(server.config, retry=policy, transport="curl", connections=64)
+            store = S3Store.connect(server.config, transport="curl", connections=64)
             outcomes = dict(store.perform(calls))
         assert set(outcomes) == set(range(2000))
         assert set(outcomes.values()) == {"e-1"}
