@@ -92,15 +92,15 @@ class S3CommitGroup:
         fixed = {"task_id": "spark_submit", "job": self.job, "aws_conn_id": self.setup.aws_conn_id}
         return SparkStages(self, fixed)
 
-    def spark_sql(self, sql: str | list[str], *, task_id: str = "spark_sql", **kwargs: Any) -> Any:
+    def spark_sql(self, sql: str | list[str] | XComArg, *, task_id: str = "spark_sql", **kwargs: Any) -> Any:
         """Add a stage that runs SQL in Spark's own shell, and return its task.
 
         What the statements write to the destination waits for the commit, as with ``writer="spark"``. The
         first statement that fails makes the task fail. Spark's shell runs in client mode only, with Hive
         support.
 
-        :param sql: Statements separated by ``;``; or a list of such strings, for a mapped task with an
-            instance for each. (templated)
+        :param sql: Statements separated by ``;``; or a list of such strings, or an XCom with one, for a
+            mapped task with an instance for each. (templated)
         :param task_id: The id of the task.
         :param kwargs: Further arguments of `S3CommitSparkSubmitOperator`, but those of an application.
         """
@@ -108,7 +108,9 @@ class S3CommitGroup:
         stages = self.spark_submit.partial(task_id=task_id, **shell, **kwargs)
         if isinstance(sql, str):
             return stages(application_args=["-e", sql])
-        return stages.expand(application_args=[["-e", text] for text in sql])
+        if isinstance(sql, list):
+            return stages.expand(application_args=[["-e", text] for text in sql])
+        return stages.expand(application_args=sql.map(lambda text: ["-e", text]))
 
     def environment(self, stage: str) -> dict[str, str]:
         """Return the environment of a program that is a stage, for ``s3commit put`` and ``s3commit seal``.
@@ -204,7 +206,8 @@ class S3CommitGroup:
         for stage in stages:
             stage >> first
         completing = {**step, "conflicts": resolved.output}
-        self.commit = S3CommitJobOperator(task_id="commit", **completing, **commit)
+        # Nobody reviews the preview in between, so commits of other jobs meanwhile need not fail the run.
+        self.commit = S3CommitJobOperator(task_id="commit", pin_preview=False, **completing, **commit)
         if parts is not None:
             mapped = S3CommitPartOperator.partial(task_id="commit_parts", parts=parts, **completing)
             mapped.expand(part=list(range(parts))) >> self.commit

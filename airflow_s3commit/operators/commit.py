@@ -64,12 +64,13 @@ class CompletingOperator(CommitStepOperator):
             self._log_progress = ProgressLog(self.log)
         self._log_progress(progress)
 
-    @property
-    def seal_sha256(self) -> str | None:
-        """The SHA-256 of the seal in ``conflicts``."""
+    def pinned(self) -> tuple[str | None, int | None]:
+        """Return the SHA-256 of the seal and the generation of the preview in ``conflicts``, or None."""
+        if self.conflicts is None:
+            return None, None
         try:
-            return None if self.conflicts is None else str(self.conflicts["seal"]["sha256"])
-        except (KeyError, TypeError) as error:
+            return str(self.conflicts["seal"]["sha256"]), int(self.conflicts["preview"]["generation"])
+        except (KeyError, TypeError, ValueError) as error:
             raise AirflowFailException(
                 f"Task {self.task_id}: conflicts is {self.conflicts!r}; pass the output of the"
                 " S3CommitResolveConflictsOperator of this run, or None."
@@ -80,9 +81,11 @@ class S3CommitJobOperator(CompletingOperator):
     """Commits a job, returns a summary of its manifest, and emits the assets' events.
 
     It may be retried after a crash at any point: a retry finishes the commit, and returns the same summary if
-    the job is committed. It replaces what is there by then, also what other jobs have committed since the
-    preview. One task completes some thousands of files a second; `S3CommitPartOperator` divides them.
+    the job is committed. One task completes some thousands of files a second; `S3CommitPartOperator` divides
+    them.
 
+    :param pin_preview: Whether to refuse the commit if another job has changed its partitions since
+        ``conflicts`` was made, because someone has reviewed that. False replaces what is there by then.
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
         ``extra``. If the run has a partition key, Airflow puts it on the event.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
@@ -95,6 +98,7 @@ class S3CommitJobOperator(CompletingOperator):
     def __init__(
         self,
         *,
+        pin_preview: bool = True,
         outlets: Sequence[Any] | Asset | None = None,
         partition_asset: Asset | None = None,
         **kwargs: Any,
@@ -109,6 +113,7 @@ class S3CommitJobOperator(CompletingOperator):
                 " the partitions a separate asset, because events with a partition key do not start DAGs"
                 " with schedule=[asset]."
             )
+        self.pin_preview = pin_preview
         self.partition_asset = partition_asset
         self.manifest_uri: str | None = None
         self.address: StoreAddress | None = None
@@ -119,9 +124,13 @@ class S3CommitJobOperator(CompletingOperator):
         from airflow_s3commit.assets import announce  # noqa: PLC0415 - keeps DAG parsing light
 
         with failures_are_noted(context):
-            job = self.opened_job()
+            job, (seal, generation) = self.opened_job(), self.pinned()
             with commit_counted(job.reference.destination) as count:
-                manifest = job.commit(seal_sha256=self.seal_sha256, progress=self.report_progress)
+                manifest = job.commit(
+                    seal_sha256=seal,
+                    generation=generation if self.pin_preview else None,
+                    progress=self.report_progress,
+                )
                 count(manifest)
         self._manifest = manifest
         self.manifest_uri = manifest.uri
@@ -173,7 +182,7 @@ class S3CommitPartOperator(CompletingOperator):
     def execute(self, context: Context) -> None:
         """Complete the uploads of the part, unless the job is committed."""
         with failures_are_noted(context):
-            job, seal = self.opened_job(), self.seal_sha256
+            job, (seal, _) = self.opened_job(), self.pinned()
             try:
                 files = job.complete_part(
                     self.part, self.parts, seal_sha256=seal, progress=self.report_progress

@@ -165,7 +165,7 @@ def test_a_seal_other_than_the_expected_one_is_refused(store, context) -> None:
     write_stage(store, reference)
     conflicts = resolve(reference).execute(context)
     conflicts["seal"]["sha256"] = "0" * 64
-    for wrong in (conflicts, {"preview": conflicts["preview"]}, "conflicts"):
+    for wrong in (conflicts, {"seal": conflicts["seal"]}, "conflicts"):
         with pytest.raises(AirflowFailException, match=r"is not the seal|pass the output of"):
             rendered(S3CommitJobOperator, "commit", job=reference, conflicts=wrong).execute(context)
     assert visible(store) == []
@@ -179,8 +179,9 @@ def test_a_stage_s_seal_that_was_changed_is_refused(store, context) -> None:
         resolve(reference, [stage]).execute(context)
 
 
-def test_the_commit_replaces_what_is_there(store, context) -> None:
-    """It also takes what other jobs added since the resolve task."""
+@pytest.fixture
+def overtaken(store, context) -> dict:
+    """A previewed replace of a day to which another job has appended since."""
     job = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="replace"))
     reference = job.reference.to_dict()
     write_stage(store, reference)
@@ -189,7 +190,20 @@ def test_the_commit_replaces_what_is_there(store, context) -> None:
     write_stage(store, appended.reference.to_dict(), files={f"{DAY}/more.parquet": b"more"})
     appended.seal()
     appended.commit()
-    summary = S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts).execute(context)
+    return {"job": reference, "conflicts": conflicts}
+
+
+def test_a_pinned_preview_is_refused_when_its_partitions_have_changed(store, context, overtaken) -> None:
+    """What was looked at in the resolve task is what the commit replaces, or nothing is."""
+    before = visible(store)
+    with pytest.raises(AirflowFailException, match="DestinationChanged"):
+        S3CommitJobOperator(task_id="commit", **overtaken).execute(context)
+    assert visible(store) == before
+
+
+def test_without_a_pin_the_commit_replaces_what_is_there(store, context, overtaken) -> None:
+    """It also takes what other jobs added since the resolve task."""
+    summary = S3CommitJobOperator(task_id="commit", pin_preview=False, **overtaken).execute(context)
     (left,) = visible(store)
     assert summary["job_id"] in left
 

@@ -49,14 +49,17 @@ def test_sql_is_a_stage_that_spark_s_shell_runs() -> None:
 
 
 def test_a_list_of_sql_is_a_mapped_stage() -> None:
-    """Each text is an instance."""
+    """Each text is an instance, from a list or from an XCom."""
     with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
         commit.spark_sql(["INSERT INTO x SELECT 1", "INSERT INTO x SELECT 2"])
         texts = dag.get_task("s3_commit.spark_sql")
+        commit.spark_sql(commit.setup.output, task_id="told")
     assert texts.expand_input.value == {
         "application_args": [["-e", "INSERT INTO x SELECT 1"], ["-e", "INSERT INTO x SELECT 2"]]
     }
     assert texts.partial_kwargs["writer"] == "spark"
+    told = dag.get_task("s3_commit.told").expand_input.value["application_args"]
+    assert [operator.task_id for operator, _ in told.iter_references()] == ["s3_commit.setup"]
 
 
 def modes_of(*writers: str | None, mapped: bool = False, **group: Any) -> str:
