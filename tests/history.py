@@ -172,27 +172,29 @@ class History:
             body: Its text, decompressed.
             root: The destination's prefix.
         """
-        found = json.loads(body)
-        number = found["head"]["number"]
-        assert found["head"]["sha256"] == hashlib.sha256(self.bodies[number]).hexdigest(), "another log's"
-        left = {**found["retained"], **found["freed"]}
-        taken_of_others = {key for one in left.values() for key in one["unowned"]}
+        head, *lines = map(json.loads, body.splitlines())
+        number = head["head"]["number"]
+        assert head["head"]["sha256"] == hashlib.sha256(self.bodies[number]).hexdigest(), "another log's"
+        parts = lines[head["sources"] : head["sources"] + head["partitions"]]
+        others = lines[head["sources"] + head["partitions"] :]
+        taken_of_others = {one["key"] for one in others}
 
-        def keys(pieces: dict[str, list[int]]) -> set[str]:
+        def keys(of: Callable[[dict[str, Any]], Iterable[int]]) -> set[str]:
             return {
                 key
-                for name, generations in pieces.items()
-                for generation in generations
+                for part in parts
+                for generation in of(part)
                 for key in self.added[generation]
-                if partition(key) == f"{root}{name}".rstrip("/")
+                if partition(key) == f"{root}{part['name']}".rstrip("/")
             }
 
         live = self.files[max(generation for generation in self.files if generation <= number)]
-        assert keys(found["live"]) == live.keys(), "checkpoint_is_not_the_fold"
+        assert keys(lambda part: part.get("live", [])) == live.keys(), "checkpoint_is_not_the_fold"
         for generation in self.files:
             name, kept = str(generation), self._retained_at[number] if number else {}
-            its = found["retained"].get(name, {"pieces": {}, "unowned": {}})
-            theirs = keys(its["pieces"]) | its["unowned"].keys()
+            theirs = keys(lambda part, name=name: part.get("left", {}).get(name, []))  # type: ignore[misc]
+            theirs |= {one["key"] for one in others if one["generation"] == generation}
+            theirs = theirs if name in head["retained"] else set()
             retained = {key for key, by in kept.items() if by == generation}
             # An object that was written over while it was retained was taken twice.
             assert retained <= theirs <= retained | taken_of_others, "checkpoint_is_not_the_fold"

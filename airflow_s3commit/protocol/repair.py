@@ -20,9 +20,10 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import LOG, Layout, job_key, partition_of
 from airflow_s3commit.protocol.model.table import Entry, Table
+from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import derive_markers, finish, first_keys, write_marker
-from airflow_s3commit.protocol.steps.fold import entries_after, put_checkpoint
+from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.log import read_entry, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish
 from airflow_s3commit.store.base import ObjectStore
@@ -142,12 +143,12 @@ def _unfinished(check: LogCheck, job_id: str) -> LogFinding:
 
 def _derive(context: JobContext, key: str, cure: Cure, number: int) -> None:
     """Derive a record again, a checkpoint from all entries: an earlier one may be wrong too."""
-    store, home = context.store, context.layout.destination
+    store, home, bucket = context.store, context.layout.destination, context.bucket
     if cure.kind == "checkpoint":
         table = Table()
         for read in entries_after(store, home, Position(), number):
             table.apply(read.entry, read.sha256)
-        put_checkpoint(store, home, table)
+        store.put(bucket, key, checkpoint.to_bytes(table, home.uri), content_type="application/gzip")
         return
     entry = read_entry(store, home, number).entry
     if cure.kind == "receipt":

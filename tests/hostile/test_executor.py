@@ -161,7 +161,7 @@ def test_it_can_add_a_stage_unless_the_seal_names_the_stages() -> None:
         f"{HOME}jobs/{OURS}.json",
         f"{HOME}open/{OURS}/job.json",
         f"{HOME}open/{OURS}/sealed.json",
-        f"{HOME}checkpoints/{13:020d}.json.gz",
+        f"{HOME}checkpoints/{13:020d}.jsonl.gz",
         f"{HOME}lists/{OURS}-{'0' * 64}.jsonl",
         f"{ROOT}_SUCCESS",
         f"{ROOT}dt=1/_SUCCESS",

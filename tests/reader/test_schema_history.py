@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_s3commit.protocol.steps.fold import from_bytes, read_table, to_bytes
+from airflow_s3commit.protocol.steps.checkpoint import from_bytes, to_bytes
+from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.reader import UnreadableFiles
 from tests.protocol.building import OURS, THEIRS, an_id
 from tests.reader.test_table import numbers

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from msgspec import UNSET, Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
-from airflow_s3commit.protocol.model.codec import Line, decode, largest, sha256
+from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, Line, decode, largest, sha256
 from airflow_s3commit.protocol.model.delta import START_BYTES, origin_of
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
@@ -33,15 +33,14 @@ from airflow_s3commit.protocol.model.layout import (
 )
 from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.table import Commit, Entry, Source, Table
+from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list, key_with_list
 from airflow_s3commit.protocol.steps.fold import (
     Outcome,
     entries_after,
     fetch_entries,
-    read_checkpoint,
     read_success,
     read_table,
-    to_bytes,
 )
 from airflow_s3commit.protocol.steps.log import Read, find_head, read_entry
 from airflow_s3commit.protocol.steps.publish import missing_versions, read_origin
@@ -250,7 +249,8 @@ class LogCheck:
         home, number = self.destination, fold.head.number
         key = checkpoint_key(home, number)
         try:
-            table = read_checkpoint(self.store, home, number)
+            body = self.store.get(home.bucket, key, limit=CHECKPOINT_BYTES).body
+            table = checkpoint.from_bytes(body, home.uri, join_uri(home.bucket, key))
         except NoSuchKey:
             return
         except InvalidRecord as error:
@@ -258,7 +258,7 @@ class LogCheck:
             return
         if table.head != fold.head:
             self._add(key, "is of another log", _CHECKPOINT, number)
-        elif to_bytes(table, home.uri) != to_bytes(fold, home.uri):
+        elif checkpoint.to_bytes(table, home.uri) != checkpoint.to_bytes(fold, home.uri):
             self._add(key, "is not what the log up to it adds up to", _CHECKPOINT_READ, number)
 
     def _compare_receipts(self) -> None:

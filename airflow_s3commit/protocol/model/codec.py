@@ -79,8 +79,12 @@ LARGEST: Final[Mapping[str, int]] = {
     "SealRecord": 128 * MIB,
     # A commit's partitions, and a million objects that it takes.
     "Entry": 256 * MIB,
-    # Decompressed: half a million commits of one partition each.
-    "Checkpoint": 256 * MIB,
+    # Lines of lists. The first one of a checkpoint has all schemas.
+    "CheckpointStart": 4 * MIB,
+    "SourceLine": 64 * KIB,
+    # A partition of some fifty thousand commits.
+    "PartitionLine": 4 * MIB,
+    "UnownedLine": 16 * KIB,
     "FileEntry": LINE_BYTES,
     "WrittenColumns": SCHEMA,
     # What is handed from one process to another.
@@ -92,6 +96,9 @@ LARGEST: Final[Mapping[str, int]] = {
 
 #: All lines: a million files with statistics of 32 columns are 5 GiB. Kept on disk, not in memory.
 LIST_BYTES: Final = 64 * GIB
+
+#: A compressed checkpoint of the log: a million commits are 100 MiB.
+CHECKPOINT_BYTES: Final = 256 * MIB
 
 #: Errors of msgspec and Python for values that are invalid or nested too deep.
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, RecursionError, ArithmeticError)

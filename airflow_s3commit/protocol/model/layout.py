@@ -47,7 +47,7 @@ VERSIONS = f"{DELTA_LOG}/"
 
 _ENTRY_DIGITS = 20
 
-_CHECKPOINT_SUFFIX = ".json.gz"
+_CHECKPOINT_SUFFIX = ".jsonl.gz"
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 

@@ -23,7 +23,6 @@ from airflow_s3commit.protocol.model.codec import (
     Line,
     Milliseconds,
     Prose,
-    Schema,
     Schemas,
     Text,
     Versioned,
@@ -152,7 +151,7 @@ class Entry(Versioned, frozen=True, kw_only=True, omit_defaults=True):
 Pieces: TypeAlias = Mapping[str, Collection[int]]
 
 
-class Source(Struct, frozen=True, omit_defaults=True):
+class Source(Struct, frozen=True):
     """A commit whose files are in the table, or are retained.
 
     Attributes:
@@ -165,13 +164,13 @@ class Source(Struct, frozen=True, omit_defaults=True):
         schemas: The schemas of the files; empty if that of one is unknown.
     """
 
-    number: Generation
-    job_id: Text | None
-    files_sha256: Line
+    number: int
+    job_id: str | None
+    files_sha256: str
     is_within: bool
-    partitions: Mapping[Line, Counts]
+    partitions: Mapping[str, Counts]
     adopted: bool = False
-    schemas: tuple[Schema, ...] = ()
+    schemas: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, entry: Entry, commit: Commit) -> Source:
@@ -215,9 +214,9 @@ class Retained(Struct, frozen=True):
         unowned: ETags of the objects of other programs that it took, by key.
     """
 
-    pieces: dict[Line, list[Generation]]
-    seconds: Count
-    unowned: dict[Text, Line] = {}
+    pieces: dict[str, list[int]]
+    seconds: int
+    unowned: dict[str, str] = {}
 
 
 class Table:
@@ -345,17 +344,11 @@ class Table:
         return found
 
     def count_references(self) -> None:
-        """Count the partitions that refer to each commit, after the other attributes were set.
-
-        Raises:
-            KeyError: A partition refers to a commit that has no files in it.
-        """
+        """Count the partitions that refer to each commit, after the other attributes were set."""
         self._references.clear()
         left = (*self.retained.values(), *self.freed.values())
         for pieces in (self.live, *(one.pieces for one in left)):
-            for name, numbers in pieces.items():
-                if any(name not in self.sources[number].partitions for number in numbers):
-                    raise KeyError(name)
+            for numbers in pieces.values():
                 self._references.update(numbers)
 
     def _commit(self, entry: Entry, commit: Commit) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

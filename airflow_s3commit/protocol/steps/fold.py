@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import logging
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import TypeAlias
 
-from msgspec.structs import replace
-
 from airflow_s3commit.exceptions import ForeignRecord, HistoryRewound, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.codec import (
-    Count,
-    Generation,
-    Line,
-    Schema,
-    Text,
-    Versioned,
-    decode,
-    encode,
-    largest,
-)
+from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
@@ -36,7 +22,8 @@ from airflow_s3commit.protocol.model.layout import (
     entry_key,
 )
 from airflow_s3commit.protocol.model.manifest import FileEntry, Manifest, SuccessData
-from airflow_s3commit.protocol.model.table import Entry, Retained, Source, Table
+from airflow_s3commit.protocol.model.table import Entry, Table
+from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.files import files_of
 from airflow_s3commit.protocol.steps.log import (
     Log,
@@ -52,6 +39,9 @@ from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
+
+#: Entries to read at once.
+_AHEAD = 16
 
 #: Entries from one checkpoint to the next. A prime: no rhythm of commits and aborts keeps missing it.
 CHECKPOINT_EVERY = 13
@@ -131,7 +121,7 @@ def _in_order(
     store: ObjectStore, home: Destination, number: int, last: int | None, known: int
 ) -> Iterator[Read]:
     """Yield entries by their keys; several are read at once up to one that is known to be there."""
-    for one, outcome in fetch_entries(store, home, range(number, known + 1)):
+    for one, outcome in fetch_entries(store, home, range(number, known + 1), at_once=_AHEAD):
         if isinstance(outcome, NoSuchKey) and last is None:
             where = join_uri(home.bucket, entry_key(home, one))
             raise InvalidRecord(f"{where} is missing, and entry {known} is there") from outcome
@@ -150,7 +140,8 @@ def write_checkpoint(store: ObjectStore, home: Destination, entry: Entry) -> Non
     if entry.number % CHECKPOINT_EVERY:
         return
     try:
-        put_checkpoint(store, home, read_table(store, home, entry.number))
+        body = checkpoint.to_bytes(read_table(store, home, entry.number), home.uri)
+        store.put(home.bucket, checkpoint_key(home, entry.number), body, content_type="application/gzip")
     except S3CommitError as error:
         logger.warning("%s: no checkpoint of entry %d: %s", home.uri, entry.number, error)
 
@@ -164,109 +155,17 @@ def _from_checkpoint(store: ObjectStore, home: Destination, last: int | None) ->
     for number in sorted(numbers, reverse=True):
         if not number or (last is not None and number > last):
             continue
+        key = checkpoint_key(home, number)
+        where = join_uri(home.bucket, key)
         try:
-            table = read_checkpoint(store, home, number)
+            body = store.get(home.bucket, key, limit=CHECKPOINT_BYTES).body
+            table = checkpoint.from_bytes(body, home.uri, where)
             if table.head == read_entry(store, home, number).position:
                 return table
-            where = join_uri(home.bucket, checkpoint_key(home, number))
             logger.warning("passing over %s: it is not of this log", where)
         except (S3CommitError, ValueError, MemoryError) as error:
             logger.warning("passing over a checkpoint: %s", error)
     return Table()
-
-
-class Checkpoint(Versioned, frozen=True, kw_only=True):
-    """``_s3commit/checkpoints/<number>.json.gz``: a table, from which readers go on.
-
-    It is derived from the log and never needed: one that is damaged, or of another log, is passed over.
-
-    Attributes:
-        sources: The table's commits, without their schemas.
-        texts: Each of these schemas once.
-        schemas: Their places among these, by commit; by 0 those of the newest commit that has some.
-    """
-
-    destination: Text
-    head: Position
-    generation: Generation
-    live: dict[Line, list[Generation]]
-    retained: dict[Generation, Retained]
-    freed: dict[Generation, Retained]
-    sources: list[Source]
-    texts: list[Schema]
-    schemas: dict[Generation, list[Count]]
-
-
-def put_checkpoint(store: ObjectStore, home: Destination, table: Table) -> None:
-    """Write the checkpoint of a table. Repeatable."""
-    key, body = checkpoint_key(home, table.head.number), to_bytes(table, home.uri)
-    store.put(home.bucket, key, body, content_type="application/gzip")
-
-
-def read_checkpoint(store: ObjectStore, home: Destination, number: int) -> Table:
-    """Read the checkpoint of an entry.
-
-    Raises:
-        NoSuchKey: There is none.
-        InvalidRecord: It is damaged, or of another destination.
-    """
-    key = checkpoint_key(home, number)
-    body = store.get(home.bucket, key, limit=largest(Checkpoint)).body
-    return from_bytes(body, home.uri, join_uri(home.bucket, key))
-
-
-def to_bytes(table: Table, destination: str) -> bytes:
-    """Return the checkpoint of a table: the same bytes for the same log.
-
-    Raises:
-        InvalidRecord: It is beyond the limit of a record.
-    """
-    known = {0: table.newest_schemas} | {number: one.schemas for number, one in table.sources.items()}
-    texts = sorted({text for schemas in known.values() for text in schemas})
-    places = {text: place for place, text in enumerate(texts)}
-    record = Checkpoint(
-        destination=destination,
-        head=table.head,
-        generation=table.generation,
-        live=table.live,
-        retained=table.retained,
-        freed=table.freed,
-        sources=[replace(one, schemas=()) for one in table.sources.values()],
-        texts=texts,
-        schemas={number: [places[text] for text in schemas] for number, schemas in known.items() if schemas},
-    )
-    return gzip.compress(encode(record), mtime=0)
-
-
-def from_bytes(body: bytes, destination: str, where: str) -> Table:
-    """Return the table of a checkpoint.
-
-    Raises:
-        InvalidRecord: It is damaged, or of another destination.
-    """
-    limit, stream = largest(Checkpoint), zlib.decompressobj(wbits=31)
-    try:
-        content = stream.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise InvalidRecord(f"{where} is not a checkpoint: {error}") from error
-    if not stream.eof:
-        raise InvalidRecord(f"{where} is cut off, or has more than {limit} bytes")
-    record = decode(Checkpoint, content, where)
-    if record.destination != destination:
-        raise InvalidRecord(f"{where} is not a checkpoint of the log of {destination}")
-    table = Table()
-    table.head, table.generation, table.live = record.head, record.generation, record.live
-    table.retained, table.freed = record.retained, record.freed
-    try:
-        known = {n: tuple(record.texts[place] for place in places) for n, places in record.schemas.items()}
-        table.newest_schemas = known.get(0, ())
-        table.sources = {
-            one.number: replace(one, schemas=known.get(one.number, ())) for one in record.sources
-        }
-        table.count_references()
-    except LookupError as error:
-        raise InvalidRecord(f"{where} names what it does not have: {error}") from error
-    return table
 
 
 #: Entries to read at once.

@@ -26,7 +26,7 @@ from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, CommittedTask, Counts, SealedTask
 from airflow_s3commit.protocol.model.table import Commit, UnownedObject
-from airflow_s3commit.protocol.steps import fold
+from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.fold import manifest_files, read_manifest
 from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, apart
 from tests.protocol.model.test_records import of_job
@@ -221,7 +221,7 @@ def test_every_record_has_a_limit() -> None:
     """The table only names existing types, and none is read without a bound."""
     kinds = {
         name: value
-        for module in (destination, table, pendingset, job, manifest, sealed_job, fold)
+        for module in (destination, table, pendingset, job, manifest, sealed_job, checkpoint)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }

@@ -48,7 +48,7 @@ def test_the_keys_are_those_of_the_design() -> None:
     assert list_key(HERE, "j-1", "e3b0") == "flights/_s3commit/lists/j-1-e3b0.jsonl"
     assert HERE.key(LOG) == "flights/_s3commit/log/"
     assert entry_key(HERE, 7) == "flights/_s3commit/log/00000000000000000007.json"
-    assert checkpoint_key(HERE, 13) == "flights/_s3commit/checkpoints/00000000000000000013.json.gz"
+    assert checkpoint_key(HERE, 13) == "flights/_s3commit/checkpoints/00000000000000000013.jsonl.gz"
     assert LAYOUT.success == "flights/_SUCCESS"
     assert LAYOUT.partition_success("dt=1") == "flights/dt=1/_SUCCESS"
 

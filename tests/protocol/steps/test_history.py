@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice, product
@@ -18,7 +17,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import checkpoint_key
-from airflow_s3commit.protocol.steps import fold
+from airflow_s3commit.protocol.steps import checkpoint, fold
 from airflow_s3commit.protocol.steps.fold import read_table, refuse_rewound
 from airflow_s3commit.testing import Crash, Fault, FaultyStore
 from tests.protocol.steps.lake import BUCKET, ROOT, URI, A, Actor, B, C, Lake, Watched, calls_of, play
@@ -254,28 +253,28 @@ def test_a_checkpoint_says_what_the_log_says() -> None:
     counted = FaultyStore(lake.store)
     with_it = read_table(counted, HOME)
     few = len(counted.calls)
-    assert fold.to_bytes(read_table(lake.store, HOME, 13), URI) == body
+    assert checkpoint.to_bytes(read_table(lake.store, HOME, 13), URI) == body
     lake.store.delete(BUCKET, key)
     counted = FaultyStore(lake.store)
     without = read_table(counted, HOME)
     assert len(counted.calls) > few
     for one in (with_it, without):
-        assert fold.to_bytes(one, URI) == fold.to_bytes(without, URI)
+        assert checkpoint.to_bytes(one, URI) == checkpoint.to_bytes(without, URI)
         assert one.head.number == 14
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{}", gzip.compress(b"\n" * 67_108_864), gzip.compress(b"x" * 67_108_864)],
+    [b"", b"{}", checkpoint.gzip.compress(b"\n" * 67_108_864), checkpoint.gzip.compress(b"x" * 67_108_864)],
     ids=["empty", "no gzip", "64 MiB of line ends", "one line of 64 MiB"],
 )
 def test_a_checkpoint_that_cannot_be_read_is_passed_over(body: bytes) -> None:
-    """A damaged or hostile checkpoint costs a reader a request, and not its answer."""
+    """A damaged or hostile checkpoint costs a reader a request, and neither its answer nor its memory."""
     lake, watched = generations()
     _many(lake, watched, 10)
-    wanted = fold.to_bytes(read_table(lake.store, HOME), URI)
+    wanted = checkpoint.to_bytes(read_table(lake.store, HOME), URI)
     lake.store.put(BUCKET, checkpoint_key(HOME, 13), body)
-    assert fold.to_bytes(read_table(lake.store, HOME), URI) == wanted
+    assert checkpoint.to_bytes(read_table(lake.store, HOME), URI) == wanted
 
 
 def test_a_checkpoint_of_another_log_is_passed_over() -> None:
@@ -285,9 +284,9 @@ def test_a_checkpoint_of_another_log_is_passed_over() -> None:
     other = Lake(older=False)
     _many(other, Watched(other), 12)
     body = other.store.get(BUCKET, checkpoint_key(HOME, 13)).body
-    wanted = fold.to_bytes(read_table(lake.store, HOME), URI)
+    wanted = checkpoint.to_bytes(read_table(lake.store, HOME), URI)
     lake.store.put(BUCKET, checkpoint_key(HOME, 13), body)
-    assert fold.to_bytes(read_table(lake.store, HOME), URI) == wanted
+    assert checkpoint.to_bytes(read_table(lake.store, HOME), URI) == wanted
 
 
 def test_an_entry_that_does_not_follow_ends_a_reader() -> None:
