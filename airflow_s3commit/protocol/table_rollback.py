@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit._clock import Clock, SystemClock
@@ -127,27 +128,7 @@ def rollback(
     home = Destination.of(destination)
     layout = Layout.of(home, new_uuid())
     context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, threads=threads)
-    change, entry = roll_back(context, to, retain=retain, seen=newest, dry_run=dry_run)
-    return RollbackReport(
-        destination=home.uri,
-        to=to,
-        newest=change.now,
-        generation=entry.number if entry is not None else None,
-        dry_run=dry_run,
-        partitions=sorted(change.restores),
-        files=_files(change, change.restores),
-        restored=_files(change, change.returning),
-        removed=_files(change, change.leaving),
-        retain=retain,
-    )
-
-
-def _files(change: Change, pieces: Pieces) -> int:
-    return sum(
-        change.sources[number].partitions[name].files
-        for name, numbers in pieces.items()
-        for number in numbers
-    )
+    return roll_back(context, to, retain=retain, seen=newest, dry_run=dry_run)
 
 
 class Change(Struct, frozen=True):
@@ -168,6 +149,11 @@ class Change(Struct, frozen=True):
     leaving: Mapping[str, list[int]]
     returning: Mapping[str, list[int]]
     sources: Mapping[int, Source]
+
+    def files(self, pieces: Pieces) -> int:
+        """Return how many files some of these pieces have."""
+        parts = (self.sources[one].partitions[name] for name, numbers in pieces.items() for one in numbers)
+        return sum(part.files for part in parts)
 
 
 def change_between(then: Table, now: Table) -> Change:
@@ -218,16 +204,26 @@ def plan_rollback(context: JobContext, to: int, seen: int | None = None) -> Chan
 
 def roll_back(
     context: JobContext, to: int, *, retain: str = "0s", seen: int | None = None, dry_run: bool = False
-) -> tuple[Change, Entry | None]:
-    """Roll back by a new job of the destination, as `rollback`; return what changes, and the commit's entry.
+) -> RollbackReport:
+    """Roll back by a new job of the destination, as `rollback`.
 
-    There is no entry for a dry run, or if the table is already so. After an `OutcomeUnknown` commit the job
-    of the rollback again, or abort it.
+    After an `OutcomeUnknown` commit the job of the rollback again, or abort it.
     """
     options = JobOptions(conflict_mode="replace", retain=retain)
     change = plan_rollback(context, to, seen)
+    report = RollbackReport(
+        destination=context.layout.destination.uri,
+        to=to,
+        newest=change.now,
+        dry_run=dry_run,
+        partitions=sorted(change.restores),
+        files=change.files(change.restores),
+        restored=change.files(change.returning),
+        removed=change.files(change.leaving),
+        retain=retain,
+    )
     if dry_run or not change.restores:
-        return change, None
+        return report
     with naming(context, f"rollback to generation {change.to}"):
         with aborting_unbegun(context):
             stored = set_up(context, options, {})
@@ -260,7 +256,7 @@ def roll_back(
             raise DestinationChanged(f"{context.name} was aborted by another process; nothing was changed")
         finish(context, end)
         logger.info("%s: rolled back to %d, generation %d", end.destination, change.to, end.number)
-        return change, end
+        return replace(report, generation=end.number)
 
 
 def _commit(table: Table, change: Change, options: JobOptions) -> Commit:

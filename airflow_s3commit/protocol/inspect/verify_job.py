@@ -15,7 +15,6 @@ from airflow_s3commit._format import Column, Named, number, size, some
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
 from airflow_s3commit.protocol.hadoop.jobs import fates
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
 from airflow_s3commit.protocol.metadata.sealed_job import (
@@ -32,7 +31,7 @@ from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_o
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Table
-from airflow_s3commit.protocol.steps.files import files_of
+from airflow_s3commit.protocol.steps.files import data_objects, files_of
 from airflow_s3commit.protocol.steps.fold import find_manifest, read_table
 from airflow_s3commit.protocol.steps.log import look_up_end
 from airflow_s3commit.protocol.steps.setup import never_set_up, refuse_ended

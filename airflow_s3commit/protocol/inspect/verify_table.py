@@ -18,10 +18,10 @@ from airflow_s3commit.protocol.inspect.verify_job import (
 )
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
 from airflow_s3commit.protocol.metadata.context import JobContext, has_object
-from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, job_key, owner_of, partition_of
 from airflow_s3commit.protocol.model.table import Left, Pieces, Source, Table
+from airflow_s3commit.protocol.steps.files import data_objects
 from airflow_s3commit.protocol.steps.fold import table_before
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore

@@ -142,15 +142,9 @@ def naming(context: JobContext, step: str) -> Iterator[None]:
 
 @contextmanager
 def after_effect(done: str, then: str, kind: type[S3CommitError] = S3CommitError) -> Iterator[None]:
-    """Say of any error in the block what was done before it, and stays: no error may say that it was not.
+    """Raise such an error of the block as an `OutcomeUnknown`, which says what was done before it, and stays.
 
-    Args:
-        done: What was done, such as ``job … is committed, as entry 7 of the log, and not finished``.
-        then: The next action.
-        kind: The errors that would say so; others pass.
-
-    Raises:
-        OutcomeUnknown: A request failed, or was refused.
+    For no error may say that it was not done. ``then`` is the next action.
     """
     try:
         yield
@@ -196,11 +190,7 @@ def load_record(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Sto
 
 
 def find_record(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R] | None:
-    """Read a record as `load_record` does, or return None where there is none.
-
-    Raises:
-        InvalidRecord: The object is no such record.
-    """
+    """Read a record as `load_record` does, or return None where there is none."""
     try:
         return load_record(store, bucket, key, kind)
     except NoSuchKey:
@@ -249,12 +239,7 @@ def in_small_batches(
         yield batch
 
 
-def create_record(
-    store: ObjectStore,
-    bucket: str,
-    key: str,
-    record: R,
-) -> Stored[R]:
+def create_record(store: ObjectStore, bucket: str, key: str, record: R) -> Stored[R]:
     """Create a record if absent; return the stored one (ours, or an earlier writer's).
 
     The caller compares their nonces. Repeatable with the same record.
@@ -282,11 +267,7 @@ def create_record(
 def _read_back(
     store: ObjectStore, bucket: str, key: str, kind: type[R], first: PreconditionFailed | OutcomeUnknown
 ) -> Stored[R]:
-    """Read a record that a request has created, if not another writer.
-
-    Raises:
-        OutcomeUnknown: It cannot be read, or is not there.
-    """
+    """Read a record that a request has created, if not another writer; `OutcomeUnknown` if that fails."""
     try:
         return load_record(store, bucket, key, kind)
     except DidNotHappen as error:

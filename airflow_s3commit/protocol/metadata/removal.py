@@ -79,15 +79,7 @@ class Thing:
 
 
 def check_place(record: JobOwned, layout: Layout, where: str) -> None:
-    """Raise if a record of a job was written for another job or another place.
-
-    Args:
-        layout: The job among whose records it was found.
-        where: URI of the record, for the message.
-
-    Raises:
-        ForeignRecord: It is another job's, or was copied here.
-    """
+    """Raise `ForeignRecord` if a record among those of a job is another job's, or was copied here."""
     if record.job_id != layout.job_id:
         raise ForeignRecord(f"{where} is of job {record.job_id}, not of {layout.job_id}")
     if record.staging != layout.staging.uri:

@@ -312,8 +312,9 @@ def _statistics(file: FileEntry, columns: DeltaColumns | None) -> dict[str, str]
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for name, known in (file.statistics or {}).items() if columns is not None else ():
-        if columns is None or (kind := columns.plain.get(name)) is None:
+    plain = columns.plain if columns is not None else {}
+    for name, known in (file.statistics or {}).items():
+        if (kind := plain.get(name)) is None:
             continue
         if known.nulls is not None:
             nulls[name] = known.nulls
@@ -356,9 +357,5 @@ class VersionStart(Struct, frozen=True, rename="camel"):
 
 
 def origin_of(start: bytes, where: str) -> Origin:
-    """Return the entry that a version is of, from the bytes at its start.
-
-    Raises:
-        InvalidRecord: Another program wrote it.
-    """
+    """Return the entry that a version is of, from the bytes at its start. Another program's is invalid."""
     return decode(VersionStart, start.partition(b"\n")[0], where).commit_info.s3commit

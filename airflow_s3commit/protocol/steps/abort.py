@@ -18,7 +18,6 @@ from airflow_s3commit.exceptions import (
     OutcomeUnknown,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
-from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.removal import (
     abort_uploads,
@@ -32,7 +31,7 @@ from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.table import Entry, Source
 from airflow_s3commit.protocol.steps.append import end_job, ending
-from airflow_s3commit.protocol.steps.files import TableFiles, files_of, written_here
+from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, files_of, written_here
 from airflow_s3commit.protocol.steps.finish import abort_pending, clean, list_staging
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import Log, find_end, read_entry, write_receipt

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
 
 from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import (
@@ -169,7 +170,7 @@ class _Run:
             self.own = bare_keys(self.context, self.seal)
         return decide(self.context, self.options, self.partitions, self.table_at_head(), self.own)
 
-    def entry(self, head: Position, digest: str = "", within: list[Raw] | UnsetType = UNSET) -> Entry:
+    def entry(self, head: Position, digest: str = "", within: list[Raw] | None = None) -> Entry:
         """Return the entry after a head, with the list of files if it is known."""
         options, seal, taken = self.options, self.seal, self.taken()
         refuse_markers_beside_retained(self.context, options, self.log.marks, self.table_at_head)
@@ -181,14 +182,16 @@ class _Run:
             counts=seal.counts,
             replaced=taken.replaced,
             files_sha256=digest,
-            within=within,
+            within=UNSET if within is None else within,
             retain=options.retain_seconds,
             adopted=self.job.adopted,
             tasks=sum(stage.tasks for stage in seal.stages),
             schemas=seal.schemas,
             metrics={**self.metrics, **self.requests()},
         )
-        return ending(self.context, head, self.job, commit=made, options=options)
+        entry = ending(self.context, head, self.job, commit=made, options=options)
+        self.entered = entry.nonce
+        return entry
 
 
 def _publish(run: _Run, seal_sha256: str | None) -> Entry:
@@ -298,16 +301,10 @@ def _refuse_changes(run: _Run) -> None:
 
 def _enter(run: _Run) -> Entry:
     """Create the job's entry, and return it, or the entry that another process ended the job with."""
-    context, within, digest = run.context, run.files.short(), run.files.sha256
-
-    def entry_after(head: Position) -> Entry:
-        entry = run.entry(head, digest, UNSET if within is None else within)
-        run.entered = entry.nonce
-        return entry
-
+    make = partial(run.entry, digest=run.files.sha256, within=run.files.short())
     otherwise = "Its files are there, and not in the table: commit it again, or abort it"
-    entry = end_job(context, run.log, entry_after, otherwise=otherwise)
-    logger.info("%s: entry %d ends it: %s", context.name, entry.number, entry.kind)
+    entry = end_job(run.context, run.log, make, otherwise=otherwise)
+    logger.info("%s: entry %d ends it: %s", run.context.name, entry.number, entry.kind)
     return entry
 
 

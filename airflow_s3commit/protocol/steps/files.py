@@ -1,4 +1,4 @@
-"""Lists of files: what the commits of a table wrote, and which objects are not in the table.
+"""Lists of files: what the commits of a table wrote, which objects there are, and which are not in the table.
 
 A list has one JSON record a line, and its entry names it by SHA-256. A short list lies within the entry; a
 long one is an object, written before the entry. It is made from the pendingsets alone and in their order, so
@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice
 from os import SEEK_END
 from tempfile import SpooledTemporaryFile
 from typing import IO, Self, TypeVar
@@ -19,9 +20,15 @@ from typing import IO, Self, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed, TooLarge, Unavailable
+from airflow_s3commit.exceptions import (
+    InvalidDestination,
+    InvalidRecord,
+    NoSuchKey,
+    PreconditionFailed,
+    TooLarge,
+    Unavailable,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.listing import data_objects, refuse_nested
 from airflow_s3commit.protocol.metadata.removal import JOB_METADATA, is_written_here
 from airflow_s3commit.protocol.model.codec import (
     KIB,
@@ -34,8 +41,9 @@ from airflow_s3commit.protocol.model.codec import (
     text_digest,
     upload_digest,
 )
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, is_data, join_uri
 from airflow_s3commit.protocol.model.layout import (
+    HOME,
     OLDER_DATA,
     entry_key,
     job_key,
@@ -50,7 +58,7 @@ from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Pieces, Source, Table, UnownedObject
 from airflow_s3commit.protocol.steps.log import decode_entry, read_entry
 from airflow_s3commit.store.base import MIN_PART_BYTES, Fetched, Get, Head, ObjectInfo, ObjectStore
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.store.execute import in_batches, in_threads, outcomes
 
 #: Bytes of a list of files that is read at once with others.
 _LIST_BYTES = 4 * 1024 * 1024
@@ -168,6 +176,53 @@ def files_in(
                 yield file
 
 
+#: Objects of a directory to list ahead.
+_FIRST_PAGE = 1_000
+
+
+def data_objects(
+    context: JobContext, directories: Iterable[str] | None, *, nested: set[str] | None = None
+) -> Iterator[ObjectInfo]:
+    """Yield the data objects of some directories (without those below them), or of the whole destination.
+
+    Skips hidden objects, directory markers and staging prefixes. The context is of any job there. Where all
+    of it is listed, ``nested`` gets the directories below that are destinations themselves.
+    """
+    destination, store = context.layout.destination, context.store
+    if directories is None:
+        found: Iterable[ObjectInfo] = store.list_objects(destination.bucket, destination.prefix)
+    else:
+        found = _list_directories(context, directories)
+    for info in found:
+        relative = destination.relative(info.key)
+        if relative is not None and is_data(relative):
+            yield info
+        elif nested is not None and directories is None and relative and f"/{HOME}/" in relative:
+            nested.add(f"{relative.partition(f'/{HOME}/')[0]}/")
+
+
+def refuse_nested(destination: Destination, nested: Collection[str]) -> None:
+    """Raise `InvalidDestination` if `data_objects` found a destination below this one."""
+    if nested:
+        raise InvalidDestination(
+            f"{destination.uri}: below it are datasets of their own, such as {destination.uri}{min(nested)},"
+            " whose files it would take for its own; nothing was changed: name the one that is meant"
+        )
+
+
+def _list_directories(context: JobContext, directories: Iterable[str]) -> Iterator[ObjectInfo]:
+    destination = context.layout.destination
+
+    def first_page(directory: str) -> tuple[list[ObjectInfo], Iterator[ObjectInfo]]:
+        prefix = destination.key(f"{directory}/" if directory else "")
+        pages = context.store.list_objects(destination.bucket, prefix, recursive=False)
+        return list(islice(pages, _FIRST_PAGE)), pages
+
+    for page, rest in in_threads(first_page, directories, context.threads):
+        yield from page
+        yield from rest
+
+
 def written_here(context: JobContext, job_id: str, objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     """Yield those objects that the job wrote to this destination, by their metadata: a copy stays."""
     for batch in in_batches(objects, _BATCH):
@@ -268,10 +323,7 @@ class TableFiles(Container[ObjectInfo]):
 
 
 def list_older_data(context: JobContext, own: Container[str] = ()) -> FileList:
-    """Return the list of all data objects of a destination that has no log.
-
-    Args:
-        own: Keys of objects of a job that is adopted: its commit lists them.
+    """Return the list of all data objects of a destination that has no log, without a job's ``own``.
 
     Raises:
         InvalidDestination: Another dataset lies below it.
@@ -304,11 +356,7 @@ WITHIN_BYTES = 16 * KIB
 
 @contextmanager
 def spooling(what: str) -> Iterator[None]:
-    """Raise an error of the local disk, which holds a long list of files, as one of this package.
-
-    Raises:
-        Unavailable: The disk failed.
-    """
+    """Raise an error of the local disk, which holds a long list of files, as `Unavailable`."""
     try:
         yield
     except OSError as error:

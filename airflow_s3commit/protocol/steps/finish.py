@@ -243,11 +243,9 @@ def write_marker(
 ) -> None:
     """Write the marker of a commit, unless that of this commit or a later one is there. Repeatable.
 
-    A marker that another program wrote after the entry stays: it speaks of newer data than this commit.
-
-    Args:
-        keys: Returns the keys of its first files, at most 100.
-        over_others: Write over such a marker too, and over one that is damaged.
+    A marker that another program wrote after the entry stays, as it speaks of newer data than this commit;
+    unless ``over_others``, which writes over one that is damaged too. ``keys`` returns those of its first
+    files, at most 100.
 
     Raises:
         StoreUnsuitable: The store reads the marker as one thing, and compares it as another.
@@ -362,11 +360,7 @@ def derive_markers(
 ) -> None:
     """Give the partitions that a commit touched the markers that follow from the log. Repeatable.
 
-    Before: the files that the commit took are deleted.
-
-    Args:
-        touched: The partitions; the root has the destination's marker.
-        over_others: Write over the marker of another program too, and over one that is damaged.
+    Before: the files that the commit took are deleted. For ``over_others`` see `write_marker`.
     """
     store, home = context.store, context.layout.destination
     names = sorted({*touched} - {""})

@@ -45,12 +45,7 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An entry as it was read.
-
-    Attributes:
-        entry: The entry.
-        sha256: SHA-256 of its bytes.
-    """
+    """An entry as it was read, with the SHA-256 of its bytes."""
 
     entry: Entry
     sha256: str
@@ -179,11 +174,7 @@ def refuse_gap(home: Destination, entry: Entry, digest: str) -> None:
 
 
 def refuse_copy(home: Destination, entry: Entry) -> None:
-    """Raise if an entry is of the log of another destination.
-
-    Raises:
-        ForeignRecord: It is.
-    """
+    """Raise `ForeignRecord` if an entry is of the log of another destination."""
     if entry.destination != home.uri:
         where = join_uri(home.bucket, entry_key(home, entry.number))
         raise ForeignRecord(
@@ -204,11 +195,7 @@ def read_entry(store: ObjectStore, home: Destination, number: int) -> Read:
 
 
 def decode_entry(body: bytes, home: Destination, number: int) -> Read:
-    """Return an entry from its bytes.
-
-    Raises:
-        InvalidRecord: It is damaged, or has another number.
-    """
+    """Return an entry from its bytes; `InvalidRecord` if it is damaged, or has another number."""
     where = join_uri(home.bucket, entry_key(home, number))
     entry = decode(Entry, body, where)
     if entry.number != number:

@@ -168,11 +168,7 @@ def publish_if_missing(context: JobContext, entry: Entry) -> None:
 
 
 def is_published(context: JobContext, entry: Entry) -> bool:
-    """Return whether the version of an entry is there.
-
-    Raises:
-        InvalidRecord: Another program wrote it.
-    """
+    """Return whether the version of an entry is there; `InvalidRecord` if another program wrote it."""
     home, version = context.layout.destination, entry.delta_version
     assert version is not None
     try:
@@ -242,10 +238,7 @@ def _owner(source: Source) -> str:
 def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     """Return a commit's entry; not published as long as the table has no columns.
 
-    Before: the log is read up to the entry before.
-
-    Args:
-        entry: The entry that would follow; it need not have its list of files yet.
+    Before: the log is read up to the entry before. The entry need not have its list of files yet.
 
     Raises:
         InvalidOption: Delta cannot have a column or partition of the table after the commit; or there are
@@ -289,11 +282,7 @@ def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool
 
 
 def refuse_others_versions(context: JobContext) -> None:
-    """Refuse to publish where another program keeps a Delta table.
-
-    Raises:
-        InvalidOption: It does.
-    """
+    """Raise `InvalidOption` where another program keeps a Delta table."""
     home = context.layout.destination
     for info in context.store.list_objects(home.bucket, home.key(VERSIONS), page=1):
         raise InvalidOption(

@@ -37,7 +37,6 @@ from airflow_s3commit.protocol.metadata.context import (
     create_record,
     naming,
 )
-from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.sealed_job import check_job, find_job, find_seal, recorded
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
@@ -48,7 +47,7 @@ from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.table import Commit, Entry
 from airflow_s3commit.protocol.steps.append import append, decide, entry_after, not_empty
-from airflow_s3commit.protocol.steps.files import list_older_data, write_list
+from airflow_s3commit.protocol.steps.files import data_objects, list_older_data, write_list
 from airflow_s3commit.protocol.steps.finish import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
 from airflow_s3commit.protocol.steps.log import Log, find_end, look_up_end
@@ -82,10 +81,10 @@ def open_job(
 
 
 def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
-    """Look at conditional writes on a job's new record.
+    """Look at conditional writes on a job's new record, which is removed if the store does not heed them.
 
     Raises:
-        StoreUnsuitable: The store does not do what a job relies on. The job's record is removed.
+        StoreUnsuitable: It does not.
         OutcomeUnknown: A request failed. The job is set up: set it up again, or abort it.
     """
     key = job_key(context.layout.destination, context.job_id)
@@ -108,11 +107,8 @@ def set_up(
     """Create a job's record, unless a job with its id has ended; begin the log if there is none.
 
     Repeatable by any process: with the same options it returns the record that is there. For the errors see
-    `Job.setup`.
-
-    Args:
-        adopting: The job is Hadoop's, and keeps its id, which need not be a UUID. The keys of the objects
-            that Hadoop has made of its uploads: the first entry of the log leaves them to its commit.
+    `Job.setup`. A job that is Hadoop's keeps its id, which need not be a UUID: ``adopting`` has the keys of
+    the objects that Hadoop has made of its uploads, which the first entry of the log leaves to its commit.
     """
     if adopting is None:
         check_new_id(context.job_id)
@@ -154,10 +150,8 @@ def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
     """Read the newest entry of a log, or create the first one; return whether this process created it.
 
     That entry lists the data that is there, or nothing. It is made before any upload is completed there:
-    otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable.
-
-    Args:
-        own: Keys of objects of a job that is adopted: its commit lists them.
+    otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable. ``own`` has
+    keys of objects of a job that is adopted: its commit lists them.
 
     Raises:
         InvalidDestination: There is no log, and the destination is an object, or another dataset lies below.

@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuchKey, Unavailable
 from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
-from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.removal import check_place, delete_objects
 from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import decode, largest
@@ -33,7 +32,7 @@ from airflow_s3commit.protocol.model.layout import (
 from airflow_s3commit.protocol.model.table import Entry, Retained, Table
 from airflow_s3commit.protocol.steps.abort import abort, undo
 from airflow_s3commit.protocol.steps.append import TRIES, append, entry_after
-from airflow_s3commit.protocol.steps.files import TableFiles, written_here
+from airflow_s3commit.protocol.steps.files import TableFiles, data_objects, written_here
 from airflow_s3commit.protocol.steps.finish import finish
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table, write_checkpoint
 from airflow_s3commit.protocol.steps.log import Log, find_receipt

@@ -161,7 +161,7 @@ class Lake:
 
     def roll_back(self, job_id: str, to: int, retain: str = "0s") -> Actor:
         """Return a rollback of the table, as a job of its own."""
-        return lambda store: roll_back(self.context(job_id, store), to, retain=retain)[1]
+        return lambda store: roll_back(self.context(job_id, store), to, retain=retain).generation
 
     def part(self, job_id: str) -> Actor:
         """Return the only part of a commit's uploads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import InvalidDestination
-from airflow_s3commit.protocol.metadata.listing import (
+from airflow_s3commit.protocol.steps.files import (
     data_objects,
     refuse_nested,
 )
