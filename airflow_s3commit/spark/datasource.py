@@ -28,17 +28,12 @@ from airflow_s3commit.spark.driver import (
 )
 from airflow_s3commit.spark.options import parse_options
 from airflow_s3commit.spark.session import count_rows, getter_of, store_from_conf
-from airflow_s3commit.spark.task import TaskIds, plan_table, refusals_first, write_task
+from airflow_s3commit.spark.task import TaskIds, plan_table, write_task
 from airflow_s3commit.spark.writer_settings import hadoop_conf, site_conf, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
 
 try:
-    from pyspark.sql.datasource import (
-        DataSource,
-        DataSourceArrowWriter,
-        DataSourceStreamReader,
-        WriterCommitMessage,
-    )
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 except ModuleNotFoundError as error:
     raise ImportError(
         'format("s3commit") needs the Python data source API of PySpark 4.0, and this is PySpark'
@@ -90,21 +85,14 @@ class S3CommitDataSource(DataSource):
         """Return the format's name."""
         return "s3commit"
 
-    @refusals_first()
     def schema(self) -> NoReturn:
         """Refuse ``spark.read.format("s3commit")``."""
         raise InvalidOption(_NO_READER)
 
-    @refusals_first()
     def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002 - as Spark calls it
         """Refuse a read with a schema; see `schema`."""
         raise InvalidOption(_NO_READER)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's names
-        """Return a reader that refuses ``readStream.format("s3commit")``."""
-        return _NoStreamReader()
-
-    @refusals_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's names
         """Refuse ``writeStream.format("s3commit")``."""
         path = self.options.get("path") or "s3://bucket/table/"
@@ -114,7 +102,6 @@ class S3CommitDataSource(DataSource):
             " micro-batch exactly once"
         )
 
-    @refusals_first()
     def writer(self, schema: StructType, overwrite: bool) -> S3CommitWriter:
         """Check the options against the schema, and return the writer, which is pickled to the tasks.
 
@@ -127,16 +114,6 @@ class S3CommitDataSource(DataSource):
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
         hadoop = site_conf(os.environ) if self.hadoop_defaults is None else self.hadoop_defaults
         return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), hadoop)
-
-
-class _NoStreamReader(DataSourceStreamReader):
-    # Where `streamReader` raises, Spark (4.3) reports an error of its own in the place of ours.
-    @refusals_first()
-    def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
-        raise InvalidOption(_NO_READER)
-
-    def read(self, partition: object) -> NoReturn:  # noqa: ARG002 - as Spark calls it
-        self.initialOffset()
 
 
 @dataclass
@@ -161,7 +138,6 @@ class S3CommitWriter(DataSourceArrowWriter):
     write_id: str
     hadoop: Mapping[str, str]
 
-    @refusals_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows as pending uploads; see `target_of`, `ready_job` and `write_task`."""
         context: Any = TaskContext.get()
@@ -175,7 +151,6 @@ class S3CommitWriter(DataSourceArrowWriter):
         plan = replace(self.plan, options=options.table)
         return TaskMessage(write_task(job, iterator, plan, ids, options), target)
 
-    @refusals_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Seal the stage with the task attempts that Spark counts; commit the job if the write set it up.
 

@@ -12,6 +12,7 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from uuid import UUID, uuid4, uuid5
@@ -30,19 +31,20 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.spark.driver import aborting, check_table, renewing_store, target_of
-from airflow_s3commit.spark.options import WriteOptions, options_of_call
+from airflow_s3commit.spark.options import options_of_call
 from airflow_s3commit.spark.session import job_from_conf
 from airflow_s3commit.spark.write import planned, run_tasks
 from airflow_s3commit.spark.writer_settings import conf_of, with_file_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_s3commit.protocol.model.job import JobOptions
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.model.sealed_job import CommittedTask
+    from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -68,8 +70,12 @@ def foreach_batch(
     stream: str | None = None,
     cluster: bool = True,
     options: Mapping[str, str] | None = None,
-) -> BatchWriter:
-    """Return the function to pass to ``writeStream.foreachBatch``.
+) -> Callable[[DataFrame, int], None]:
+    """Return the function to pass to ``writeStream.foreachBatch``; it commits each batch as a job of its own.
+
+    After a call of the function the batch's rows are in the destination exactly once, even if the call is
+    repeated, by this or another driver, after a crash at any point. If it raises, the batch's job is aborted,
+    and the next run of the query writes the batch as another job.
 
     Args:
         destination: URI of the destination, or a `Destination`.
@@ -86,79 +92,67 @@ def foreach_batch(
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
-        InvalidOption: An option is unknown or malformed, or the mode is another one.
+        InvalidOption: An option is unknown or malformed, or the mode is another one. The function raises it
+            if the query's id is unknown, or the conf names a job; or if this run of the query has written the
+            batch under this name before; or if an overwrite would replace other data than it seems to, as in
+            `write_pending`.
+        JobClosed: From the function: another driver of the same query has begun this batch meanwhile; or the
+            batch is committed and so is a later one, because the checkpoint is not the one that both are of.
+        S3CommitError: From the function: the batch could not be written or committed; see `write_pending` and
+            `Job.commit`.
     """
     if mode not in ("append", "overwrite"):
         raise InvalidOption(f"mode {mode!r} is not supported for a stream's batches: use append or overwrite")
     parsed = options_of_call(destination, partition_by, options, overwrite=mode == "overwrite")
-    return BatchWriter(parsed, name=name, stream=stream, cluster=cluster)
+    return partial(_write_batch, parsed=parsed, name=name, stream=stream, cluster=cluster)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchWriter:
-    """Commits each batch as a job of its own; returned by `foreach_batch`.
-
-    Attributes:
-        stream: The stream's identity; None for the query's id.
-    """
-
-    parsed: WriteOptions
-    name: str = ""
-    stream: str | None = None
-    cluster: bool = True
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write and commit a batch, unless it is committed already.
-
-        After: the batch's rows are in the destination exactly once, even if this is repeated, by this or
-        another driver, after a crash at any point. If it raises, the batch's job is aborted, and the next run
-        of the query writes the batch as another job.
-
-        Raises:
-            InvalidOption: The query's id is unknown, or the conf names a job; or this run of the query has
-                written the batch under this name before; or an overwrite would replace other data than it
-                seems to, as in `write_pending`.
-            JobClosed: Another driver of the same query has begun this batch meanwhile; or the batch is
-                committed and so is a later one, because the checkpoint is not the one that they are from.
-            S3CommitError: The batch could not be written or committed; see `write_pending` and `Job.commit`.
-        """
-        session = frame.sparkSession
-        conf = conf_of(session)
-        if (found := job_from_conf(conf.get)) is not None:
-            raise InvalidOption(
-                f"the Spark conf names job {found.reference.job_id}, but every batch of a streaming query is"
-                " a job of its own: submit the query without spark.s3commit.job.*, in Airflow with"
-                " SparkSubmitOperator"
-            )
-        parsed = with_file_settings(self.parsed, conf)
-        stream = self.stream or _query_id(session)
-        batch = Batch(stream, self.name, str(parsed.destination), int(batch_id))
-        run = _run_id(session)
-        _refuse_second(batch, run)
-        token = uuid4().hex
-        target = target_of(parsed, token, conf.get)
-        frame, plan = planned(frame, parsed, cluster=self.cluster)
-        with renewing_store(target.store):
-            store = target.job_store()
-            job = begin_batch(store, batch, check_table(target, parsed), token)
-            if job is None:
-                refuse_passed(store, batch)
+def _write_batch(
+    frame: DataFrame,
+    batch_id: int,
+    *,
+    parsed: WriteOptions,
+    name: str,
+    stream: str | None,
+    cluster: bool,
+) -> None:
+    session = frame.sparkSession
+    conf = conf_of(session)
+    if (found := job_from_conf(conf.get)) is not None:
+        raise InvalidOption(
+            f"the Spark conf names job {found.reference.job_id}, but every batch of a streaming query is a"
+            " job of its own: submit the query without spark.s3commit.job.*, in Airflow with"
+            " SparkSubmitOperator"
+        )
+    parsed = with_file_settings(parsed, conf)
+    batch = Batch(stream or _query_id(session), name, str(parsed.destination), int(batch_id))
+    run, key = _run_id(session), replace(batch, number=0)
+    # A run begins each batch once. After a failure another run begins it again, in this process or another.
+    if run is not None and _WRITTEN.get(key) == (run, batch.number):
+        raise InvalidOption(
+            f"this run of the streaming query has written batch {batch.number} to {batch.destination} before:"
+            f" give each write of a batch another name, foreach_batch(…, name=…); the name of both is"
+            f" {name!r}"
+        )
+    token = uuid4().hex
+    target = target_of(parsed, token, conf.get)
+    frame, plan = planned(frame, parsed, cluster=cluster)
+    with renewing_store(target.store):
+        store = target.job_store()
+        job = begin_batch(store, batch, check_table(target, parsed), token)
         if job is None:
-            logger.info("batch %d of stream %s is committed already", batch.number, stream)
-            _note_written(batch, run)
-            return
+            refuse_passed(store, batch)
+    if job is None:
+        logger.info("batch %d of stream %s is committed already", batch.number, batch.stream)
+    else:
         target = replace(target, reference=job.reference, stage=STAGE, stage_attempt=token)
         tasks = run_tasks(frame, plan, parsed, target, job)
         with aborting(target, tasks_ended=True):
-            manifest = commit_batch(job, token, tasks)
-        _note_written(batch, run)
-        logger.info(
-            "batch %d of stream %s: committed %d files as job %s",
-            batch.number,
-            stream,
-            manifest.counts.files,
-            manifest.job_id,
-        )
+            counts = commit_batch(job, token, tasks).counts
+        done = "batch %d of stream %s: committed %d files as job %s"
+        logger.info(done, batch.number, batch.stream, counts.files, job.reference.job_id)
+    if run is not None:
+        _WRITTEN[key] = (run, batch.number)
 
 
 def _query_id(session: SparkSession) -> str:
@@ -190,21 +184,6 @@ def _run_id(session: SparkSession) -> str | None:
         return None
 
 
-def _refuse_second(batch: Batch, run: str | None) -> None:
-    # A run begins each batch once. After a failure another run begins it again, in this process or another.
-    if run is not None and _WRITTEN.get(replace(batch, number=0)) == (run, batch.number):
-        raise InvalidOption(
-            f"this run of the streaming query has written batch {batch.number} to {batch.destination} before:"
-            f" give each write of a batch another name, foreach_batch(…, name=…); the name of both is"
-            f" {batch.name!r}"
-        )
-
-
-def _note_written(batch: Batch, run: str | None) -> None:
-    if run is not None:
-        _WRITTEN[replace(batch, number=0)] = (run, batch.number)
-
-
 #: The one stage of a batch's job.
 STAGE = "batch"
 
@@ -228,15 +207,11 @@ class Batch:
     destination: str
     number: int
 
-    def job_id(self, attempt: int) -> str:
-        """Return the id of the job of an attempt at the batch; attempts are numbered from 0."""
-        parts = [self.stream, self.name, self.destination, self.number, attempt]
-        return str(uuid5(_NAMESPACE, json.dumps(parts)))
-
     def reference(self, attempt: int) -> JobReference:
         """Return the job of an attempt at the batch; attempts are numbered from 0."""
-        layout = Layout.of(Destination.parse(self.destination), self.job_id(attempt))
-        return JobReference(**layout.place)
+        parts = [self.stream, self.name, self.destination, self.number, attempt]
+        job_id = str(uuid5(_NAMESPACE, json.dumps(parts)))
+        return JobReference(**Layout.of(Destination.parse(self.destination), job_id).place)
 
 
 def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: str) -> Job | None:

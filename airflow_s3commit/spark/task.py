@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,16 +15,15 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
-from airflow_s3commit.exceptions import Refused
 from airflow_s3commit.spark.options import OTHER_WRITER, PART_BYTES, WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
 from airflow_s3commit.tables.columns import UnsupportedColumn
 from airflow_s3commit.tables.encoder import spark_footer
-from airflow_s3commit.tables.partitions import UnsupportedPartition, resolve_columns, resolve_name
+from airflow_s3commit.tables.partitions import resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark import TaskContext
 
@@ -36,9 +33,6 @@ if TYPE_CHECKING:
 
 #: Digits of a write's UUID that distinguish it from other writes of the same stage attempt.
 _WRITE_DIGITS = 8
-
-#: Spark's own variable, which its setting ``spark.sql.execution.pyspark.udf.hideTraceback.enabled`` sets.
-_WITHOUT_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +58,7 @@ class TaskIds:
         partition, number = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
         return cls(target.stage, target.stage_attempt, partition, f"{number}w{write_id[:_WRITE_DIGITS]}")
 
-    def stem(self, job_id: str) -> str:
-        """Return the first part of the task's file names, unique within the job."""
-        return file_stem(f"{self.partition:05d}", self.stage if self.stage != DEFAULT_STAGE else None, job_id)
 
-
-@contextmanager
-def refusals_first() -> Iterator[None]:
-    """Make Spark's error for a refusal begin with the refusal's line, not with a traceback.
-
-    It only acts in Spark's own Python processes. Such a process ends with the error that it reports, so no
-    other error loses its traceback.
-    """
-    try:
-        yield
-    except (Refused, UnsupportedColumn, UnsupportedPartition):
-        spec = getattr(sys.modules["__main__"], "__spec__", None)
-        if spec is not None and spec.name.startswith("pyspark."):
-            os.environ[_WITHOUT_TRACEBACK] = "1"
-        raise
-
-
-@refusals_first()
 def write_task(
     job: Job,
     batches: Iterable[pa.RecordBatch],
@@ -106,20 +79,21 @@ def write_task(
         JobClosed: The job takes no more output.
         DidNotHappen: The store refused an upload.
     """
-    options = options or WriteOptions()
+    task = f"{ids.partition:05d}"
     try:
         with job.task_attempt(
             ids.stage,
             ids.stage_attempt,
-            f"{ids.partition:05d}",
+            task,
             ids.attempt,
             part_bytes=PART_BYTES,
-            buffered_bytes=options.in_flight_bytes,
+            buffered_bytes=(options or WriteOptions()).in_flight_bytes,
             local_dir=_local_dir(ids.partition),
         ) as attempt:
             # As in Spark, the first task writes a file with the schema for an empty table.
             first = ids.partition == 0
-            stem = ids.stem(job.reference.job_id)
+            stage = None if ids.stage == DEFAULT_STAGE else ids.stage
+            stem = file_stem(task, stage, job.reference.job_id)
             written = write_batches(attempt, batches, plan, stem, empty_file=first)
             attempt.describe(written.files, written.schema)
             return attempt.commit()

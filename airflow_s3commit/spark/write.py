@@ -51,7 +51,7 @@ from airflow_s3commit.spark.session import (
     tasks_have_twins,
 )
 from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, MissingJar
-from airflow_s3commit.spark.task import TaskIds, partition_types, plan_table, refusals_first, write_task
+from airflow_s3commit.spark.task import TaskIds, partition_types, plan_table, write_task
 from airflow_s3commit.spark.writer_settings import (
     conf_of,
     is_classic,
@@ -242,9 +242,8 @@ def _run_task(
     sites: bool,
 ) -> Iterator[pa.RecordBatch]:
     job = target.job()
-    with refusals_first():
-        if sites:
-            check_site(job, options, site_conf(os.environ))
+    if sites:
+        check_site(job, options, site_conf(os.environ))
     ids = TaskIds.of_spark(target, write_id, TaskContext.get())
     task = write_task(job, _named(batches, plan.schema.names), plan, ids, options)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})

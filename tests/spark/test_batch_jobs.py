@@ -75,22 +75,22 @@ def attempted(store: object, what: Callable[[ObjectStore], object]) -> None:
 
 def test_ids_follow_from_the_batch() -> None:
     """The same batch and attempt have the same UUID in every process, and any other has another."""
-    assert BATCH.job_id(0) == Batch("query", "", "s3://lake/t/", 7).job_id(0)
-    assert str(UUID(BATCH.job_id(0))) == BATCH.job_id(0)
+    assert BATCH.reference(0).job_id == Batch("query", "", "s3://lake/t/", 7).reference(0).job_id
+    assert str(UUID(BATCH.reference(0).job_id)) == BATCH.reference(0).job_id
     others = [
-        BATCH.job_id(1),
-        Batch("query", "", "s3://lake/t/", 8).job_id(0),
-        Batch("query2", "", "s3://lake/t/", 7).job_id(0),
-        Batch("query", "late", "s3://lake/t/", 7).job_id(0),
-        Batch("query", "", "s3://lake/u/", 7).job_id(0),
+        BATCH.reference(1).job_id,
+        Batch("query", "", "s3://lake/t/", 8).reference(0).job_id,
+        Batch("query2", "", "s3://lake/t/", 7).reference(0).job_id,
+        Batch("query", "late", "s3://lake/t/", 7).reference(0).job_id,
+        Batch("query", "", "s3://lake/u/", 7).reference(0).job_id,
     ]
-    assert len({BATCH.job_id(0), *others}) == 6
+    assert len({BATCH.reference(0).job_id, *others}) == 6
 
 
 def test_a_replayed_batch_is_already_committed() -> None:
     """A batch that is replayed after its commit writes nothing."""
     store = MemoryStore()
-    assert run(store) == BATCH.job_id(0)
+    assert run(store) == BATCH.reference(0).job_id
     assert run(store) is None
     check(store)
 
@@ -104,7 +104,7 @@ def test_a_batch_that_the_next_one_followed_is_not_taken_for_done(following: str
     if following == "committed":
         run(store, Batch("query", "", "s3://lake/t/", 8))
     else:
-        job_id = Batch("query", "", "s3://lake/t/", 8).job_id(0)
+        job_id = Batch("query", "", "s3://lake/t/", 8).reference(0).job_id
         job = Job.setup(store, "s3://lake/t/", options=OTHER, job_id=job_id)
         if following == "aborted":
             job.abort()
@@ -116,8 +116,8 @@ def test_an_aborted_attempt_spends_its_id() -> None:
     """After attempts that were aborted, by any process, the next one has the next id."""
     store = MemoryStore()
     for attempt in range(3):
-        Job.setup(store, "s3://lake/t/", options=OTHER, job_id=BATCH.job_id(attempt)).abort()
-    assert run(store) == BATCH.job_id(3)
+        Job.setup(store, "s3://lake/t/", options=OTHER, job_id=BATCH.reference(attempt).job_id).abort()
+    assert run(store) == BATCH.reference(3).job_id
     assert run(store) is None
     check(store)
 
@@ -125,7 +125,7 @@ def test_an_aborted_attempt_spends_its_id() -> None:
 def test_a_batch_without_rows_leaves_no_file() -> None:
     """A batch without rows is committed, so that it is known to be done, without a file."""
     store = MemoryStore()
-    assert run(store, rows=0) == BATCH.job_id(0)
+    assert run(store, rows=0) == BATCH.reference(0).job_id
     assert [info.key for info in store.list_objects("lake", "t/") if "/b=" in info.key] == []
     assert list(store.list_uploads("lake", "t/")) == []
     assert run(store) is None
