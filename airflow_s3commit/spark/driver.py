@@ -137,11 +137,7 @@ def own_target(destination: str, job_id: str, store: StoreAddress) -> Target:
 
 
 def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInConf | None = None) -> Target:
-    """Return the target of a write: the given job, else the conf's, else a job of its own.
-
-    Args:
-        job_id: Id of the job that the write sets up by itself.
-        given: The caller's job, which takes precedence over the conf's.
+    """Return the target of a write: the given job, else the conf's, else a job of its own with an id.
 
     Raises:
         InvalidDestination: The write has no path, or it differs from the job's destination.
@@ -213,14 +209,10 @@ def commit_write(
 ) -> tuple[SealReference, Manifest | None]:
     """Seal the stage with the tasks that succeeded; commit the job if it is the write's own.
 
-    Returns:
-        The stage's seal; and the manifest, if the job was committed.
-
     Raises:
         InvalidOption: An overwrite by a job of its own has no rows and does not say what it replaces; or
             rows for another owner's job would be mixed with those of another layout.
-        S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
-            `Job.commit`.
+        S3CommitError: As `Job.seal_stage` and `Job.commit` raise it.
     """
     with renewing_store(target.store):
         job = job or target.job()
@@ -253,9 +245,6 @@ def abort_write(target: Target, *, tasks_ended: bool) -> None:
     """Abort a failed write: its own job, or its stage attempt in another owner's job. Repeatable.
 
     A sealed stage attempt is left to the job's owner, and a job that is committed after all stays so.
-
-    Args:
-        tasks_ended: Whether no task can be running any more.
 
     Raises:
         S3CommitError: An upload could not be aborted.
@@ -321,12 +310,7 @@ def abort_twins(job: Job, clock: Clock | None = None) -> None:
 
 
 def check_table(target: Target, options: WriteOptions) -> JobOptions:
-    """Return the options of a write's own job, after a look at its table.
-
-    Raises:
-        InvalidOption: The session sets Spark's overwrite mode to ``static`` and the write does not choose; or
-            its rows would be mixed with those of another layout.
-    """
+    """Return the options of a write's own job; refuse one that contradicts the session or the table."""
     of_job = options.own_job(target.object_options)
     _check_overwrite(target, options, of_job)
     _check_layout(target, options, of_job)
@@ -334,12 +318,7 @@ def check_table(target: Target, options: WriteOptions) -> JobOptions:
 
 
 def check_site(job: Job, options: WriteOptions, conf: Mapping[str, str]) -> None:
-    """Refuse a write if this machine's configuration asks for something that the driver did not see.
-
-    Raises:
-        InvalidOption: It asks for files that s3commit cannot write, such as encrypted ones.
-        JobMismatch: It asks for stored objects that differ from the job's, such as encrypted ones.
-    """
+    """Refuse a write if this machine's configuration asks for something that the driver did not see."""
     with_file_settings(options, conf)
     bucket = split_uri(job.reference.destination)[0]
     _check_object_options(job, options, s3a_settings(conf.get, bucket))

@@ -277,3 +277,8 @@ def options_of_call(
         texts["path"] = as_uri(destination)
     texts["partitionBy"] = json.dumps(list(partition_by))
     return parse_options(texts, overwrite=overwrite)
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as in SQL."""
+    return "`" + name.replace("`", "``") + "`"

@@ -19,7 +19,7 @@ import zipfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from airflow_s3commit import __version__
@@ -97,12 +97,10 @@ def _modules() -> Iterator[tuple[str, bytes]]:
     from importlib.resources import files  # noqa: PLC0415
 
     package = __name__.partition(".")[0]
-    yield from _below(package, files(package))
-    spec = find_spec(_DISCOVERED)
-    # The loader of zips has the method, but is not an `InspectLoader`.
-    get_source = getattr(spec.loader if spec is not None else None, "get_source", None)
-    if get_source is not None:
-        yield f"{_DISCOVERED}/__init__.py", get_source(_DISCOVERED).encode()
+    # A path on the disk or in a zip; both have a parent.
+    beside: Any = files(package)
+    for name in (package, _DISCOVERED):
+        yield from _below(name, beside.parent / name)
 
 
 def _below(path: str, folder: Traversable) -> Iterator[tuple[str, bytes]]:

@@ -36,6 +36,7 @@ from airflow_s3commit.reader.table import (
     table_schema,
 )
 from airflow_s3commit.spark.driver import renewing_store
+from airflow_s3commit.spark.options import quoted
 from airflow_s3commit.spark.session import getter_of, store_from_conf, store_of_process
 from airflow_s3commit.spark.writer_settings import is_classic, s3a_address
 from airflow_s3commit.store.s3.config import S3Config
@@ -353,7 +354,7 @@ class SparkTable:
 
     def _spec(self, partition: Iterable[str]) -> str:
         pairs = zip(self.columns, partition, strict=True)
-        return ", ".join(f"{_quoted(name)} = {_literal(value)}" for name, value in pairs)
+        return ", ".join(f"{quoted(name)} = {_literal(value)}" for name, value in pairs)
 
 
 def register_partitions(
@@ -373,10 +374,6 @@ def register_partitions(
     """
     there = store or store_of_process(store_from_conf(getter_of(session)))
     return publication.register_partitions(there, SparkTable(session, table))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _literal(value: str) -> str:

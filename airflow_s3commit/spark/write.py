@@ -41,7 +41,7 @@ from airflow_s3commit.spark.driver import (
     renewing_store,
     target_of,
 )
-from airflow_s3commit.spark.options import CONFLICT_MODES, DEFAULT_MODE, options_of_call
+from airflow_s3commit.spark.options import CONFLICT_MODES, DEFAULT_MODE, options_of_call, quoted
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     PROTOCOL,
@@ -179,12 +179,19 @@ def _conflict_mode(given: JobInConf | None, mode: SaveMode | None) -> ConflictMo
 
 def planned(frame: DataFrame, options: WriteOptions, *, cluster: bool) -> tuple[DataFrame, TablePlan]:
     """Return a frame as its tasks are to write it, and their plan; errors are those of `plan_table`."""
+    names = options.table.partition_by
     # Directories are named as asked, as in Spark, whatever the case of the frame's columns.
-    for name in options.table.partition_by:
+    for name in names:
         found = resolve_name(frame.columns, name)
         frame = frame if found == name else frame.withColumnRenamed(found, name)
     given = frame.schema
-    frame = _arranged(frame, options.table.partition_by, cluster=cluster)
+    for name in names:
+        if not isinstance(given[name].dataType, StringType):
+            frame = frame.withColumn(name, F.col(quoted(name)).cast("string"))
+    if names and cluster:
+        # A shuffle by the partition columns gives all rows of a partition to one task, which writes one file.
+        columns = [F.col(quoted(name)) for name in names]
+        frame = frame.repartition(*columns).sortWithinPartitions(*columns)
     # In this schema partition columns are text.
     plan = plan_table(frame.schema, options)
     return frame, replace(plan, partition_types=partition_types(given, plan.partition_by))
@@ -212,24 +219,6 @@ def run_tasks(
             return tasks
         # Spark runs no task for a frame that it knows to be empty; write the file with the schema here.
         return [write_task(job, [], plan, TaskIds.of_spark(target, write_id, None), options)]
-
-
-def _arranged(frame: DataFrame, partition_by: Sequence[str], *, cluster: bool) -> DataFrame:
-    """Return a frame with partition columns cast to text by Spark, and clustered by them if asked.
-
-    A shuffle by the partition columns gives all rows of a partition to one task, which writes one file.
-    """
-    for name in partition_by:
-        if not isinstance(frame.schema[name].dataType, StringType):
-            frame = frame.withColumn(name, F.col(_quoted(name)).cast("string"))
-    if not (partition_by and cluster):
-        return frame
-    columns = [F.col(_quoted(name)) for name in partition_by]
-    return frame.repartition(*columns).sortWithinPartitions(*columns)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _run_task(
