@@ -257,7 +257,7 @@ _FOR_JOBS: dict[str, tuple[_Step, ...]] = {
     "committed": (("nothing to do; to compare its files with the manifest", "verify"),),
     "aborted": (("nothing to do: nothing of it is left",),),
     "none": (("its setup did not finish, or only leftovers exist: abort it", "abort"),),
-    "successful": (("it is complete: remove its leftovers", "adopt", "--clean-up"),),
+    "successful": (("it is complete, and a sweep removes its leftovers",),),
     "perhaps alive": (("it may be alive: check again later", "show"),),
     "partial": (
         ("if it is dead, preview its commit", "adopt", "--commit", "--accept-partial"),

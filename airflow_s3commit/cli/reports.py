@@ -207,9 +207,6 @@ def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
 #: Maximum number of partitions to show.
 _MOST_PARTITIONS = 50
 
-#: Seconds between two searches for new commits, plus or minus a fifth.
-_INTERVAL = 5.0
-
 _COUNTS = ("files", "bytes", "rows")
 
 
@@ -283,7 +280,7 @@ def _follow(session: Session, limit: int, since: int | datetime | None, wanted: 
         earlier = [] if isinstance(since, int) else list(history(store, place, limit=limit))
         after = since if isinstance(since, int) else earlier[0].generation if earlier else 0
         known = (record for record in reversed(earlier) if _is_after(record, since))
-        for record in chain(known, follow(store, place, after, interval=_INTERVAL, clock=SystemClock())):
+        for record in chain(known, follow(store, place, after, SystemClock())):
             if _touches(record, wanted):
                 click.echo(json.dumps(_value(record)) if session.output.as_json else _line(record))
     return ExitCode.OK

@@ -32,13 +32,7 @@ from airflow_s3commit.cli.output import NOT_APPLIED, ExitCode, Rows, described, 
 from airflow_s3commit.exceptions import InvalidOption, JobClosed, S3CommitError
 from airflow_s3commit.present import MANIFEST_COLUMNS, amount, replacement
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
-from airflow_s3commit.protocol.hadoop.jobs import (
-    HadoopJob,
-    classify,
-    find_hadoop_job,
-    find_hadoop_jobs,
-    job_id_of,
-)
+from airflow_s3commit.protocol.hadoop.jobs import HadoopJob, classify, find_hadoop_job, find_hadoop_jobs
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
 from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
@@ -365,7 +359,7 @@ def _schema(path: str, end: bytes) -> str | None:
     s3commit adopt s3://lake/sales/ JOB --commit                preview its commit
     s3commit adopt s3://lake/sales/ JOB --commit --apply        commit it
     s3commit adopt s3://lake/sales/ JOB --abort --apply         abort it
-    s3commit adopt s3://lake/sales/ --commit --apply \\
+    s3commit adopt s3://lake/sales/ JOB --commit --apply \\
         --pendingsets s3://lake/tmp/etl/UUID/staging-uploads/_temporary/0/
     """,
     job="optional",
@@ -374,7 +368,6 @@ def _schema(path: str, end: bytes) -> str | None:
 )
 @flag("--commit", "Finish the job: complete the uploads of its committed tasks.", "to_commit")
 @flag("--abort", "Discard the job: abort all of its uploads.", "to_abort")
-@flag("--clean-up", "Remove the leftovers of a successful job; its published files stay.", "to_clean")
 @apply_option("Change the store")
 @click.option(
     "--pendingsets",
@@ -403,7 +396,6 @@ def adopt(
     *,
     to_commit: bool,
     to_abort: bool,
-    to_clean: bool,
     apply: bool,
     pendingsets: str | None,
     conflict_mode: Any,
@@ -411,15 +403,14 @@ def adopt(
 ) -> ExitCode:
     """Finish or discard a job of Hadoop's S3A committers.
 
-    Without --commit, --abort or --clean-up, lists the jobs of the magic committer. The Hadoop job must be
-    dead. A dry run unless --apply is given, with the same decisions. May be repeated. A successful job is
-    neither committed nor aborted: --clean-up removes its leftovers.
+    Without --commit or --abort, lists the jobs of the magic committer. The Hadoop job must be dead. A dry run
+    unless --apply is given, with the same decisions. May be repeated. A successful job is neither committed
+    nor aborted: a sweep removes its leftovers.
     """
-    asked = {"commit": to_commit, "abort": to_abort, "clean up": to_clean}
-    verb, *more = [verb for verb, wanted in asked.items() if wanted] or [""]
-    if more or (apply and not verb):
-        raise click.UsageError("use one of --commit, --abort and --clean-up")
-    job_id = session.job_id = session.job_id or (job_id_of(pendingsets) if pendingsets is not None else None)
+    verb = "commit" if to_commit else "abort" if to_abort else ""
+    if (to_commit and to_abort) or (apply and not verb):
+        raise click.UsageError("use one of --commit and --abort")
+    job_id = session.job_id
     if job_id is None and (verb or pendingsets is not None):
         raise click.UsageError("the job's UUID is missing; s3commit adopt DEST lists the jobs")
     if job_id is None or not verb:
@@ -427,19 +418,10 @@ def adopt(
     output, committer = session.output, "magic" if pendingsets is None else "partitioned"
     options = session.job_options(committer=committer, conflict_mode=conflict_mode)
     settings |= {"pendingsets_uri": pendingsets, "options": options}
-    how = {} if verb == "clean up" else settings
-    adoption = Adoption(session.store, session.destination, job_id, **how)
+    adoption = Adoption(session.store, session.destination, job_id, **settings)
     if not apply:
         return _dry_run(session, adoption, verb)
     output.confirm(f"{verb.capitalize()} Hadoop job {job_id} on {session.destination.uri}?", yes=session.yes)
-    if verb == "clean up":
-        with output.working("cleaning up"):
-            uploads = adoption.clean_up()
-        words = (
-            f"removed the leftovers of {job_id}: {several(uploads, 'upload')} discarded, no object changed"
-        )
-        value = {"result": "cleaned up", "job_id": job_id, "destination": session.destination.uri}
-        return output.result({**value, "would": verb, "uploads": uploads}, line(words))
     with output.completing("adopting") as progress:
         ended = adoption.commit(progress=progress) if to_commit else adoption.abort()
     return report_ending(session, ended)
@@ -463,24 +445,22 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
 def _dry_run(session: Session, adoption: Adoption, verb: str) -> ExitCode:
     with session.output.working("reading Hadoop's files"):
         job = adoption.job
-        refused = adoption.refusal(commit=verb == "commit") if verb != "clean up" else None
+        refused = adoption.refusal(commit=verb == "commit")
     job_id, uri = session.job_id, session.destination.uri
     value: dict[str, Any] = {"dry_run": True, "would": verb, "job_id": job_id, "destination": uri}
     value |= {"job": _plain(job), "refused": words_of(refused) if refused is not None else None}
     if job is None:
         words = f"no files of Hadoop job {job_id} at {uri}; it may be adopted already"
-        return session.output.result(value, line(words), ok=verb == "clean up")
+        return session.output.result(value, line(words), ok=False)
     verdict, ok = classify(job, older_than=adoption.older_than), refused is None
     if verb == "commit":
         effect = f"complete {several(job.uploads, 'upload')} ({size(job.bytes)})"
         effect += f" of {several(job.pendingsets, 'task')}"
         effect += f", and discard {number(job.others)} of attempts that are not committed"
         ok = ok and not job.lost
-    elif verb == "abort":
+    else:
         effect = f"discard {several(job.uploads + job.others, 'upload')}"
         effect += f", and take back {several(job.published + job.others_published, 'object')}"
-    else:
-        effect, ok = "remove the leftovers of a successful job", verdict.status == "successful"
     known = line(f"{verdict.status}: {verdict.reason}", "", f"job {job_id} in {job.prefix}")
     would = line(f"it would {effect}") if refused is None else line(f"it would be refused: {refused}", "red")
     return session.output.result(value, NOT_APPLIED, known, would, *_problems([job]), ok=ok)

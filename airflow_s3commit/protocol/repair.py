@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.codec import Plain, encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import LOG, Layout, job_key, partition_of
-from airflow_s3commit.protocol.model.table import Entry, Table
+from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.abort import undo
 from airflow_s3commit.protocol.steps.finish import derive_markers, finish, first_keys, write_marker
@@ -152,7 +152,12 @@ def _derive(context: JobContext, key: str, cure: Cure, number: int) -> None:
         return
     entry = read_entry(store, home, number).entry
     if cure.kind == "receipt":
-        _write_receipt(context, key, entry)
+        try:
+            damaged = store.head(context.bucket, key)
+        except NoSuchKey:
+            write_receipt(store, home, entry)
+        else:
+            store.put(context.bucket, key, encode(entry), if_match=damaged.etag)
     elif cure.kind == "marker":
         names = partial(first_keys, context, entry)
         write_marker(context, context.layout.success, entry, names, over_others=True)
@@ -169,14 +174,3 @@ def _finish(context: JobContext, check: LogCheck, job_id: str) -> None:
     job = replace(context, layout=found.layout).in_staging(entry.staging)
     job = job if found.record is None else job.as_recorded(found.record)
     finish(job, entry) if entry.commit is not None else undo(job, entry)
-
-
-def _write_receipt(context: JobContext, key: str, entry: Entry) -> None:
-    """Write a receipt again, over a damaged one that is the same still."""
-    store, bucket = context.store, context.bucket
-    try:
-        found = store.head(bucket, key)
-    except NoSuchKey:
-        write_receipt(store, context.layout.destination, entry)
-    else:
-        store.put(bucket, key, encode(entry), if_match=found.etag)

@@ -7,7 +7,6 @@ deleted and begun anew is noticed at every twentieth look.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -48,6 +47,9 @@ _CHECK_EVERY = 20
 
 #: Older entries to read at once: most searches end with the newest few.
 _AT_ONCE = 8
+
+#: Seconds from one look for new commits to the next, for a person who follows them.
+_INTERVAL = 5.0
 
 
 class Snapshot:
@@ -246,19 +248,11 @@ class ManifestFeed:
         self._position = read.position
 
 
-def follow(
-    store: ObjectStore,
-    destination: Destination,
-    after: int,
-    *,
-    interval: float,
-    clock: Clock,
-    draw: Callable[[float, float], float] = random.uniform,
-) -> Iterator[Manifest]:
+def follow(store: ObjectStore, destination: Destination, after: int, clock: Clock) -> Iterator[Manifest]:
     """Yield the manifest of each commit after a generation, 0 for all, for ever; waits for new ones.
 
-    A look for new ones takes one request, ``interval`` seconds after the last one, give or take a fifth. A
-    store that is unavailable is asked again at the next look. Raises `NoSuchKey` without such a generation.
+    A look for new ones takes one request, 5 seconds after the last one. A store that is unavailable is asked
+    again at the next look. Raises `NoSuchKey` without such a generation.
     """
     sha256 = read_entry(store, destination, after).sha256 if after else ""
     feed = ManifestFeed(store, destination, lambda _: [], {"number": after, "sha256": sha256})
@@ -267,7 +261,7 @@ def follow(
             yield from (one for one in feed.look() if one.is_of_job or one.counts.files)
         except Unavailable as error:
             logger.warning("%s: trying again later: %s", destination.uri, error)
-        clock.sleep(draw(0.8 * interval, 1.2 * interval))
+        clock.sleep(_INTERVAL)
 
 
 def _entries_since(store: ObjectStore, home: Destination, known: Position, looks: int) -> Iterator[Read]:

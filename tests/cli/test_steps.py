@@ -571,25 +571,10 @@ def test_a_job_is_discarded(dead: DeadJob, run: RunProgram) -> None:
     assert (dead.visible(), dead.pending_keys()) == ({}, [])
 
 
-def test_the_leftovers_of_a_successful_job_are_removed(dead: DeadJob, run: RunProgram) -> None:
-    """A dry run changes nothing, and refuses a job that is not successful; its published files stay."""
-    clean_up = ("adopt", SALES, UUID, "--clean-up")
-    assert run(*clean_up).exit_code == 1
-    dead.succeed()
-    before = dead.everything()
-    told = plain_json(run(*clean_up, "--json"))
-    assert (told["would"], told["dry_run"], told["job"]["status"]) == ("clean up", True, "successful")
-    assert dead.everything() == before
-    told = plain_json(run(*clean_up, "--apply", "--json"))
-    assert (told["result"], told["uploads"]) == ("cleaned up", 1)
-    assert (dead.visible(), dead.pending_keys()) == (dead.contents, [])
-    assert "no files of Hadoop job" in run(*clean_up).stdout
-
-
 def test_pendingsets_elsewhere_are_adopted(staged: DeadJob, run: RunProgram) -> None:
-    """The id comes from the directory's path, and without the directory nothing is found."""
+    """Without the directory nothing is found."""
     assert "add --pendingsets" in run("adopt", SALES).stdout
-    where = ("--pendingsets", staged.pendingsets_uri)
+    where = (UUID, "--pendingsets", staged.pendingsets_uri)
     assert plain_json(run("adopt", SALES, *where, "--json"))["jobs"][0]["uploads"] == 3
     assert "complete 3 uploads" in run("adopt", SALES, *where, "--commit").stdout
     assert run("adopt", SALES, *where, "--commit", "--apply").exit_code == 0

@@ -97,11 +97,7 @@ class Sandbox:
         ]
 
     def clear(self) -> None:
-        """Abort every upload and delete every object that probes may have created. Repeatable.
-
-        Raises:
-            S3CommitError: Something could not be removed. Everything else was tried.
-        """
+        """Abort every upload and delete every object that probes may have created; try each. Repeatable."""
         # By the exact keys too: some stores list uploads only that way.
         prefixes = [*sorted(self._begun), *([self.home.prefix] if self.rehearsed else [])]
         steps: list[Callable[[], object]] = [partial(self._abort, prefix) for prefix in prefixes]

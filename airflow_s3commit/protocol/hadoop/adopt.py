@@ -67,7 +67,7 @@ _NEUTRAL = JobOptions(committer="magic", conflict_mode="append")
 
 @dataclass
 class Adoption:
-    """The adoption of a Hadoop job. `commit`, `abort` and `clean_up` end it, and may be repeated.
+    """The adoption of a Hadoop job. `commit` and `abort` end it, and may be repeated.
 
     One instance takes one of these steps: it reads Hadoop's files once.
 
@@ -151,7 +151,7 @@ class Adoption:
             AuditFailed: Tasks are missing, or their number is not the expected one.
             JobClosed: No task committed; or the job may be alive; or it was aborted.
             JobMismatch: The job was adopted with other options before, or to be aborted.
-            AlreadyCommitted: The Hadoop job is successful: `clean_up` removes its leftovers.
+            AlreadyCommitted: The Hadoop job is successful: a sweep removes its leftovers.
             S3CommitError: As from the commit of our job. All of those above come before any change.
         """
         with self._preparing(commit=True):
@@ -185,7 +185,7 @@ class Adoption:
     def clean_up(self) -> int:
         """Remove the magic directory of a successful job, and abort its leftover uploads; return how many.
 
-        The objects that the job published stay, and so does everything else outside the magic directory.
+        For a sweep. What the job published stays, and so does everything else outside the magic directory.
 
         Raises:
             JobClosed: The job is not successful. Nothing was changed.
@@ -364,7 +364,7 @@ def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0,
     verdict, name = classify(job, older_than=older_than), f"Hadoop job {job.job_id}"
     if verdict.status == "successful":
         raise AlreadyCommitted(
-            f"{name} is successful: {verdict.reason}. Remove what is left with: s3commit adopt … --clean-up"
+            f"{name} is successful: {verdict.reason}. Remove what is left of it with: s3commit sweep"
         )
     if verdict.status == "perhaps alive" and not force:
         raise JobClosed(f"{name} may be alive: {verdict.reason}; stop it first, wait, or use --force")

@@ -55,7 +55,6 @@ Fate: TypeAlias = Literal["pending", "published", "uncertain", "lost"]
 _READ_AHEAD, _BATCH, _MAX_NAMED = 32, 1_000, 20
 
 _IN_MAGIC = re.compile(r"job-([^/]+)/(\d{1,6})/(.+)", re.DOTALL)
-_JOB_IN_URI = re.compile(rf"/(?:{MAGIC_PREFIX}([^/]+)|([^/]+)/staging-uploads)/")
 _RUN_IN_PREFIX = re.compile(r"/(\d{1,6})/$", re.ASCII)
 _TASK_NUMBER = re.compile(r"(_[mr])?_(\d{1,9})$")
 
@@ -110,12 +109,6 @@ def _file_at(bucket: str, key: str, run: int, path: str, *, is_magic: bool) -> H
     if is_attempts or (name and above == "_temporary" and not is_magic):
         return HadoopFile(bucket, key, path, run, is_committed=False)
     return None
-
-
-def job_id_of(pendingsets_uri: str) -> str | None:
-    """Return the job id in the path of a directory of pendingsets; None if there is none."""
-    matched = _JOB_IN_URI.search(pendingsets_uri.rstrip("/") + "/")
-    return (matched[1] or matched[2]) if matched is not None else None
 
 
 @dataclass(slots=True)

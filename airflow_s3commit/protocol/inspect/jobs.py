@@ -58,15 +58,13 @@ class JobSummary(Plain, Struct, frozen=True, kw_only=True):
         destination: Its URI; None if no readable record names it.
         staging: URI of its staging; None if the job has ended and nothing of it is left.
         state: Its state; None if only leftovers exist.
-        since: When it entered the state, in milliseconds since the epoch by the clock of the machine that did
-            it. For display only.
+        since: When it entered the state, in milliseconds since the epoch by the clock of that machine.
         reason: Why the job was aborted; for a Hadoop job, the reason for its status.
         hadoop: Status of a job of Hadoop's S3A committers; None for other jobs.
         options: Its options; None if it has no record any more.
         context: Entries that the orchestrator set at setup, such as ``dag_id`` and ``run_id``.
-        age: Seconds since it entered its state, by the store's clock except for the time of an end; None if
-            unknown.
-        silent: Seconds since the last write of one of its records, by the store's clock; None if unknown.
+        age: Seconds since it entered its state, by the store's clock except for the time of an end.
+        silent: Seconds since the last write of one of its records, by the store's clock.
         output: What it has committed; before, the totals of its seal or of its pendingsets.
         manifest: What it has committed in detail; None if it is not committed.
         problem: Why a record cannot be read; None if all can.
@@ -122,8 +120,7 @@ class UploadSummary(Plain, Struct, frozen=True, kw_only=True):
     """One pending upload.
 
     Attributes:
-        initiated: When it began, in seconds since the epoch by the store's clock.
-        age: Seconds since then; None if unknown.
+        initiated: When it began, in seconds since the epoch by the store's clock; ``age`` seconds ago.
         job_id: The job that claims it by its key or records; None if no job does.
         parts: Number of uploaded parts; None if not measured, or if the upload has ended.
         bytes: Bytes of the parts, which the store bills.
@@ -174,8 +171,7 @@ def open_jobs(store: ObjectStore, home: Destination) -> list[JobRecord]:
 def latest_endings(store: ObjectStore, destination: Destination, most: int) -> list[JobSummary]:
     """Return up to ``most`` jobs that were committed or aborted last, latest first. Reads only.
 
-    Raises:
-        InvalidRecord: An entry of the log is damaged.
+    Raises `InvalidRecord` for a damaged entry of the log.
     """
     read = newest_entries(store, destination, at_once=min(most, AT_ONCE))
     ended = list(islice((one.entry for one in read if one.entry.job_id is not None), most))

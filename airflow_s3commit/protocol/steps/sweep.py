@@ -55,9 +55,8 @@ class Found:
         newest: When the newest thing that was found of it was written.
         records: How many objects are in its staging and among the records of open jobs.
         is_hadoops: Whether Hadoop's committers have written in its staging, or it was adopted from them.
-        record: Its record; None without one, or if that cannot be read.
         problem: Why its record or receipt cannot be read; empty if they can.
-        end: The entry that ended the job; None if it has not ended.
+        end: The entry that ended the job.
         uploads: Its pending uploads, by their names; only a sweep lists them.
         objects: Its data objects that the table neither has nor retains; only a sweep lists them.
     """

@@ -156,7 +156,7 @@ def test_nothing_of_a_successful_job_is_taken_back(live: Callable[[DeadJob], Non
     for commit, force in ((False, False), (False, True), (True, False)):
         error = end(dead, commit=commit, force=force)
         assert isinstance(error, AlreadyCommitted)
-        assert "--clean-up" in str(error)
+        assert "s3commit sweep" in str(error)
     with pytest.raises(AlreadyCommitted):
         ordinary_abort(dead)
     assert len(swept(dead).jobs) == 1
