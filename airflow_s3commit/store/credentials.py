@@ -20,7 +20,8 @@ _AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu")
 _VISIBLE = re.compile(r"[!-~]*")
 #: Paths that every client signs unchanged.
 _PLAIN_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)*", re.ASCII)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+#: Secret keys: any text in UTF-8, without control characters and without spaces around it.
+_SECRET = re.compile(r"(?!\s)[^\x00-\x1f\x7f\ud800-\udfff]+(?<!\s)")
 _USERINFO = re.compile(r"(?:(?<=//)|\A(?!.*//)).*(?:@|%40)", re.DOTALL | re.IGNORECASE)
 _QUERY = re.compile(r"\?.*", re.DOTALL)
 
@@ -75,13 +76,10 @@ def plain_endpoint(url: Url, where: str) -> Url:
             "holds a user name or password, which would end up in logs and Spark's conf: give them as the"
             " access key and secret key (of an Airflow connection: its login and password)"
         )
-    elif not _VISIBLE.fullmatch(url):
-        why = "has whitespace, control characters or non-ASCII letters: remove them"
     elif not _is_address(url):
         why = (
             "is not the URL of a store: write it as http://host[:port] or https://host[:port], followed by a"
-            " path"
-            " of letters, digits, '.', '_', '~', '-' and '/' if the store has one"
+            " path of letters, digits, '.', '_', '~', '-' and '/' if the store has one"
         )
     if why is not None:
         raise StoreUnsuitable(f"the endpoint {where} {why}")
@@ -108,10 +106,11 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
     """
     named = (("access key", access_key), ("secret key", secret_key), ("session token", token))
     for name, value in named:
-        why = _unusable(value, is_sent=name != "secret key") if value else None
-        if why is not None:
+        plain = _SECRET if name == "secret key" else _VISIBLE
+        if value and not plain.fullmatch(value):
             raise AccessDenied(
-                f"the {name} {where} {why}: copy it again, completely and without anything else"
+                f"the {name} {where} has a space, a line break or a character that no {name} has: copy it"
+                " again, completely and without anything else"
             )
 
 
@@ -126,19 +125,5 @@ def _is_address(url: str) -> bool:
         is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-    is_plain = bool(_PLAIN_PATH.fullmatch(parts.path.rstrip("/")))
+    is_plain = bool(_VISIBLE.fullmatch(url) and _PLAIN_PATH.fullmatch(parts.path.rstrip("/")))
     return is_complete and is_plain and "?" not in url and "#" not in url
-
-
-def _unusable(value: str, *, is_sent: bool) -> str | None:
-    if value != value.strip():
-        return "begins or ends with whitespace or a line break"
-    if _CONTROL.search(value):
-        return "contains a line break or another control character"
-    if is_sent and not _VISIBLE.fullmatch(value):
-        return "has characters that are not visible ASCII"
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return "is not valid UTF-8"
-    return None

@@ -85,9 +85,7 @@ def test_where_the_bucket_goes(endpoint: str | None, path_style: bool | None, ur
 )
 def test_a_path_that_clients_sign_differently_is_refused(path: str) -> None:
     """An endpoint's path has plain names only, and neither a query nor a fragment follows."""
-    with pytest.raises(
-        StoreUnsuitable, match=r"^the endpoint that was given (is not the URL of a store|has white)"
-    ):
+    with pytest.raises(StoreUnsuitable, match=r"^the endpoint that was given is not the URL of a store"):
         S3Config(f"https://store.example.test{path}")
 
 
