@@ -213,6 +213,7 @@ def test_a_page_of_a_job_shows_how_far_it_is(client: TestClient, scene: Scene) -
     """A sealed job names the files that it would replace, a commit its progress, a manifest its receipt."""
     signed_in(client, "viewer")
     sealed = client.get(job_url(scene.sealed)).text
+    assert f"s3commit commit {FLIGHTS} {scene.sealed} --endpoint-url memory:" in sealed
     assert "6 files, 61.5 KiB in 1 partition" in sealed
     assert len(re.findall(rf"part-0-0000\d-{scene.committed}.parquet</th>", sealed)) == 6
     publishing = client.get(job_url(scene.publishing)).text
@@ -467,6 +468,7 @@ def test_a_log_that_cannot_be_read_is_a_message(client: TestClient, store: Memor
     store.put("lake", f"flights/_s3commit/log/{2:020d}.json", b"{")
     page = signed_in(client, "auditor").get(f"/s3commit/destination?at={FLIGHTS}")
     assert (page.status_code, "the jobs that ended are not shown" in page.text) == (200, True)
+    assert "No job has ended" not in page.text
     assert f"{2:020d}.json" in page.text
 
 
