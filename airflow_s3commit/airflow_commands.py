@@ -71,16 +71,14 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
     from airflow_s3commit.airflow_version import AirflowNotFoundException  # noqa: PLC0415
     from airflow_s3commit.exceptions import StoreRejected  # noqa: PLC0415
     from airflow_s3commit.hooks import S3CommitHook  # noqa: PLC0415
+    from airflow_s3commit.store.s3.config import S3Config  # noqa: PLC0415
 
-    config = asked.config
-    if config.endpoint_url or config.profile or config.path_style is not None:
+    if asked.config != S3Config():
         raise StoreRejected(
-            f"the Airflow connection {conn_id} already configures the store: omit --endpoint-url, --profile "
-            "and --path-style, or use s3commit without Airflow"
+            f"the Airflow connection {conn_id} already configures the store: omit the options that do, from"
+            " --endpoint-url to --ca-bundle, or use s3commit without Airflow"
         )
-    hook = S3CommitHook(
-        conn_id, region_name=config.region, verify=config.verify, retry_deadline=asked.patience
-    )
+    hook = S3CommitHook(conn_id, retry_deadline=asked.patience)
 
     def connect(_args: argparse.Namespace) -> None:
         # Without a connection, the hook would use the credentials of this machine.

@@ -118,10 +118,7 @@ def wait_for_answer(
 ) -> NoReturn:
     """Suspend a task until somebody has answered; before Airflow 3.3 the triggerer waits for it.
 
-    :param ti_id: Airflow's id of the task instance, whose question is in the database.
-    :param method_name: The operator's method to resume with; its argument ``event`` is the answer.
-    :param kwargs: The method's other arguments: plain JSON values.
-    :param timeout: Time to wait; None for no limit.
+    The method resumes it, with ``kwargs``, which are plain JSON values, and the answer as ``event``.
     """
     from airflow.sdk import exceptions  # noqa: PLC0415 - keeps DAG parsing light
 

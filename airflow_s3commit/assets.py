@@ -54,8 +54,7 @@ class HivePathMapper(PartitionMapper):
 
     The package's plugin registers it with the scheduler.
 
-    :param template: The consumer's key, with columns in braces: ``{dt}``, ``{region}/{dt}``. None keeps the
-        path as it is.
+    :param template: The consumer's key, with columns in braces, as ``{region}/{dt}``; None keeps the path.
     :param date_column: The column of the template with the partition date of the consumer's run; None if
         runs have no partition date.
     :param date_format: Format of ``date_column``, as for ``strptime``.
@@ -84,10 +83,7 @@ class HivePathMapper(PartitionMapper):
             raise ValueError(f"date_column {date_column!r} is not in the template {template!r}")
 
     def to_downstream(self, key: str) -> str:
-        """Return the consumer's key for a partition, such as ``dt=2013-01-01``.
-
-        :raises ValueError: The key is not a Hive path, or lacks a column of the template.
-        """
+        """Return the consumer's key for a partition, such as ``dt=2013-01-01``, or raise `ValueError`."""
         values = hive_values(key)
         if self.template is None:
             return key.strip("/")
@@ -99,10 +95,7 @@ class HivePathMapper(PartitionMapper):
         return _COLUMN.sub(lambda column: values[column[1]], self.template)
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
-        """Return the date of a consumer's key, at midnight UTC; None if no column is a date.
-
-        :raises ValueError: The key does not match the template, or its date is invalid.
-        """
+        """Return the date of a consumer's key, at midnight UTC; None if no column is a date."""
         if self.date_column is None or self.template is None:
             return None
         texts = _COLUMN.split(self.template)[::2]

@@ -46,8 +46,6 @@ class S3CommitHook(BaseHook):
     comes from ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile.
 
     :param aws_conn_id: The ``aws`` connection; None means boto3's default chain.
-    :param region_name: Overrides the connection's region.
-    :param verify: Overrides the connection's check of TLS certificates: False, or the path of a CA bundle.
     :param retry_deadline: Seconds for which one call to the store is retried; None means the store's default.
     :param timeout: Seconds to wait for a response to one request; None means the store's default.
     :param on_retry: Called before each retry with the error of the previous attempt.
@@ -62,16 +60,12 @@ class S3CommitHook(BaseHook):
         self,
         aws_conn_id: str | None = default_conn_name,
         *,
-        region_name: str | None = None,
-        verify: bool | str | None = None,
         retry_deadline: float | None = None,
         timeout: float | None = None,
         on_retry: Callable[[OutcomeUnknown | Unavailable], None] | None = None,
     ) -> None:
         super().__init__()
         self.aws_conn_id = aws_conn_id
-        self.region_name = region_name
-        self.verify = verify
         self.retry_deadline = retry_deadline
         self.timeout = timeout
         self.on_retry = on_retry
@@ -167,7 +161,7 @@ class S3CommitHook(BaseHook):
         """The provider's hook for reading the connection; it makes no client."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
 
-        return S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
+        return S3Hook(aws_conn_id=self.aws_conn_id)
 
     def _noticed(self, error: OutcomeUnknown | Unavailable) -> None:
         """Log the first failure that is retried: the retries take a minute, and say nothing of themselves."""
@@ -225,9 +219,7 @@ class S3CommitHook(BaseHook):
             timeout=self.timeout,
             given=self._plain.conn_config.botocore_config,
         )
-        return S3Hook(
-            aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify, config=config
-        )
+        return S3Hook(aws_conn_id=self.aws_conn_id, config=config)
 
     def _checked_keys(self) -> AwsConnectionWrapper:
         """Return the connection, after checking that its keys are usable."""

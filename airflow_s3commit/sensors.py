@@ -114,10 +114,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         )
 
     def execute(self, context: Context) -> Any:
-        """Wait here, or poke once and wait in the triggerer; return the manifest's summary.
-
-        :raises AirflowSensorTimeout: No manifest met the conditions in time.
-        """
+        """Wait here, or poke once and wait in the triggerer; return the manifest's summary."""
         self._began_after = getattr(context.get("dag_run"), "run_after", None)
         self.require_text("destination")
         try:
@@ -126,11 +123,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
             raise AirflowSensorTimeout(f"{error} Last outcome: {self._seen}") from error
 
     def poke(self, context: Context) -> PokeReturnValue | bool:  # noqa: ARG002 - Airflow's shape
-        """Search for the manifest once; return its summary, or False, or wait in the triggerer.
-
-        :raises AirflowFailException: The store refuses the search, so waiting is pointless; or a condition
-            has no value in this run.
-        """
+        """Search for the manifest once; return its summary, or False, or wait in the triggerer."""
         from airflow_s3commit.protocol.watch import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
 
         try:
@@ -151,13 +144,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value=self._found(look.manifest.to_dict()))
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """Return the summary of the manifest that the trigger found.
-
-        :param event: The event of `S3SuccessManifestTrigger`.
-        :raises AirflowSensorTimeout: No manifest met the conditions in time.
-        :raises AirflowFailException: The store refuses the search, so waiting is pointless.
-        :raises AirflowException: The trigger ended with another error, or there is no event.
-        """
+        """Return the summary of the manifest that the trigger found, or raise by its event."""
         from airflow_s3commit.protocol.watch import FINAL  # noqa: PLC0415 - keeps parsing light
 
         if event is None:

@@ -71,10 +71,7 @@ class S3CommitGroup:
 
     @property
     def manifest(self) -> XComArg:
-        """The summary of the manifest, for downstream tasks.
-
-        :raises RuntimeError: The ``with`` block has not ended, so there is no commit task yet.
-        """
+        """The summary of the manifest, for tasks downstream of the ``with`` block."""
         if self.commit is None:
             raise RuntimeError(
                 f"The commit group {self.group.group_id} has no commit task yet: use manifest after the with "
@@ -142,7 +139,6 @@ class S3CommitGroup:
             output counts, and the commit is refused if that try sealed nothing and an earlier one did. Leave
             it out if a try may use the application of an earlier one. A mapped task needs a name for each
             instance, such as ``load-{{ ti.map_index }}``. (templated)
-        :raises ValueError: It is no task, or a group of tasks was given a name.
         """
         operator: Any = getattr(task, "operator", task)
         if not hasattr(operator, "update_relative"):
@@ -247,15 +243,13 @@ class S3CommitGroup:
         others = [one for one in callbacks if isinstance(one, AbortUploadsNotifier) and one.job is None]
         if any(one.setup_task_ids is None for one in others):
             return
-        conn_id = self.setup.aws_conn_id
+        conn_id, own = self.setup.aws_conn_id, self.setup.task_id
         for one in others:
             # One notifier first aborts the jobs of all groups, and then checks each again.
-            if one.aws_conn_id == conn_id:
-                named = one.setup_task_ids
-                known = [named] if isinstance(named, str) else list(named or ())
-                one.setup_task_ids = [*known, self.setup.task_id]
+            if one.aws_conn_id == conn_id and isinstance(one.setup_task_ids, list):
+                one.setup_task_ids = [*one.setup_task_ids, own]
                 return
-        aborting = AbortUploadsNotifier(setup_task_ids=self.setup.task_id, aws_conn_id=conn_id)
+        aborting = AbortUploadsNotifier(setup_task_ids=[own], aws_conn_id=conn_id)
         dag.on_failure_callback = [aborting, *callbacks]
         dag.has_on_failure_callback = True
 
@@ -341,8 +335,7 @@ def s3_commit_task_group(
         ``ignore``: the commit takes what the other stages wrote.
     :param on_empty: The effect if all stages were skipped, or wrote no files. ``skip``: no commit, and the
         run succeeds. ``commit``: a commit without files, with the assets' events; it fails if it would remove
-        data. ``remove``: a commit that removes what the conflict mode replaces; with committer ``directory``
-        and conflict mode ``replace`` that is the whole table.
+        data. ``remove``: a commit that removes what the conflict mode replaces, which may be the whole table.
     :param retries: Number of retries of setup, audit, resolve, commit and abort, which are all repeatable.
         ``execution_timeout`` in ``default_args`` applies to stages only: each request has a time limit.
         A refusal is not retried, because the next try would be refused too.
@@ -355,7 +348,6 @@ def s3_commit_task_group(
         without the param ``conflict_mode``, the default of that option is ``as-written``: the save modes
         decide. (templated)
     :raises InvalidOption: An option or argument has an invalid value.
-    :raises TypeError: There is no such argument.
     :raises ValueError: The group has no stage, or no mode is named and only some Spark stages have
         ``writer="spark"``.
     """

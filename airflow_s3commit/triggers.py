@@ -83,13 +83,11 @@ def trigger_event(payload: dict[str, Any]) -> TriggerEvent:
 
 
 class SharedPoller:
-    """Polls one destination for all waiters of this event loop.
+    """Polls one destination for all waiters of this event loop; ``open_view`` is called in a thread.
 
     A triggerer runs thousands of triggers in one event loop. The first trigger whose poll is due polls the
     store in a thread; the others reuse its snapshot while it is younger than their own interval. So a
     destination costs one poll per interval and at most one thread.
-
-    ``open_view`` returns the snapshot, in a thread.
     """
 
     def __init__(
@@ -108,10 +106,7 @@ class SharedPoller:
         return max(0.0, self._polled_at + interval - self._clock())
 
     async def look(self, wanted: Criteria, max_age: float) -> SearchResult:
-        """Search the snapshot for one waiter, after a poll if it is older than ``max_age`` seconds.
-
-        Raises as `Snapshot.search` does.
-        """
+        """Search the snapshot for one waiter, after a poll if it is older than ``max_age`` seconds."""
         async with self._turn:
             return await asyncio.to_thread(self._look, wanted, max_age)
 

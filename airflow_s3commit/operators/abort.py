@@ -161,19 +161,13 @@ def abort_until_quiet(
     """Abort, and repeat until an abort finds no uploads; return how many uploads were found.
 
     Airflow continues a run while a task that was marked failed, or cleared, is still being killed. The next
-    abort finds uploads that the task has started since the previous one. It may be called again.
-
-    :param abort: Aborts, and returns the number of uploads that it found.
-    :param kill_window: Seconds between two aborts; 0 aborts once.
-    :param until: The time, by the monotonic clock, after which no further abort begins.
+    abort finds uploads that the task has started since the previous one. No abort but the first begins after
+    ``until``, by the monotonic clock. It may be called again.
     """
     found = uploads = abort()
     for _ in range(_MORE_ABORTS if kill_window else 0):
         if monotonic() + kill_window > until:
-            log.warning(
-                "There is no time for another abort; a later teardown or a sweep aborts the uploads of tasks"
-                " that are being killed"
-            )
+            log.warning("There is no time for another abort; a later teardown or a sweep aborts late uploads")
             return uploads
         log.info("Aborting again in %g s, for uploads of tasks that are being killed", kill_window)
         sleep(kill_window)

@@ -56,10 +56,7 @@ def failures_are_noted(context: Context) -> Iterator[None]:
 
 @contextmanager
 def refusals_are_final() -> Iterator[None]:
-    """Fail the task without retries when the protocol refuses, because a retry would be refused again.
-
-    Other errors (throttling, lost connections, unknown outcomes) keep the task's retries.
-    """
+    """Fail the task without retries when the protocol refuses; other errors keep the retries."""
     try:
         yield
     except PreconditionFailed:
@@ -72,8 +69,7 @@ def refusals_are_final() -> Iterator[None]:
 def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
     """Return what tasks of this task's job pushed under a key, without those that pushed nothing.
 
-    In a mapped group these are the tasks with the same map index, because each index has a job of its own.
-    Elsewhere they are all instances of mapped tasks.
+    In a mapped group each index has a job; elsewhere all instances of mapped tasks belong to one.
     """
     ti: Any = context["ti"]
     if not task_ids:
@@ -84,12 +80,10 @@ def pulled(context: Context, task_ids: Sequence[str], key: str) -> list[Any]:
 
 
 def states_of(context: Context, **tasks: Any) -> dict[str, str]:
-    """Return the states of tasks of this task's job, by task id.
+    """Return the states of tasks of this task's job: those of ``task_ids``, or of a ``task_group_id``.
 
-    Instances that a mapping no longer has (``removed``) are left out. In a mapped group these are the tasks
-    with the same map index. Elsewhere the instances of a mapped task have its id, ``_`` and their map index.
-
-    :param tasks: ``task_ids``, or ``task_group_id`` for all tasks of a group.
+    Instances that a mapping no longer has (``removed``) are left out. Outside a mapped group the name of an
+    instance is its task's id, ``_`` and its map index.
     """
     ti = context["ti"]
     item = _item(ti)

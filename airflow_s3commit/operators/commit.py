@@ -43,11 +43,7 @@ class CompletingOperator(CommitStepOperator):
         self._log_progress: ProgressLog | None = None
 
     def on_kill(self) -> None:
-        """Stop completing uploads.
-
-        A retry (which a timeout may have) commits the job, or the teardown aborts it. A commit that is in the
-        log already goes on until the process ends, and the next try finishes it.
-        """
+        """Stop completing uploads: a retry commits the job, or the teardown aborts it."""
         # Airflow runs execute() for up to five more seconds after this returns.
         self._killed = True
 
@@ -80,9 +76,8 @@ class CompletingOperator(CommitStepOperator):
 class S3CommitJobOperator(CompletingOperator):
     """Commits a job, returns a summary of its manifest, and emits the assets' events.
 
-    It may be retried after a crash at any point: a retry finishes the commit, and returns the same summary if
-    the job is committed. One task completes some thousands of files a second; `S3CommitPartOperator` divides
-    them.
+    It may be retried at any point: a retry finishes the commit, or returns the same summary. One task
+    completes some thousands of files a second; `S3CommitPartOperator` divides them.
 
     :param pin_preview: Whether to refuse the commit if another job has changed its partitions since
         ``conflicts`` was made, because someone has reviewed that. False replaces what is there by then.

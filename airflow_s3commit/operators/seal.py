@@ -54,12 +54,9 @@ _ANSWERS = [_APPROVE, _REJECT] = ["Approve", "Reject"]
 
 
 def note_try(context: Context, *, stage: str) -> None:
-    """Note the stage and the try of a task in its XCom ``stage_try``; a callback for the beginning of a try.
+    """Note the stage, a name or a template, and the try of a task in an XCom; for the beginning of a try.
 
-    Airflow deletes a task's XComs before each try, so the note is always that of the last try. If the task is
-    marked as successful by hand, the last try is the one that succeeded.
-
-    :param stage: The stage's name, or a template of it.
+    Airflow deletes a task's XComs before each try, so the note is always that of the last try.
     """
     ti: Any = context["ti"]
     name = str(ti.task.render_template(stage, context))
@@ -72,10 +69,8 @@ class S3CommitStagesOperator(ValuesRequired, BaseOperator):
     Give it the trigger rule ``none_failed``, as `s3_commit_task_group` does. The task that seals cannot have
     this rule: Airflow requires ``all_success`` of every task directly behind a setup. It may be retried.
 
-    :param stages: XComs of the stage tasks; None if one of them has none, and then the result is None.
-        (templated)
-    :param skipped_stages: If some stages were skipped, ``ignore`` returns the XComs of the others, and
-        ``skip`` skips this task.
+    :param stages: XComs of the stage tasks; None if one of them has none, as then is the result. (templated)
+    :param skipped_stages: If some stages were skipped, ``ignore`` them, or ``skip`` this task too.
     :param on_empty: If all stages were skipped, ``skip`` skips this task; ``commit`` or ``remove`` returns an
         empty list, so that the job commits no files.
     """
@@ -98,10 +93,7 @@ class S3CommitStagesOperator(ValuesRequired, BaseOperator):
         self.check(skipped_stages=SKIPPED_STAGES, on_empty=ON_EMPTY)
 
     def execute(self, context: Context) -> list[Any] | None:
-        """Return the XComs of the stages' tasks and of their mapped instances.
-
-        :raises AirflowSkipException: All stages were skipped, or some, and this task has to be too.
-        """
+        """Return the XComs of the stages' tasks and of their mapped instances, or skip this task."""
         ended = {*states_of(context, task_ids=sorted(self.upstream_task_ids)).values()}
         if ended == {"skipped"}:
             if self.on_empty == "skip":
@@ -116,10 +108,9 @@ class S3CommitStagesOperator(ValuesRequired, BaseOperator):
 class SealingOperator(CommitStepOperator):
     """A step that seals the job with the stages that count.
 
-    :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage of the job,
-        such as those of other engines. (templated)
-    :param named_stages: Ids of tasks of other engines with a stage's name, as `S3CommitGroup.stage` has
-        named them: of their stages, only the attempt of the last try counts.
+    :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
+    :param named_stages: Ids of tasks that `S3CommitGroup.stage` has given a stage's name: only the attempt of
+        their last try counts.
     """
 
     template_fields = (*CommitStepOperator.template_fields, "stages")
@@ -132,11 +123,7 @@ class SealingOperator(CommitStepOperator):
         self.seal_uri: str | None = None
 
     def seal(self, context: Context, job: Job) -> SealReference:
-        """Seal the job, and return the seal's location and counts. Repeatable with the same stages.
-
-        :raises AirflowFailException: ``stages`` has no XComs of stage tasks of this job.
-        :raises Refused: The job cannot be sealed with these stages.
-        """
+        """Seal the job, and return the seal's location and counts. Repeatable with the same stages."""
         stages: list[tuple[str, str]] | None = None
         digests: dict[tuple[str, str], str] = {}
         try:
@@ -163,11 +150,11 @@ class SealingOperator(CommitStepOperator):
 
 
 class S3CommitAuditOperator(SealingOperator):
-    """Seals the job and checks its output against rules. Returns the report.
+    """Seals the job and checks its output against rules. Returns the report. It may be retried.
 
     It reads the statistics that were written with the output, not the output itself. Put it before
     `S3CommitResolveConflictsOperator`: if it fails, the commit does not run and the teardown aborts the job.
-    The XCom ``audit_report`` has the report too, even if the audit fails. It may be retried.
+    The XCom ``audit_report`` has the report too, even if the audit fails.
 
     :param rules: The checks, by the names of the fields of `AuditRules`. A check fails if its statistic is
         unknown. (templated)
@@ -175,8 +162,7 @@ class S3CommitAuditOperator(SealingOperator):
         until a user approves or rejects the commit in Airflow's required actions. (templated)
     :param response_timeout: Time that ``ask`` waits for an answer before the audit fails; None for no limit.
         Keep it shorter than the age at which a sweep treats a job as dead.
-    :param assigned_users: The users who may answer, as in Airflow's ``HITLOperator``; None for all users who
-        may edit the run.
+    :param assigned_users: Who may answer, as in Airflow's ``HITLOperator``; by default all who may edit runs.
     :param notifiers: Notifiers to call when ``ask`` begins to wait.
     """
 
@@ -229,20 +215,16 @@ class S3CommitAuditOperator(SealingOperator):
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], report: dict[str, Any], subject: str
     ) -> dict[str, Any]:
-        """Return the report, with the user's decision, if a user approved the commit.
-
-        :param event: The user's answer.
-        :param subject: The question.
-        :raises AirflowFailException: A user rejected the commit, or nobody answered in time.
-        """
-        user, time = event.get("responded_by_user") or {}, event.get("responded_at")
+        """Return the report, with the user's decision, if the answer to the question approved the commit."""
+        time: Any = event.get("responded_at")
+        user = event.get("responded_by_user") or {}
         name = str(user.get("name") or user.get("id") or "somebody")
         with failures_are_noted(context):
             if "error" in event:
                 raise AirflowFailException(f"{subject} Nobody answered in time: {event['error']}")
             if event.get("chosen_options") != [_APPROVE]:
                 raise AirflowFailException(f"{subject} {name} rejected it.")
-        at = time.isoformat() if time is not None and hasattr(time, "isoformat") else str(time)
+        at = time.isoformat() if hasattr(time, "isoformat") else str(time)
         self.log.info("%s approved the commit at %s", name, at)
         decided = {**report, "decision": {"approved_by": name, "at": at}}
         context["ti"].xcom_push(key="audit_report", value=decided)
@@ -281,12 +263,9 @@ class S3CommitResolveConflictsOperator(SealingOperator):
     visible. It may be retried. Returns the seal's location, SHA-256 and counts, and the preview's generation
     of the table and counts; the log names the partitions that would lose files.
 
-    If the stages wrote no files, ``on_empty`` decides. Only ``remove`` removes data without replacing it:
-    with committer ``directory`` and conflict mode ``replace`` that is the whole table.
-
     :param on_empty: If the stages wrote no files, ``skip`` skips this task and the commit; ``commit`` commits
         without files, and fails if that would remove data; ``remove`` commits, and removes what the conflict
-        mode replaces.
+        mode replaces: with committer ``directory`` and ``replace`` the whole table.
     """
 
     ui_color = "#e8f0f7"
@@ -297,11 +276,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
         self.check(on_empty=ON_EMPTY)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Seal the job and preview its commit; return what identifies both, and counts.
-
-        :raises AirflowSkipException: There is no output, and ``on_empty`` is ``skip``.
-        :raises AirflowFailException: There is no output, and the commit would only remove data.
-        """
+        """Seal the job and preview its commit; return what identifies both, and counts."""
         with failures_are_noted(context):
             job = self.opened_job()
             sealed = self.seal(context, job)
@@ -343,22 +318,17 @@ def _rules(given: Mapping[str, Any]) -> AuditRules:
 
 
 def _each(stages: Iterable[Any]) -> list[Any]:
-    """Return the XComs of stage tasks, as Airflow passes them to a task, and of mapped tasks' instances.
-
-    A mapped task's is a lazy sequence, which makes a request for each item at each iteration.
-    """
+    """Return the XComs of stage tasks, as Airflow passes them to a task, and of mapped tasks' instances."""
     xcoms: list[Any] = []
     for entry in stages:
         is_single = isinstance(entry, Mapping | str | bytes) or not isinstance(entry, Iterable)
+        # A mapped task's is a lazy sequence, which makes a request for each item at each iteration.
         xcoms.extend([entry] if is_single else entry)
     return xcoms
 
 
 def _attempts(xcoms: Iterable[Any], job_id: str) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
-    """Return the stage attempts in the XComs of stage tasks, and the SHA-256 of the seals of those with one.
-
-    An attempt is a pair of stage and attempt. With its digest, a seal that was changed after its stage ended
-    is refused.
+    """Return stages and attempts in the XComs of stage tasks, and the SHA-256 of the seals of those with one.
 
     :raises ValueError: An entry has no stage attempt, because its task was skipped or has another type; or it
         belongs to another job, because setup was cleared and the stage was not.
@@ -389,8 +359,7 @@ def _counting(sealed: Iterable[tuple[str, str]], tries: Iterable[Mapping[str, An
     Attempts of a stage are numbered by the tries of a task, so that of the last try has the highest number.
     If ids are not numbers, all attempts of the stage count, because none is known to be the last.
 
-    :param tries: Stage and last try of tasks, which is the try that succeeded.
-    :raises ValueError: The last try of a task sealed no output, and an earlier one did.
+    :raises ValueError: The last try of a task, of those in ``tries``, sealed no output, and an earlier did.
     """
     by_stage: dict[str, list[str]] = {}
     for stage, attempt in sealed:

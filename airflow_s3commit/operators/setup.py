@@ -89,11 +89,7 @@ class S3CommitSetupOperator(TableOperator):
 
     @refusals_are_final()
     def execute(self, context: Context) -> dict[str, str]:
-        """Set up a new job, abort those of earlier tries, and return the new job's reference.
-
-        :raises AirflowFailException: The output of a stage is in an earlier job, which cannot continue.
-        :raises AirflowException: A later try of this task has set up a job, which counts instead.
-        """
+        """Set up a new job, abort those of earlier tries, and return the new job's reference."""
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
 
         self.require_text("destination")
@@ -203,9 +199,9 @@ class S3CommitSetupOperator(TableOperator):
         return states
 
     def _require_all_cleared(self, facts: Mapping[str, str], stages: Mapping[str, str]) -> None:
-        """Check that no stage has succeeded before: what it wrote is not in a new job.
+        """Raise if a stage has succeeded before, because what it wrote is not in a new job.
 
-        :raises AirflowFailException: A stage has. If others were cleared, the earlier jobs are aborted.
+        If others were cleared, the earlier jobs are aborted.
         """
         kept = [name for name, state in stages.items() if state == "success"]
         if not kept:
@@ -221,10 +217,7 @@ class S3CommitSetupOperator(TableOperator):
         )
 
     def _abort_earlier(self, facts: Mapping[str, str], own: str) -> None:
-        """Abort the jobs of this task's earlier tries that did not commit.
-
-        :raises AirflowException: One of the jobs is of a later try.
-        """
+        """Abort the jobs of this task's earlier tries that did not commit; raise if one is of a later try."""
         place, earlier = place_in_order(facts, own), []
         for other in self._open_jobs(facts):
             if place_in_order(other.context, other.job_id) < place:
@@ -286,13 +279,9 @@ def job_options(values: Mapping[str, Any]) -> JobOptions:
 
 
 def job_context(context: Context) -> dict[str, str]:
-    """Return the facts of a try for the job's record and manifest, without those that the run lacks.
-
-    A partitioned run has no logical date, other runs no partition key.
-    """
+    """Return the facts of a try for the job's record and manifest, without those that the run lacks."""
     ti, dag_run = context.get("ti"), context.get("dag_run")
-    task = context.get("task")
-    group = getattr(task, "task_group", None)
+    group = getattr(context.get("task"), "task_group", None)
     started = getattr(dag_run, "start_date", None)
     facts = {
         "dag_id": getattr(ti, "dag_id", None),

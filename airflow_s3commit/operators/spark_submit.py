@@ -42,11 +42,10 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     With ``writer="python"`` the application writes with ``df.write.format("s3commit")``. With
     ``writer="spark"`` it is any application, unchanged, in Python, Scala, Java or SQL: what it writes to the
     job's destination stays pending until the job's commit, and its save modes decide what the commit replaces
-    if the job's conflict mode is ``as-written``. The cluster needs ``hadoop-aws``; the operator adds the jar
-    of the commit protocol to ``jars``.
+    if the job's conflict mode is ``as-written``. The cluster needs ``hadoop-aws``.
 
     The operator adds the job, stage and stage attempt to the application's configuration. If it adds to a
-    list, such as the jars or ``spark.sql.extensions``, it keeps the entries of ``conf``, ``properties_file``
+    list, such as ``jars`` or ``spark.sql.extensions``, it keeps the entries of ``conf``, ``properties_file``
     or this machine's ``spark-defaults.conf``.
 
     A retry uses the stage attempt of an earlier try if it is sealed, and aborts that of the last try
@@ -64,10 +63,9 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     ``spark.sql.execution.arrow.maxBytesPerBatch``.
 
     A template with an expression that is None in a run, such as ``{{ partition_key }}`` in one without a
-    partition key, fails the task before Spark starts. It would become the text ``None``.
-
-    Arguments of the application and values of ``conf`` may have any plain type: booleans become lower case
-    text, and entries of ``conf`` that are None are left out.
+    partition key, fails the task before Spark starts. Arguments of the application and values of ``conf``
+    may have any plain type: booleans become lower case text, and entries of ``conf`` that are None are left
+    out.
 
     The configuration never contains credentials. If the ``aws`` connection has keys, they are in the
     environment of ``spark-submit`` while it runs, for ``local`` masters and for the driver in client mode.
@@ -110,10 +108,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         self.check(stage=lambda name: check_id(name, "stage"), writer=one_of("python", "spark"))
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Submit the application, unless an earlier try has sealed the stage; return the seal's location.
-
-        :raises AirflowException: The application failed, sealed no output, or the task was killed.
-        """
+        """Submit the application, unless an earlier try has sealed the stage; return the seal's location."""
         with failures_are_noted(context):
             job = self.opened_job()
             self.require_text("stage", "name")
@@ -148,11 +143,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             raise AirflowException(failed) from None
 
     def on_kill(self) -> None:
-        """Kill the application, and submit no other.
-
-        The job is not fenced here: after a timeout the task may have a retry, which continues with the same
-        job. Without a retry the teardown aborts the job, usually before this is called.
-        """
+        """Kill the application, and submit no other; the job is left to a retry, or to the teardown."""
         # Airflow runs execute() for up to five more seconds after this returns; an application submitted in
         # that time would outlive the task.
         self._killed = True
@@ -181,11 +172,8 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             self.log.info("Aborted %d uploads of attempt %s of stage %s", uploads, earlier, stage)
         self._stage_attempt = str(own)
         if (state_store := context.get("task_state_store")) is not None:
-            begun: dict[str, JsonValue] = {
-                "job_id": job.reference.job_id,
-                "stage_attempt": self._stage_attempt,
-            }
-            state_store.set(_BEGUN, begun)
+            begun = {"job_id": job.reference.job_id, "stage_attempt": self._stage_attempt}
+            state_store.set(_BEGUN, cast("JsonValue", begun))
         # Includes Spark's own files, whose values a value on the command line would hide.
         given = {**self._sparks_defaults(), **(self.conf or {})}
         if self.ship_package:
@@ -273,10 +261,8 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             self.conf = {name: _text(value) for name, value in self.conf.items() if value is not None}
 
     def _stage_name(self, context: Context) -> str:
-        if self.stage:
-            return self.stage
-        map_index = getattr(context["ti"], "map_index", None)
-        return stage_name(self.task_id, -1 if map_index is None else map_index)
+        index = getattr(context["ti"], "map_index", None)
+        return self.stage or stage_name(self.task_id, -1 if index is None else index)
 
     def _sealed_before(self, context: Context, job: Job, stage: str) -> str | None:
         """Return the newest stage attempt that an earlier try has sealed, by the job's records, or None."""
@@ -288,10 +274,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         return str(max(tries)) if tries else None
 
     def _attempt_of_driver(self, context: Context, reference: JobReference) -> str | None:
-        """Return the stage attempt of the driver for which the parent will look; None without one.
-
-        Airflow's state store has both, because the parent keeps the driver there.
-        """
+        """Return the stage attempt of the driver that Airflow's state store has for the parent, or None."""
         state_store = context.get("task_state_store")
         durable = getattr(self, "durable", False)
         if not durable or state_store is None or not state_store.get(self.external_id_key):

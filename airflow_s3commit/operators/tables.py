@@ -38,11 +38,9 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
     It is for jobs whose teardown and callback did not run, because the scheduler was lost with the run. A
     dead job is aborted; one that is in the log already is finished. It also deletes files that commits have
-    replaced and retained for long enough. By default it is a dry run. Returns the totals; the log has a table
-    of everything found. Each run, a dry one too, reports the metrics ``s3commit.pending.*``.
-
-    If something could not be removed, the task removes the rest and then fails, with its totals in the XCom
-    ``sweep_report``. It may be retried.
+    replaced and retained for long enough. Returns the totals; the log has a table of everything found. Each
+    run, a dry one too, reports the metrics ``s3commit.pending.*``. If something could not be removed, it
+    removes the rest and then fails, with its totals in the XCom ``sweep_report``. It may be retried.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`; or a pattern such
         as ``s3://lake/*``, for the destinations of ``[s3commit] registry`` that match, each with the
@@ -90,10 +88,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
     @refusals_are_final()
     def execute(self, context: Context) -> dict[str, Any]:
-        """Find dead jobs and orphans, remove them unless it is a dry run, and return the totals.
-
-        :raises AirflowException: Something could not be removed.
-        """
+        """Find dead jobs and orphans, remove them unless it is a dry run, and return the totals."""
         from airflow_s3commit.protocol.sweep_plan import plan_sweep  # noqa: PLC0415 - light DAG parsing
 
         self.require_text("destination", "staging")
@@ -200,11 +195,10 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 class S3CommitCompactOperator(TableOperator):
     """Writes partitions with many small files anew, by one commit that changes no row.
 
-    For tables of streams and hourly appends. The task reads and writes with pyarrow in its own process; a
-    partition is compacted if that at least halves its files. It may be retried and cleared: what is compact
-    is left alone. It fails, and changes nothing, where another job has uploads or commits meanwhile. Returns
-    the generation, which is None if no partition gained anything, and the numbers of partitions, files and
-    rows.
+    It reads and writes with pyarrow in its own process; a partition is compacted if that at least halves its
+    files. It may be retried and cleared. It fails, and changes nothing, where another job has uploads or
+    commits meanwhile. Returns the generation, which is None if no partition gained anything, and the numbers
+    of partitions, files and rows.
 
     :param partitions: Directories below it, such as ``dt={{ ds }}``; by default every one. (templated)
     :param target_bytes: Size after which a file ends; by default 128 MiB. (templated)
@@ -251,10 +245,10 @@ class S3CommitCompactOperator(TableOperator):
 class S3CommitPublishIcebergOperator(TableOperator):
     """Adds a snapshot to a table of an Iceberg catalog for each commit that it does not have yet.
 
-    Engines that read the catalog's table see each commit whole. It opens and moves no data file, and uses
-    only the table's log, so it may be retried, cleared and run in any order. Put it downstream of the commit,
-    with a ``retain`` of the jobs that is longer than a query, and than the time from commit to snapshot.
-    Returns the generation that the catalog has, and how many snapshots were added.
+    It opens and moves no data file, and uses only the table's log, so it may be retried, cleared and run in
+    any order. Put it downstream of the commit, with a ``retain`` of the jobs that is longer than a query, and
+    than the time from commit to snapshot. Returns the generation that the catalog has, and how many snapshots
+    were added.
 
     :param table: The table in the catalog, with its namespace: ``lake.flights``. It is created if it is
         missing; its namespace exists. (templated)
@@ -336,8 +330,8 @@ class S3CommitRegisterPartitionsOperator(_GlueOperator):
     """Makes the partitions of a table in the AWS Glue Data Catalog those of its newest commit.
 
     It adds partitions that commits have created, and removes those that a ``replace`` or a roll-back has
-    emptied, or that Spark added for a write that was aborted. It does not touch files. It uses only the
-    table's log, so it may be retried, cleared and run in any order. Put it downstream of the commit; with
+    emptied, or that Spark added for a write that was aborted. It touches no files, and uses only the table's
+    log, so it may be retried, cleared and run in any order. Put it downstream of the commit; with
     ``trigger_rule="all_done"`` it runs after a failed commit too. Returns the generation and the numbers of
     partitions. The table's location is the destination.
     """

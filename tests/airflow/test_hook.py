@@ -126,13 +126,14 @@ def test_a_host_that_changes_nothing_is_left_alone(connect, extra) -> None:
     assert connect(**extra).address.endpoint_url == extra.get("endpoint_url")
 
 
-def test_a_connection_that_does_not_exist_is_named(connect) -> None:
+def test_a_connection_that_does_not_exist_is_named(connect, monkeypatch) -> None:
     """A typing error does not turn into the identity of the machine; only Airflow's default does."""
     connect()
     for use in (lambda: S3CommitHook("laek").address, lambda: S3CommitHook("laek").store):
         with pytest.raises(AccessDenied, match="the connection 'laek' does not exist in Airflow"):
             use()
-    assert S3CommitHook("aws_default", region_name="eu-west-1").address.endpoint_url is None
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert S3CommitHook("aws_default").address.endpoint_url is None
 
 
 def test_a_store_that_does_not_answer_is_named_before_the_retries_end(connect, caplog) -> None:
@@ -229,22 +230,19 @@ def test_a_role_is_assumed(connect, aws) -> None:
     assert hook.store.get("lake", "key").body == b"body"
 
 
-def test_the_operators_region_wins(connect) -> None:
-    """A region that a task names overrides the connection's, in the client and in Spark's configuration."""
-    connect()
-    hook = S3CommitHook("lake", region_name="ap-south-1")
+def test_the_region_is_the_connections(connect) -> None:
+    """It is in the client and in Spark's configuration."""
+    connect(region_name="ap-south-1")
+    hook = S3CommitHook("lake")
     assert hook.aws.conn.meta.region_name == "ap-south-1"
     assert hook.address.region == "ap-south-1"
 
 
-@pytest.mark.parametrize(
-    ("extra", "given", "checked"),
-    [({}, None, True), ({"verify": False}, None, False), ({}, False, False), ({"verify": False}, True, True)],
-)
-def test_the_check_of_certificates(connect, extra, given, checked) -> None:
-    """The connection says whether certificates are checked, unless the task does."""
+@pytest.mark.parametrize(("extra", "checked"), [({}, True), ({"verify": False}, False)])
+def test_the_check_of_certificates(connect, extra, checked) -> None:
+    """The connection says whether certificates are checked."""
     connect(**extra)
-    client = S3CommitHook("lake", verify=given).aws.conn
+    client = S3CommitHook("lake").aws.conn
     assert bool(client._endpoint.http_session._verify) is checked
 
 

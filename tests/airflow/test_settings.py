@@ -145,9 +145,16 @@ def test_an_unknown_connection_is_refused(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [S3Config(endpoint_url="http://elsewhere"), S3Config(profile="p"), S3Config(path_style=True)]
+    "config",
+    [
+        S3Config(endpoint_url="http://elsewhere"),
+        S3Config(profile="p"),
+        S3Config(path_style=True),
+        S3Config(region="eu-west-1"),
+        S3Config(verify=False),
+    ],
 )
 def test_the_connection_configures_the_store(lake, config) -> None:
-    """Options that name another store are refused beside a connection."""
+    """Options that configure a store are refused beside a connection."""
     with pytest.raises(StoreRejected, match="connection lake already configures"):
         airflow_commands._open("lake", Connection(config))

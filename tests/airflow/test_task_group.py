@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -147,6 +148,14 @@ def test_only_a_task_can_have_a_stage_s_name() -> None:
             commit.stage(EmptyOperator(task_id="emr"))
         with pytest.raises(ValueError, match="give the stage's name to the task"):
             commit.stage(inner, name="load")
+
+
+def test_a_mapped_stage_of_another_engine_needs_no_spark(monkeypatch) -> None:
+    """The Spark provider is an extra, which a group without Spark stages does not import."""
+    monkeypatch.setitem(sys.modules, "airflow_s3commit.operators.spark_submit", None)
+    with DAG("nightly", schedule=None), s3_commit_task_group(destination="s3://lake/x/") as commit:
+        commit.stage(BashOperator.partial(task_id="glue").expand(bash_command=["a", "b"]))
+    assert commit.setup.options["conflict_mode"] == CONFLICT_MODE
 
 
 def test_two_groups_in_one_dag() -> None:
