@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow.sdk import BaseOperator
 from jinja2 import Undefined
 
 from airflow_s3commit.airflow_version import AirflowFailException, partition_key_of
@@ -94,7 +95,7 @@ def check_value(owner: str, name: str, reader: Callable[[Any], object], value: A
         raise InvalidOption(f"{owner}: {name}: {error}") from error
 
 
-class ValuesRequired:
+class CheckedOperator(BaseOperator):
     """Refuses a template with an expression that is None, which would become the text ``None``.
 
     ``dt={{ partition_key }}`` in a run without a partition key would name the partition ``dt=None``. A
@@ -106,31 +107,28 @@ class ValuesRequired:
 
         :param readers: By the name of the argument, what reads it and raises `ValueError` or a refusal.
         """
-        own: Any = self
         for name, reader in readers.items():
-            check_value(f"Task {own.task_id}", name, reader, getattr(self, name))
+            check_value(f"Task {self.task_id}", name, reader, getattr(self, name))
 
     def read(self, name: str, reader: Callable[[Any], T]) -> T:
         """Return what a rendered argument stands for; if it is invalid, the task fails for good."""
-        own: Any = self
         try:
             return reader(getattr(self, name))
         except (TypeError, ValueError) as error:
-            raise AirflowFailException(f"Task {own.task_id}: {name}: {error}.") from error
+            raise AirflowFailException(f"Task {self.task_id}: {name}: {error}.") from error
 
     def require_text(self, *names: str) -> None:
         """Refuse what is no text in template fields that are, or that are collections of it.
 
         Native rendering turns text such as ``2013_01_05`` into the number 20130105, which cannot be undone.
         """
-        own: Any = self
         for name in ("aws_conn_id", *names):
             value = getattr(self, name)
             several = value.values() if isinstance(value, Mapping) else value
             for one in several if isinstance(value, Mapping | list | tuple) else [value]:
                 if one is not None and not isinstance(one, str):
                     raise AirflowFailException(
-                        f"Task {own.task_id}: {name} has {one!r} where text is meant. Native rendering turns"
+                        f"Task {self.task_id}: {name} has {one!r} where text is meant. Native rendering turns"
                         " text into numbers: put quotes into the template, as in \"'{{ ds_nodash }}'\"."
                     )
 
@@ -138,9 +136,7 @@ class ValuesRequired:
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: Any = None
     ) -> Any:
         """Render a template, as Airflow does; it calls this for every template field."""
-        parent: Any = super()
-        own: Any = self
-        env: Any = jinja_env or own.get_template_env()
+        env: Any = jinja_env or self.get_template_env()
         if not isinstance(env.finalize, _Marking):
             env = env.overlay(finalize=_Marking(env.finalize))
         # Before Airflow 3.3 no context has the key.
@@ -148,10 +144,10 @@ class ValuesRequired:
         if "partition_key" not in context:
             known = {**context, "partition_key": partition_key_of(context)}
         try:
-            rendered = parent.render_template(content, known, env, seen_oids)
+            rendered = super().render_template(content, known, env, seen_oids)
         except _HasNoValue as error:
             raise AirflowFailException(
-                f"Task {own.task_id}: {content!r} has an expression without a value in this run. Start the"
+                f"Task {self.task_id}: {content!r} has an expression without a value in this run. Start the"
                 " run with what it names (a partition key, a param, the task whose XCom it reads), or give"
                 " it another value: {{ partition_key or params.day }}."
             ) from error

@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
 from airflow_s3commit._format import plain
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowSkipException
 from airflow_s3commit.exceptions import JobFailed, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
-from airflow_s3commit.templates import ValuesRequired, mapping, place, text
+from airflow_s3commit.templates import CheckedOperator, mapping, place, text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -99,7 +97,7 @@ def _item(ti: Any) -> int | None:
     return None if index is None or index < 0 else int(index)
 
 
-class S3CommitBaseOperator(ValuesRequired, BaseOperator):
+class S3CommitBaseOperator(CheckedOperator):
     """A task that uses a store: the base of the operators and the sensor.
 
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)

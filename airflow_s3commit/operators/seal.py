@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 
-from airflow.sdk import BaseOperator
-
 from airflow_s3commit._format import Column, text_table
 from airflow_s3commit.airflow_version import AirflowFailException, AirflowSkipException, wait_for_answer
 from airflow_s3commit.links import PendingsetsLink
@@ -24,7 +22,7 @@ from airflow_s3commit.operators.base import (
     totals,
 )
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.templates import ValuesRequired, mapping, one_of
+from airflow_s3commit.templates import CheckedOperator, mapping, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -63,7 +61,7 @@ def note_try(context: Context, *, stage: str) -> None:
     ti.xcom_push(key=_STAGE_TRY, value={"stage": name, "try": ti.try_number})
 
 
-class S3CommitStagesOperator(ValuesRequired, BaseOperator):
+class S3CommitStagesOperator(CheckedOperator):
     """Returns the XComs of the stages that were not skipped, for the task that seals the job.
 
     Give it the trigger rule ``none_failed``, as `s3_commit_task_group` does. The task that seals cannot have

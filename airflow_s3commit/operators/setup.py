@@ -284,15 +284,12 @@ def job_context(context: Context) -> dict[str, str]:
     group = getattr(context.get("task"), "task_group", None)
     started = getattr(dag_run, "start_date", None)
     facts = {
-        "dag_id": getattr(ti, "dag_id", None),
+        **{name: getattr(ti, name, None) for name in ("dag_id", "task_id", "map_index", "try_number")},
+        "try_id": getattr(ti, "id", None),
         "run_id": context.get("run_id") or getattr(dag_run, "run_id", None),
         "run_type": getattr(dag_run, "run_type", None),
         "run_started": started and started.astimezone(UTC).isoformat(timespec="microseconds"),
-        "task_id": getattr(ti, "task_id", None),
         "task_group_id": getattr(group, "group_id", None),
-        "map_index": getattr(ti, "map_index", None),
-        "try_number": getattr(ti, "try_number", None),
-        "try_id": getattr(ti, "id", None),
         "partition_key": partition_key_of(context),
         "logical_date": context.get("logical_date"),
     }
