@@ -262,8 +262,12 @@ class SparkStages:
     """
 
     def __init__(self, group: S3CommitGroup, fixed: Mapping[str, Any]) -> None:
+        # The Spark provider is an extra.
+        from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator  # noqa: PLC0415
+
         self._group = group
         self._fixed = fixed
+        self._kind = S3CommitSparkSubmitOperator
 
     def __call__(self, **kwargs: Any) -> S3CommitSparkSubmitOperator:
         """Add one stage, and return its task.
@@ -271,7 +275,7 @@ class SparkStages:
         :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``; the default of ``task_id``
             is ``spark_submit``.
         """
-        return self._group.stage(_spark_submit()(**{**self._fixed, **kwargs}))
+        return self._group.stage(self._kind(**{**self._fixed, **kwargs}))
 
     def partial(self, **kwargs: Any) -> SparkStages:
         """Fix arguments for all instances of a mapped stage; call ``expand`` on the result.
@@ -285,14 +289,14 @@ class SparkStages:
 
         :param kwargs: As in Airflow's ``expand``: lists, mappings or XComs, one instance for each value.
         """
-        return self._group.stage(_spark_submit().partial(**self._fixed).expand(**kwargs))
+        return self._group.stage(self._kind.partial(**self._fixed).expand(**kwargs))
 
     def expand_kwargs(self, kwargs: Any) -> MappedOperator:
         """Add a mapped stage with one instance for each mapping of arguments, and return its task.
 
         :param kwargs: As in Airflow's ``expand_kwargs``: a list of mappings, or an XCom.
         """
-        return self._group.stage(_spark_submit().partial(**self._fixed).expand_kwargs(kwargs))
+        return self._group.stage(self._kind.partial(**self._fixed).expand_kwargs(kwargs))
 
 
 @contextmanager
@@ -380,11 +384,3 @@ def _writer(stage: Any) -> str | None:
         return None
     mapped: Any = getattr(stage, "partial_kwargs", None)
     return str(stage.writer if mapped is None else mapped.get("writer", "python"))
-
-
-def _spark_submit() -> type[S3CommitSparkSubmitOperator]:
-    from airflow_s3commit.operators.spark_submit import (  # noqa: PLC0415 - the Spark provider is an extra
-        S3CommitSparkSubmitOperator,
-    )
-
-    return S3CommitSparkSubmitOperator

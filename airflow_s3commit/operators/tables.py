@@ -99,7 +99,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         else:
             home = Destination.parse(self.destination)
             roots = [Destination.parse(self.staging)] if self.staging else []
-            store = self._with_options(self.hook.store)
+            store = self._store(self.hook)
             plan = plan_sweep(store, home, older_than=older_than, staging_roots=roots)
             report = self._apply(store, plan, dry=dry)
             failures = {one.what: one.reason for one in report.failures}
@@ -113,10 +113,10 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             )
         return totals
 
-    def _with_options(self, store: ObjectStore) -> ObjectStore:
+    def _store(self, hook: S3CommitHook) -> ObjectStore:
         from airflow_s3commit.store.forwarding import with_headers  # noqa: PLC0415 - keeps DAG parsing light
 
-        return with_headers(store, _object_options(self.object_options).of_records)
+        return with_headers(hook.store, _object_options(self.object_options).of_records)
 
     def _apply(self, store: ObjectStore, plan: SweepPlan, *, dry: bool) -> SweepReport:
         """Apply a plan unless it is a dry run, report what is pending afterwards, and log what was found."""
@@ -148,7 +148,11 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         entries = (entry for entry in known if matches(entry.record.destination, self.destination))
         reports: list[SweepReport] = []
         gone = 0
-        for found in plan_registered(entries, self._open, older_than=older_than):
+
+        def open_store(record: RegisteredDestination) -> ObjectStore:
+            return self._store(S3CommitHook(record.aws_conn_id, on_retry=count_retry))
+
+        for found in plan_registered(entries, open_store, older_than=older_than):
             entry, uri = found.entry, found.entry.record.destination
             try:
                 if found.error is not None:
@@ -168,9 +172,6 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                 failures[uri] = str(error)
         counts = {"gone": gone, "failures": len(failures), "failed": list(failures)[:_MOST_NAMED]}
         return {"destinations": len(reports), **_totals(reports), **counts}
-
-    def _open(self, record: RegisteredDestination) -> ObjectStore:
-        return self._with_options(S3CommitHook(record.aws_conn_id, on_retry=count_retry).store)
 
     def _log(self, report: SweepReport) -> None:
         plan = report.plan
