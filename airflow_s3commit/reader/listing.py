@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.model.destination import unescape
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list
-from airflow_s3commit.protocol.steps.fold import read_table, refuse_rewound
+from airflow_s3commit.protocol.steps.fold import read_manifest, read_table, refuse_rewound
 from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 
 if TYPE_CHECKING:
@@ -97,16 +97,25 @@ class Table:
 
 
 def find_table(
-    store: ObjectStore, place: Destination, generation: int | None = None, since: int | None = None
+    store: ObjectStore,
+    place: Destination,
+    generation: int | None = None,
+    since: int | None = None,
+    job_id: str | None = None,
 ) -> Table:
     """Return files of a destination, chosen as `dataset` chooses them.
 
     Raises:
-        ValueError: A generation is out of range.
-        NoSuchKey: There is no commit, or no such generation.
+        ValueError: A generation is out of range, or is given beside a job.
+        NoSuchKey: There is no commit, no such generation, or the job has not committed.
         HistoryRewound: A rollback came after the generation ``since``.
         InvalidRecord: The log or a list was changed, or has a key outside the destination.
     """
+    if job_id is not None:
+        if (generation, since) != (None, None):
+            raise ValueError("one job's files are read without generation and since")
+        generation = read_manifest(store, place, job_id).generation
+        since = generation - 1
     if generation is not None and generation < 1:
         raise ValueError(f"generations count from 1: there is no generation {generation}")
     if since is not None and not 0 <= since <= (generation or since):

@@ -256,6 +256,7 @@ def dataset(
     *,
     generation: int | None = None,
     since: int | None = None,
+    job_id: str | None = None,
     schema: pa.Schema | None = None,
     partition_schema: pa.Schema | None = None,
     filesystem: FileSystem | None = None,
@@ -274,6 +275,7 @@ def dataset(
         generation: Read the table as it was after this commit, by default after the newest.
         since: Read only files that commits after this generation added, and that are still in the table; 0
             reads all. A consumer that passes the generation of its previous read gets each file once.
+        job_id: Read only the files that this job's commit added.
         schema: The columns, without partition columns. By default those of all commits: a column that a later
             commit added or widened is read so from all files; it is null where a file lacks it. For text they
             are those of the first file with rows, with types inferred from its first rows.
@@ -283,8 +285,9 @@ def dataset(
             which CSV and JSON need: only their writer knows how they are to be read.
 
     Raises:
-        NoSuchKey: No job has committed to the destination; it has no such generation; or a list of files is
-            gone. A scan raises it if a file is gone: a later commit has replaced it.
+        NoSuchKey: No job has committed to the destination, or not the one of ``job_id``; it has no such
+            generation; or a list of files is gone. A scan raises it if a file is gone: a later commit has
+            replaced it.
         HistoryRewound: A rollback came after the generation ``since``.
         DestinationChanged: Raised by a scan: a file's size differs from the committed one.
         InvalidRecord: The log, a manifest or a list of files is damaged or names a key outside the
@@ -293,15 +296,15 @@ def dataset(
             column's type.
         UnreadableFiles: The files have several formats, an unknown one, or text, which is not given as
             pyarrow's; or a column has types in different commits that have no common one.
-        ValueError: A generation is out of range; ``store`` is not an `S3Config` and ``filesystem`` is
-            missing; or pyarrow does not support the config.
+        ValueError: A generation is out of range, or is given beside a job; ``store`` is not an `S3Config`
+            and ``filesystem`` is missing; or pyarrow does not support the config.
     """
     if filesystem is None:
         if not isinstance(store, S3Config):
             raise ValueError("pass a filesystem, or an S3Config as store")
         filesystem = s3_filesystem(store)
     source = S3Store.connect(store) if isinstance(store, S3Config) else store
-    table = find_table(source, Destination.of(destination), generation, since)
+    table = find_table(source, Destination.of(destination), generation, since, job_id)
     reading = FileReading.of((file.path for file in table.examples), format)
     schemas = schemas_of(table, filesystem, reading) if schema is None else []
     columns = partition_columns(table, partition_schema, schemas)

@@ -82,6 +82,7 @@ def read_table(
     *,
     generation: int | None = None,
     since: int | None = None,
+    job_id: str | None = None,
     format: str | None = None,  # noqa: A002 - as Spark calls it
     schema: StructType | str | None = None,
     options: Mapping[str, str] | None = None,
@@ -102,6 +103,7 @@ def read_table(
         generation: Read the table as it was after this commit.
         since: Read only files that commits after this generation added, and that are still in the table; 0
             reads all.
+        job_id: Read only the files that this job's commit added.
         format: Spark's name of the files' format; by default what their names end with: parquet, orc, csv or
             json.
         schema: The columns, as for ``spark.read.schema``; those of partitions may be left out. By default the
@@ -109,20 +111,20 @@ def read_table(
         options: Options of Spark's reader of the format, such as ``header``.
 
     Raises:
-        NoSuchKey: No job has committed to the destination; it has no such generation; or a list of files is
-            gone.
+        NoSuchKey: No job has committed to the destination, or not the one of ``job_id``; it has no such
+            generation; or a list of files is gone.
         HistoryRewound: A rollback came after the generation ``since``.
         InvalidRecord: The log or a list of files is damaged.
         UnreadableFiles: The files have several formats, or one that their names do not tell; or a column has
             types in different commits that have no common one, or one that Spark lacks.
         UnreadablePartitions: The directories have different partition columns, or one between two of them.
         InvalidOption: An option chooses files.
-        ValueError: A generation is out of range.
+        ValueError: A generation is out of range, or is given beside a job.
     """
     place, given = Destination.of(uri), dict(options or {})
     if chosen := [name for name in given if name.lower() in _CHOOSE_FILES]:
         raise InvalidOption(
-            f"{chosen[0]} chooses files, and those of {place.uri} are chosen by generation and since:"
+            f"{chosen[0]} chooses files, and those of {place.uri} are chosen by generation, since and job_id:"
             " leave it out, and filter the rows with where()"
         )
     if not any(name.lower() == "ignoremissingfiles" for name in given):
@@ -130,7 +132,7 @@ def read_table(
         given["ignoreMissingFiles"] = "false"
     address = _address(spark, place.bucket)
     with renewing_store(address):
-        table = find_table(store_of_process(address), place, generation, since)
+        table = find_table(store_of_process(address), place, generation, since, job_id)
     paths = [file.path for file in table.examples]
     name = format_of(paths, format)
     has_record = name in FORMATS and not FORMATS[name].text

@@ -50,6 +50,7 @@ def test_files_since_a_generation_come_once(table: Table) -> None:
     assert seen == [[3, 20], [10]]
     assert values(table.read(since=2)) == [3, 10, 20]
     assert values(table.read(since=0)) == [1, 3, 10, 20]
+    assert values(table.read(job_id=THEIRS)) == [3, 20]
     nothing = table.read(since=4)
     assert (nothing.schema, values(nothing)) == (table.read().schema, [])
 
@@ -98,10 +99,11 @@ def test_a_table_is_empty_after_an_empty_replacement(table: Table) -> None:
     [
         ({"generation": 5}, "has no generation 5"),
         ({"since": 5}, "has no generation 5: the newest is 4"),
+        ({"job_id": an_id("9")}, "has not committed to"),
     ],
 )
-def test_a_generation_that_is_not_there_yet(table: Table, choice: dict[str, int], message: str) -> None:
-    """The error names it."""
+def test_a_generation_that_is_not_there_yet(table: Table, choice: dict[str, Any], message: str) -> None:
+    """The error names it, or the job that has none."""
     if not table.lake.keys(table.lake.prefix):
         refreshed(table)
     with pytest.raises(NoSuchKey, match=message):
@@ -114,10 +116,12 @@ def test_a_generation_that_is_not_there_yet(table: Table, choice: dict[str, int]
         ({"generation": 0}, "generations count from 1"),
         ({"since": -1}, "since=-1 is not a generation before the newest one"),
         ({"since": 3, "generation": 2}, "since=3 is not a generation before generation 2"),
+        ({"job_id": OURS, "generation": 1}, "without generation and since"),
+        ({"job_id": OURS, "since": 0}, "without generation and since"),
     ],
 )
 def test_choices_that_contradict_each_other(table: Table, choice: dict[str, Any], message: str) -> None:
-    """Generations count from 1, and a range of them is in their order."""
+    """One job's files are not a generation's; generations count from 1, and a range is in their order."""
     with pytest.raises(ValueError, match=message):
         table.read(**choice)
 

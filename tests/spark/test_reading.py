@@ -86,7 +86,8 @@ def test_written_rows_are_read_back(spark: SparkSession, lake: Lake) -> None:
     spark.catalog.refreshByPath(lake.uri.replace("s3:", "s3a:"))
     assert found.count() == 20
     assert read_table(spark, lake.uri).count() == 25
-    for new in ({"since": 2}, {"since": 2, "generation": 3}):
+    added = {"job_id": lake.manifest().job_id}
+    for new in (added, {"since": 2}, {"since": 2, "generation": 3}):
         assert read_table(spark, lake.uri, **new).selectExpr("sum(id)").collect() == [(510,)]
     for old in ({"since": 1, "generation": 2}, {"generation": 2}):
         assert read_table(spark, lake.uri, **old).count() == 20
