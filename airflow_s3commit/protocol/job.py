@@ -34,7 +34,7 @@ from airflow_s3commit.protocol.steps.seal import abort_attempt, abort_stage, sea
 from airflow_s3commit.protocol.steps.setup import (
     find_state,
     is_publishing,
-    load_job,
+    job_record,
     never_set_up,
     open_job,
 )
@@ -143,8 +143,7 @@ class Job:
 
     def record(self) -> JobRecord:
         """Return the job's own record: options, context, creation time. Read once, then cached."""
-        record = self._recorded().record
-        return record if record is not None else load_job(self._context)
+        return job_record(self._recorded())
 
     def state(self) -> JobState | None:
         """Return how far the job is; None if it was never set up."""

@@ -20,7 +20,7 @@ from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry, Table, UnownedObject
 from airflow_s3commit.protocol.steps.files import unowned_objects
-from airflow_s3commit.protocol.steps.log import Log, Read
+from airflow_s3commit.protocol.steps.log import Log, Read, write_receipt
 from airflow_s3commit.protocol.steps.publish import publish_if_missing, publishable
 
 
@@ -98,12 +98,13 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
         InvalidRecord: The entry that is there is damaged.
         InvalidOption: The table is or would be published, and cannot be with this entry.
     """
-    log.write_receipt()
-    if (newest := log.read_newest()) is not None and newest.published:
-        publish_if_missing(context, newest)
+    store, home = context.store, context.layout.destination
+    if (newest := log.read_newest()) is not None:
+        write_receipt(store, home, newest)
+        if newest.published:
+            publish_if_missing(context, newest)
     entry = carried(context, log, make(log.head))
-    key = entry_key(context.layout.destination, entry.number)
-    stored = create_record(context.store, context.bucket, key, entry)
+    stored = create_record(store, home.bucket, entry_key(home, entry.number), entry)
     log.take(Read(stored.record, stored.sha256))
     return stored.record if stored.record.nonce == entry.nonce else None
 

@@ -85,7 +85,8 @@ def commit(
     with naming(context, "commit"):
         job, known = context.record, Known()
         log = Log(context, job.base if job is not None else None)
-        if not _reads_late(context):
+        # A job that nobody else ends, and that is never refused for what others commit, saves this request.
+        if not (context.alone and job is not None and job.options.only_adds and not job.publishes):
             log.read()
         # The end of a job with a record comes after its base. Otherwise the newest entry was read first: it
         # alone may lack its receipt.
@@ -102,15 +103,6 @@ def commit(
             refuse_ended(context, end)
         finish(context, end, known)
         return end
-
-
-def _reads_late(context: JobContext) -> bool:
-    """Return whether a commit need not read the log before it creates its entry: a saving of a request.
-
-    Only for a job that nobody else ends, and that is never refused for what others commit.
-    """
-    record = context.record
-    return bool(context.alone) and record is not None and record.options.only_adds and not record.publishes
 
 
 @dataclass

@@ -120,16 +120,16 @@ class Log:
         except NoSuchKey:
             return self.end
 
-    def write_receipt(self) -> None:
-        """Write the receipt of the newest entry, unless it is there or the entry ended no job. Repeatable."""
-        if (newest := self.read_newest()) is not None:
-            write_receipt(self._context.store, self._home, newest)
-
     def read_newest(self) -> Entry | None:
         """Return the entry at the head, which is read unless it was read before; None without a log."""
         if self.newest is None and self.head.number:
             read = read_entry(self._context.store, self._home, self.head.number)
-            self._refuse_another(read)
+            if read.sha256 != self.head.sha256:
+                where = join_uri(self._home.bucket, entry_key(self._home, self.head.number))
+                raise InvalidRecord(
+                    f"{where} is not the entry that was there when {self._context.name} was set up: the log"
+                    " was written over; see: s3commit verify"
+                )
             self.newest = read
             self.reads.append(read)
         return self.newest.entry if self.newest is not None else None
@@ -152,14 +152,6 @@ class Log:
             self.after_base.append(read.entry)
         if read.entry.job_id == self._context.job_id:
             self.end = read.entry
-
-    def _refuse_another(self, read: Read) -> None:
-        if read.sha256 != self.head.sha256:
-            where = join_uri(self._home.bucket, entry_key(self._home, self.head.number))
-            raise InvalidRecord(
-                f"{where} is not the entry that was there when {self._context.name} was set up: the log was"
-                " written over; see: s3commit verify"
-            )
 
 
 def refuse_gap(home: Destination, entry: Entry, digest: str) -> None:

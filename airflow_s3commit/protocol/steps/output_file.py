@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import IO, Self
@@ -175,7 +174,7 @@ class OutputFile:
         if self._disk is not None:
             self._disk.close()
         else:
-            with self._aborted_on_failure():
+            with undoing(self.abort, *self._of_abort):
                 if self._buffer or not self._parts:
                     self._send()
         self._state, self._statistics = "closed", (rows, statistics)
@@ -196,7 +195,7 @@ class OutputFile:
         self._require("closed")
         if self.pending is not None:
             return
-        with self._aborted_on_failure():
+        with undoing(self.abort, *self._of_abort):
             if self._path is not None:
                 self._send_from(self._path)
             etags = [part.result() for part in self._parts]
@@ -253,9 +252,6 @@ class OutputFile:
             f"aborting the upload of {self.uri}",
             "it may stay pending until its job ends, and is not visible",
         )
-
-    def _aborted_on_failure(self) -> AbstractContextManager[None]:
-        return undoing(self.abort, *self._of_abort)
 
     def _next_part_bytes(self) -> int:
         return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)

@@ -121,7 +121,7 @@ def _marker_over_a_newer_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_receipt_of_the_newest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("airflow_s3commit.protocol.steps.log.Log.write_receipt", _nothing)
+    patch.setattr(append, "write_receipt", _nothing)
 
 
 def _rollback_believes_an_older_table(patch: pytest.MonkeyPatch) -> None:
