@@ -265,7 +265,7 @@ class FastPath:
                     has_more = has_more and self._start(connections, source, left)
                     yield from done
                     done = self._settle(connections, left) if connections.in_flight else []
-                    if left and not connections.in_flight:
+                    if left and not (connections.in_flight or done):
                         # With nothing in flight, because nothing is read meanwhile.
                         yield from self._fall_back(left)
                         left.clear()
