@@ -133,10 +133,7 @@ def connect(aws_conn_id: str | None, seconds: float) -> ObjectStore:
 
 
 def load_clients() -> None:
-    """Import what opens stores, and create a first client, which takes seconds of the first page else.
-
-    Sends no request.
-    """
+    """Import what opens stores, and create a first client, which takes seconds; sends no request."""
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: F401, PLC0415
 
     nowhere = S3Config(endpoint_url="http://127.0.0.1:9", region="us-east-1", access_key="-", secret_key="-")  # noqa: S106

@@ -235,9 +235,8 @@ def search_fleet(
 ) -> Fleet:
     """Return the destinations and jobs that match, of those that the user may see.
 
-    The text is part of a destination's URI or of what `Listed.has`, or a pattern of URIs, such as
-    ``s3://lake/*/orders``. With a state, or with minimum seconds of idleness, only destinations with such
-    jobs match.
+    The text is part of a destination's URI or of what `Listed.has`, or a pattern of URIs. With a state, or
+    with minimum seconds without activity, only destinations with such jobs match.
     """
     rows: list[DestinationView] = []
     unread: dict[str, list[str]] = {}
