@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
@@ -104,6 +104,15 @@ def test_a_copy_is_recognised() -> None:
     for step in (copy.job().recover, copy.job().abort, copy.job(THEIRS).abort, lambda: copy.set_up(THEIRS)):
         with pytest.raises(InvalidRecord, match=r"copied here|this dataset is a copy"):
             step()
+
+
+def test_a_copied_record_aborts_nothing() -> None:
+    """Where a job's record was copied without a log, an abort is refused, and begins no log."""
+    copy = copied(half_committed(), only=lambda key: key.endswith(f"open/{OURS}/job.json"))
+    before = snapshot(copy, copy.prefix)
+    with pytest.raises(ForeignRecord, match="it was copied here"):
+        copy.job().abort()
+    assert snapshot(copy, copy.prefix) == before
 
 
 def test_a_copy_begins_a_log_of_its_own() -> None:

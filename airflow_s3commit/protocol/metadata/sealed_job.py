@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, JobClosed, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata.context import (
     JobContext,
     Stored,
@@ -61,11 +61,11 @@ def find_job(context: JobContext) -> Stored[JobRecord] | None:
 
 
 def check_job(context: JobContext, record: JobRecord) -> JobRecord:
-    """Return the record of a job, which names its staging; `InvalidRecord` if it was copied here."""
+    """Return the record of a job, which names its staging; `ForeignRecord` if it was copied here."""
     layout = context.layout
     if (record.job_id, record.destination) != (layout.job_id, layout.destination.uri):
         where = join_uri(context.bucket, job_key(layout.destination, layout.job_id))
-        raise InvalidRecord(f"{where} is of job {record.job_id} on {record.destination}: it was copied here")
+        raise ForeignRecord(f"{where} is of job {record.job_id} on {record.destination}: it was copied here")
     return record
 
 
