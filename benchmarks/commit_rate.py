@@ -17,7 +17,7 @@ machine does meets all of them:
 
 A ratio is the median of those of the rounds, for the machine is faster in one round and slower in another.
 The server for all but SeaweedFS is `null_server.py`, another process, which answers correctly after 0, 20 or
-60 ms and stores nothing.
+60 ms and stores nothing. Our bound of 3,000 requests a second is lifted, but for the row that says so.
 """
 
 from __future__ import annotations
@@ -118,10 +118,16 @@ def against_null(milliseconds: int, *, quick: bool) -> list[Measured]:
     rounds = (3 if quick else 5) if milliseconds else (5 if quick else 15)
     fast = (4_000 if quick else 12_000) if milliseconds else 8_000
     with null_server(milliseconds) as config:
-        store = S3Store.connect(config, transport="curl", connections=CONNECTIONS)
+        store = S3Store.connect(config, transport="curl", connections=CONNECTIONS, requests_per_second=None)
+        bounded = S3Store.connect(config, transport="curl")
         assert store.transport == "curl"
         subjects: list[tuple[Measured, int, Callable[[int], object]]] = [
             (Measured("ours"), fast, lambda count: ours(store, completions(count))),
+            (
+                Measured("ours, 3,000/s bound"),
+                min(fast, 9_000),
+                lambda count: ours(bounded, completions(count)),
+            ),
         ]
         for threads in (16, 64) if quick else (8, 16, 32, 64, 128):
             client = new_client(S3Config(**_with_connections(config, threads)))
@@ -272,7 +278,7 @@ def _best(results: list[Measured]) -> list[Measured]:
 
 
 def _fastest(results: list[Measured], kind: str) -> Measured | None:
-    of_kind = [one for one in results if one.name.startswith(kind)]
+    of_kind = [one for one in results if one.name.startswith(kind) and "bound" not in one.name]
     return max(of_kind, key=lambda one: one.rate, default=None)
 
 

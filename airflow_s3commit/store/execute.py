@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
@@ -128,5 +128,21 @@ def one_by_one(store: ObjectStore, calls: Iterable[tuple[T, Call]]) -> Iterator[
 def with_threads(
     store: ObjectStore, calls: Iterable[tuple[T, Call]], threads: int
 ) -> Iterator[tuple[T, Outcome]]:
-    """Make the calls as `in_threads` does."""
-    return in_threads(lambda tagged: (tagged[0], make_call(store, tagged[1])), calls, threads)
+    """Make the calls from ``threads`` threads; draw at most twice as many calls ahead.
+
+    Outcomes come in any order: a call that the store told to wait must not hold up the others.
+    """
+    source = iter(calls)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit")
+    running: dict[Future[Outcome], T] = {}
+    try:
+        while True:
+            for tag, call in islice(source, 2 * threads - len(running)):
+                running[pool.submit(make_call, store, call)] = tag
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

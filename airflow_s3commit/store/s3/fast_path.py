@@ -90,6 +90,12 @@ FIRST_WINDOW = 32
 #: Seconds in which the window is halved at most once.
 _CUT_SECONDS = 1.0
 
+#: Seconds' worth of requests that may go out together after a lull.
+_BURST_SECONDS = 0.02
+
+#: The shortest pause in seconds: a few requests together cost less CPU than each by itself.
+_BATCH_SECONDS = 0.005
+
 #: Bytes of the largest part that is sent here: libcurl copies it.
 SMALL = 1 << 20
 
@@ -109,24 +115,27 @@ _MOST_LEFT = 4
 
 
 class Throttle:
-    """How many requests a store can take at once, shared by all runs on it; safe to use from several threads.
+    """The rate that a store can take, shared by all runs on it; safe to use from several threads.
 
-    It is TCP's congestion window (RFC 5681): each success widens it by one, which doubles it every round
-    trip, until the store says "slow down". Then it is halved, at most once per second because all requests in
-    flight get the same response, and widened by one per window of successes.
+    The number in flight is bounded by TCP's congestion window (RFC 5681): each success widens it by one,
+    which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
+    second because all requests in flight get the same response, and widened by one per window of successes.
 
     Args:
-        most: The widest window.
+        most: Maximum requests in flight.
+        per_second: Maximum requests per second; None for no bound.
 
     Attributes:
         window: Requests that may be in flight now.
     """
 
-    def __init__(self, clock: Clock, most: int) -> None:
+    def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
         self._clock = clock
         self._most = float(most)
         self._width = min(float(FIRST_WINDOW), self._most)
         self.window = int(self._width)
+        self._interval = 1 / per_second if per_second else 0.0
+        self._due = clock.monotonic() - _BURST_SECONDS
         self._cut: float | None = None
         self._lock = threading.Lock()
 
@@ -146,6 +155,17 @@ class Throttle:
                 self._width = max(1.0, self._width / 2)
                 self.window = int(self._width)
 
+    def pause(self) -> float:
+        """Return 0 and count a request that goes out now, or the seconds until one may."""
+        if not self._interval:
+            return 0.0
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._due > now:
+                return max(self._due - now, _BATCH_SECONDS)
+            self._due = max(self._due, now - _BURST_SECONDS) + self._interval
+            return 0.0
+
 
 class FastPath:
     """The state that all runs on one client share; safe to use from several threads.
@@ -156,6 +176,7 @@ class FastPath:
             all calls are left to ``fallback``.
         fallback: The store that makes the calls which libcurl cannot make, in ``threads`` threads.
         connections: Maximum requests in flight, each on a connection.
+        per_second: Maximum requests per second; None for no bound.
 
     Attributes:
         retries: Calls that were left to ``fallback`` after a response so far.
@@ -172,6 +193,7 @@ class FastPath:
         *,
         threads: int,
         connections: int,
+        per_second: float | None,
     ) -> None:
         self._options = connection_options(client)
         self._client = client
@@ -180,7 +202,7 @@ class FastPath:
         self.fallback = fallback
         self.clock = clock
         self.threads = threads
-        self.throttle = Throttle(clock, self._most)
+        self.throttle = Throttle(clock, most=self._most, per_second=per_second)
         self.retries = 0
         # By process: a forked one leaves its parent's connections alone. It does not close them either, which
         # would end TLS sessions that the parent still uses.
@@ -256,15 +278,19 @@ class FastPath:
 
         Closing the iterator draws no further call, and waits for those that were sent.
         """
-        source, has_more = iter(calls), True
+        source = iter(calls)
+        # Seconds until more may be sent; None where there is no more.
+        pause: float | None = 0.0
         left: list[_Left[T]] = []
         done: list[tuple[T, Outcome]] = []
         with self._connections() as connections:
             try:
-                while has_more or connections.in_flight or left or done:
-                    has_more = has_more and self._start(connections, source, left)
+                while pause is not None or connections.in_flight or left or done:
+                    if pause is not None:
+                        pause = self._start(connections, source, left)
                     yield from done
-                    done = self._settle(connections, left) if connections.in_flight else []
+                    is_waiting = connections.in_flight or (pause and not left)
+                    done = self._settle(connections, left, pause or _MAX_WAIT) if is_waiting else []
                     if left and not (connections.in_flight or done):
                         # With nothing in flight, because nothing is read meanwhile.
                         yield from self._fall_back(left)
@@ -275,26 +301,30 @@ class FastPath:
 
     def _start(
         self, connections: Connections, source: Iterator[tuple[T, Call]], left: list[_Left[T]]
-    ) -> bool:
-        """Send while there is room; return whether the source may have more."""
+    ) -> float | None:
+        """Send while there is room; return the seconds until more may be sent; None if that is all."""
         most_left = _MOST_LEFT * self.threads
         while len(left) < most_left and connections.in_flight + len(left) < self.throttle.window:
+            if pause := self.throttle.pause():
+                return pause
             try:
                 tag, call = next(source)
             except StopIteration:
-                return False
+                return None
             if isinstance(call, Complete | Abort | Head | Get) and is_sendable(call):
                 route = self.route(call.bucket, OPERATIONS[type(call)])
                 if route is not None:
                     connections.start((tag, call), route, call)
                     continue
             left.append(((tag, False), call))
-        return True
+        return 0.0
 
-    def _settle(self, connections: Connections, left: list[_Left[T]]) -> list[tuple[T, Outcome]]:
+    def _settle(
+        self, connections: Connections, left: list[_Left[T]], seconds: float
+    ) -> list[tuple[T, Outcome]]:
         """Wait for responses; return the outcomes that they settle, and leave the other calls."""
         done: list[tuple[T, Outcome]] = []
-        ended = connections.wait(_MAX_WAIT)
+        ended = connections.wait(seconds)
         now = self.clock.time()
         for (tag, call), response in ended:
             try:

@@ -51,6 +51,9 @@ _THREADS = 32
 #: Maximum requests in flight through libcurl: 3,000 per second at 170 ms of latency.
 CONNECTIONS = 512
 
+#: Below S3's guaranteed rate for one partitioned prefix: 3,500 writes per second.
+REQUESTS_PER_SECOND = 3000.0
+
 #: Objects per bulk delete at most (S3's limit).
 MAX_DELETES = 1000
 
@@ -71,6 +74,7 @@ class StoreOptions(TypedDict, total=False):
     retry: RetryPolicy
     transport: TransportName
     connections: int
+    requests_per_second: float | None
 
 
 class S3Store(RetryingStore):
@@ -86,6 +90,8 @@ class S3Store(RetryingStore):
             ``auto``, curl where it is installed. Calls that libcurl cannot make as the client would (through
             a proxy, to a directory bucket) go through the client.
         connections: Maximum concurrent calls of `perform` through libcurl.
+        requests_per_second: Maximum requests per second that `perform` sends through libcurl; None for no
+            bound.
         origin: Where the client's address and credentials come from, for errors.
         make: Makes such a client, for processes that are forked later; without it they use the given one,
             on new connections.
@@ -102,6 +108,7 @@ class S3Store(RetryingStore):
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
         transport: TransportName = "auto",
         connections: int = CONNECTIONS,
+        requests_per_second: float | None = REQUESTS_PER_SECOND,
         origin: str = "",
         make: Callable[[], S3Client] | None = None,
     ) -> None:
@@ -110,7 +117,7 @@ class S3Store(RetryingStore):
         config: Any = client.meta.config  # its types don't name what a caller may have set
         self._threads = min(_THREADS, config.max_pool_connections)
         if transport != "boto3":
-            self._curl = self._fast_path(transport, connections)
+            self._curl = self._fast_path(transport, connections, requests_per_second)
 
     @classmethod
     def connect(
@@ -352,7 +359,9 @@ class S3Store(RetryingStore):
             return self._curl.perform(calls)
         return with_threads(self, calls, self._threads)
 
-    def _fast_path(self, transport: TransportName, connections: int) -> FastPath | None:
+    def _fast_path(
+        self, transport: TransportName, connections: int, per_second: float | None
+    ) -> FastPath | None:
         try:
             from airflow_s3commit.store.s3.connections import UnsupportedClient  # noqa: PLC0415 - optional
             from airflow_s3commit.store.s3.fast_path import FastPath  # noqa: PLC0415 - optional
@@ -362,7 +371,12 @@ class S3Store(RetryingStore):
             raise
         try:
             return FastPath(
-                self._client, self, self._retry.clock, threads=self._threads, connections=connections
+                self._client,
+                self,
+                self._retry.clock,
+                threads=self._threads,
+                connections=connections,
+                per_second=per_second,
             )
         except UnsupportedClient as why:
             level = logging.DEBUG if transport == "auto" else logging.WARNING

@@ -59,6 +59,7 @@ def curl_store(server: FaultServer | S3Config, *, deadline: float = 60.0, **opti
     config = server.config if isinstance(server, FaultServer) else server
     clock = options.pop("clock", None) or ManualClock()
     retry = RetryPolicy(deadline=deadline, clock=clock)
+    options.setdefault("requests_per_second", None)
     store = S3Store.connect(config, retry=retry, transport="curl", **options)
     assert store.transport == "curl"
     return store
