@@ -133,7 +133,7 @@ def write_table(
         store: The store, or how to reach it; by default S3 by boto3's default chain.
         conflict_mode: As for `write_job`.
         partition_by: Partition columns, outermost first.
-        format: ``parquet`` (the default), ``csv`` or ``json``.
+        format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
         options: Options of the files, by Spark's names.
         job_options: Further options of the job.
         name: A display name for the job.

@@ -43,7 +43,7 @@ _KINDS: dict[str, type[ds.FileFormat]] = {
     "json": ds.JsonFileFormat,
 }
 
-#: The attribute that holds Spark's type of an ORC column where ORC has no such type.
+#: The attribute that holds Spark's type of an ORC column where ORC has no such type; our writer sets it too.
 _SPARK_TYPE = b"spark.sql.catalyst.type"
 
 #: Prefixes of Spark's interval types that are stored as microseconds, not months.

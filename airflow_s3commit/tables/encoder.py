@@ -5,9 +5,10 @@ them it reads intervals as integers. Arrow's own schema is not stored, as in Spa
 optional, at any depth: Spark marks a field that is never null as such a null wherever its struct is null,
 Arrow's writer refuses any null of a required field, and Spark reads all columns as optional.
 
-In CSV and JSON, what would not come back as it was is refused. CSV is pyarrow's own dialect: strings are
-quoted, and null is an empty field. JSON has an object in each line: times in ISO 8601, bytes in base64, and
-null for floats that are not finite.
+In ORC, CSV and JSON, what would not come back as it was is refused. Nested columns in ORC: Arrow's writer
+(pyarrow 26) misplaces what follows a null struct. CSV is pyarrow's own dialect: strings are quoted, and null
+is an empty field. JSON has an object in each line: times in ISO 8601, bytes in base64, and null for floats
+that are not finite.
 
 Null counts come from the rows, least and greatest values from a Parquet footer. There are no bounds where
 readers may order values differently (binary and nested values, intervals, floats with a NaN among them), and
@@ -29,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
-from pyarrow import csv
+from pyarrow import csv, orc
 
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
 from airflow_s3commit.tables.columns import ROW_METADATA, UnsupportedColumn, rebuilt
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
     from airflow_s3commit.protocol.model.sealed_job import Value
-    from airflow_s3commit.tables.options import TableOptions
+    from airflow_s3commit.tables.options import Codec, TableOptions
 
 #: Arrow writes a file in very small pieces, and each would be a call of Python.
 _BUFFER_BYTES = 64 * 1024
@@ -50,6 +51,32 @@ _SAMPLE_ROWS = 10_000
 
 #: The smallest number of rows in a useful sample.
 _LEAST_SAMPLE = 1_000
+
+
+def _parquet_writer(
+    stream: pa.NativeFile, schema: pa.Schema, first: pa.Table, codec: Codec, footers: list[pq.FileMetaData]
+) -> _Writer:
+    """Return pyarrow's writer of a new file, with dictionaries for the columns that repeat values."""
+    return _Writer(
+        stream,
+        schema,
+        version="2.6",
+        compression=codec.engine,
+        compression_level=codec.level,
+        use_dictionary=dictionary_columns(first),
+        store_decimal_as_integer=True,
+        store_schema=False,
+        write_page_index=True,
+        write_page_checksum=True,
+        metadata_collector=footers,
+    )
+
+
+class _Writer(pq.ParquetWriter):  # type: ignore[misc] # pyarrow has no types
+    def write(self, rows: pa.Table) -> None:
+        """Write rows as one row group; pyarrow would divide more than a million."""
+        if rows.num_rows:
+            self.write_table(rows, row_group_size=rows.num_rows)
 
 
 def spark_footer(version: str, row_metadata: str) -> dict[str, str]:
@@ -96,7 +123,16 @@ _ROWS = 16_384
 
 _JSON = msgspec.json.Encoder(decimal_format="number")
 
+#: The first day of the Gregorian calendar, in days since 1970.
+_GREGORIAN_DAY = -141_427
+
+#: Microseconds of a second, and of a day.
+_SECOND = 1_000_000
+_DAY = 86_400 * _SECOND
+
 _FIRST, _LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)
+
+_NOT_IN_ORC = (pt.is_nested, pt.is_null, pt.is_time, pt.is_unsigned_integer)
 
 
 def check_columns(schema: pa.Schema, format_: str) -> None:
@@ -107,7 +143,13 @@ def check_columns(schema: pa.Schema, format_: str) -> None:
     """
     for column in schema:
         kind = column.type
-        if (format_ == "csv" and pt.is_nested(kind)) or (format_ == "json" and _has_odd_keys(kind)):
+        refused = {
+            "parquet": False,
+            "orc": any(is_kind(kind) for is_kind in _NOT_IN_ORC),
+            "csv": pt.is_nested(kind),
+            "json": _has_odd_keys(kind),
+        }
+        if refused[format_]:
             raise UnsupportedColumn(
                 f"column {column.name!r} has the type {kind}, which pyarrow cannot write to"
                 f" {format_.upper()}: cast it, or write parquet"
@@ -137,6 +179,22 @@ class _JsonWriter:
 
     def close(self) -> None:
         pass
+
+
+def _check_calendar(name: str, column: pa.ChunkedArray) -> None:
+    """Refuse what Spark misreads in ORC: it takes early dates for Julian, and early fractions for others."""
+    if pt.is_date(column.type):
+        _refuse_any(name, pc.less(column.cast(pa.int32()), _GREGORIAN_DAY), "dates before 1582-10-15")
+    elif pt.is_timestamp(column.type):
+        ticks = column.cast(pa.int64())
+        _refuse_any(name, pc.less(ticks, _GREGORIAN_DAY * _DAY), "times before 1582-10-15")
+        fractions = pc.subtract(ticks, pc.multiply(pc.divide(ticks, _SECOND), _SECOND))
+        _refuse_any(name, pc.less(fractions, 0), "times before 1970 with fractions of a second")
+
+
+def _refuse_any(name: str, found: pa.ChunkedArray, what: str) -> None:
+    if pc.any(found).as_py():
+        raise UnsupportedColumn(f"column {name!r} has {what}, which cannot be written to ORC: write parquet")
 
 
 def _check_years(name: str, column: pa.ChunkedArray) -> None:
@@ -260,7 +318,7 @@ def _value(bound: Any) -> Value:
 
 
 class Encoder:
-    """Writes the rows of one file; each call of `write` is a row group of Parquet, or several of 2**20 rows.
+    """Writes the rows of one file; each call of `write` is a row group, if the format has them.
 
     Args:
         sink: Receives the bytes; the caller closes it.
@@ -305,21 +363,22 @@ class Encoder:
         """
         if table.num_rows == 0:
             return
-        if self._options.format == "csv":
-            for name, column in zip(table.column_names, table.columns, strict=True):
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if self._options.format == "orc":
+                _check_calendar(name, column)
+            elif self._options.format == "csv":
                 _check_years(name, column)
         rows = table.cast(self._schema)
-        if self._writer is None:
-            self._writer = self._new_writer(rows)
-        self._writer.write(rows)
+        self._start(rows).write(rows)
         self._buffered.flush()
         self._counts.add(table)
         self.rows += table.num_rows
 
     def close(self) -> None:
         """Write the end of the file; a file without rows has its schema too. The sink stays open."""
-        if self._writer is None:
-            self._writer = self._new_writer(self._schema.empty_table())
+        if self.rows == 0:
+            nothing = self._schema.empty_table()
+            self._start(nothing).write(nothing)
         self._writer.close()
         self._stream.close()
         self.statistics = self._counts.statistics(self._footers[0] if self._footers else None)
@@ -333,27 +392,21 @@ class Encoder:
                 self._writer.close()
             self._stream.close()
 
+    def _start(self, first: pa.Table) -> Any:
+        if self._writer is None:
+            self._writer = self._new_writer(first)
+        return self._writer
+
     def _new_writer(self, first: pa.Table) -> Any:
-        """Return pyarrow's writer of a file; dictionaries are for columns that repeat values at first."""
+        codec = self._options.file_format.codecs[self._options.codec]
+        if self._options.format == "orc":
+            return orc.ORCWriter(self._stream, compression=codec.engine)
         if self._options.format == "csv":
             header = csv.WriteOptions(include_header=self._options.header)
             return csv.CSVWriter(self._stream, self._schema, write_options=header)
         if self._options.format == "json":
             return _JsonWriter(self._stream)
-        codec = self._options.file_format.codecs[self._options.codec]
-        writer = pq.ParquetWriter(
-            self._stream,
-            self._schema,
-            version="2.6",
-            compression=codec.engine,
-            compression_level=codec.level,
-            use_dictionary=dictionary_columns(first),
-            store_decimal_as_integer=True,
-            store_schema=False,
-            write_page_index=True,
-            write_page_checksum=True,
-            metadata_collector=self._footers,
-        )
+        writer = _parquet_writer(self._stream, self._schema, first, codec, self._footers)
         if self._footer:
             writer.add_key_value_metadata(dict(self._footer))
         return writer
@@ -367,7 +420,8 @@ def footer_schema(
         return None
     sink = io.BytesIO()
     Encoder(sink, schema, options, footer).close()
-    return pq.read_schema(pa.BufferReader(sink.getvalue()))
+    end = pa.BufferReader(sink.getvalue())
+    return pq.read_schema(end) if options.format == "parquet" else orc.ORCFile(end).schema
 
 
 class _DetachableSink:

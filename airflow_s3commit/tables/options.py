@@ -229,16 +229,25 @@ _PARQUET_CODECS = {
     "uncompressed": Codec("none", ""),
 }
 
+_ORC_CODECS = {
+    "zstd": Codec("zstd", ".zstd"),
+    "snappy": Codec("snappy", ".snappy"),
+    "zlib": Codec("zlib", ".zlib"),
+    "lz4": Codec("lz4", ".lz4"),
+    "none": Codec("uncompressed", ""),
+    "uncompressed": Codec("uncompressed", ""),
+}
+
 _TEXT_CODECS = {
     "none": Codec("none", ""),
     "uncompressed": Codec("none", ""),
     "gzip": Codec("gzip", ".gz"),
 }
 
-#: The formats that can be read, by name; those with codecs can be written.
+#: The formats by name.
 FORMATS: Mapping[str, TableFormat] = {
     "parquet": TableFormat("parquet", "application/vnd.apache.parquet", _PARQUET_CODECS, "snappy"),
-    "orc": TableFormat("orc", "application/octet-stream", {}, ""),
+    "orc": TableFormat("orc", "application/octet-stream", _ORC_CODECS, "zstd"),
     "csv": TableFormat("csv", "text/csv", _TEXT_CODECS, "none", text=True),
     "json": TableFormat("json", "application/x-ndjson", _TEXT_CODECS, "none", text=True),
 }
@@ -262,17 +271,17 @@ class TableOptions:
     """
 
     format: str = set_by(
-        DEFAULT_FORMAT, "format", one_of("parquet", "csv", "json"),
-        "Format of the files: parquet, csv or json.",
-    )  # fmt: skip
+        DEFAULT_FORMAT, "format", one_of(*FORMATS), "Format of the files: parquet, orc, csv or json."
+    )
     partition_by: tuple[str, ...] = set_by(
         (), "partitionBy", parse_columns,
         "Partition columns, outermost first: names separated by commas, or a JSON list.",
     )  # fmt: skip
     compression: str | None = set_by(
         None, "compression", one_of(*sorted({name for known in FORMATS.values() for name in known.codecs})),
-        "parquet: snappy, gzip, zstd, lz4_raw, brotli, none; csv and json: none, gzip.",
-        default="snappy, none, none",
+        "parquet: snappy, gzip, zstd, lz4_raw, brotli, none; orc: zstd, snappy, zlib, lz4, none;"
+        " csv and json: none, gzip.",
+        default="snappy, zstd, none, none",
     )  # fmt: skip
     max_records_per_file: int = set_by(
         0, "maxRecordsPerFile", parse_limit, "Rows after which a file is ended; 0 for no limit.", "rows"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -93,7 +93,7 @@ def write_table(
 
     Args:
         data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
-        format: ``parquet`` (the default), ``csv`` or ``json``.
+        format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
         options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`.
 
     Raises:
@@ -312,6 +312,11 @@ class FileOpener(Protocol):
         """
 
 
+class _Open(NamedTuple):
+    file: TableFile
+    encoder: Encoder
+
+
 class OpenFiles:
     """The open files of a task, by directory; closes the least recently written when there are too many.
 
@@ -342,7 +347,7 @@ class OpenFiles:
         self._options = options
         self._footer = footer
         self._stem = stem
-        self._open: OrderedDict[str, tuple[TableFile, Encoder]] = OrderedDict()
+        self._open: OrderedDict[str, _Open] = OrderedDict()
         self._numbers = {} if numbers is None else numbers
         self.files = 0
 
@@ -354,7 +359,7 @@ class OpenFiles:
             return
         doing, left = "abandoning a partly encoded file", "its task attempt aborts its upload"
         with noting(error, doing, left):
-            run_all([encoder.abandon for _, encoder in self._open.values()], doing, left)
+            run_all([entry.encoder.abandon for entry in self._open.values()], doing, left)
         self._open.clear()
 
     def write(self, directory: str, rows: pa.Table) -> None:
@@ -362,45 +367,40 @@ class OpenFiles:
         limit = self._options.max_records_per_file
         group = max(rows.num_rows * self._options.group_bytes // max(rows.nbytes, 1), 1)
         while rows.num_rows:
-            encoder = self._encoder(directory)
-            head = rows.slice(0, min(group, limit - encoder.rows) if limit else group)
-            encoder.write(head)
-            if self._is_full(encoder):
-                self.end(directory)
+            entry = self._entry(directory)
+            head = rows.slice(0, min(group, limit - entry.encoder.rows) if limit else group)
+            entry.encoder.write(head)
+            if self._is_full(entry.encoder):
+                self._close(directory)
             rows = rows.slice(head.num_rows)
         self._make_room()
 
     def write_empty(self) -> None:
         """Write a file with a schema and no rows, in no directory."""
-        self._encoder("")
-        self.end("")
+        self._entry("")
+        self._close("")
 
     def end(self, directory: str) -> None:
         """Close the directory's file, if one is open."""
         if directory in self._open:
-            file, encoder = self._open[directory]
-            encoder.close()
-            file.close(rows=encoder.rows, statistics=encoder.statistics)
-            del self._open[directory]
+            self._close(directory)
 
     def close(self) -> None:
         """Close every file."""
         while self._open:
-            self._end_oldest()
-
-    def _end_oldest(self) -> None:
-        self.end(next(iter(self._open)))
+            self._close(next(iter(self._open)))
 
     def _is_full(self, encoder: Encoder) -> bool:
         limit, target = self._options.max_records_per_file, self._options.target_file_bytes
         return bool(limit and encoder.rows >= limit) or bool(target and encoder.bytes >= target)
 
-    def _encoder(self, directory: str) -> Encoder:
-        if directory in self._open:
+    def _entry(self, directory: str) -> _Open:
+        entry = self._open.get(directory)
+        if entry is not None:
             self._open.move_to_end(directory)
-            return self._open[directory][1]
+            return entry
         while len(self._open) >= self._options.open_files:
-            self._end_oldest()
+            self._close(next(iter(self._open)))
         number = self._numbers.get(directory, 0)
         self._numbers[directory] = number + 1
         form = self._options.file_format
@@ -408,20 +408,26 @@ class OpenFiles:
         path = f"{directory}/{name}" if directory else name
         file = self._opener.open(path, content_type=form.content_type)
         encoder = Encoder(file, self._schema, self._options, self._footer)
-        self._open[directory] = (file, encoder)
+        entry = self._open[directory] = _Open(file, encoder)
         self.files += 1
-        return encoder
+        return entry
+
+    def _close(self, directory: str) -> None:
+        entry = self._open[directory]
+        entry.encoder.close()
+        entry.file.close(rows=entry.encoder.rows, statistics=entry.encoder.statistics)
+        del self._open[directory]
 
     def _make_room(self) -> None:
         if self._held() <= self._options.encoded_bytes:
             return
-        for file, _ in self._open.values():
-            file.send_buffered()
+        for entry in self._open.values():
+            entry.file.send_buffered()
         while self._open and self._held() > self._options.encoded_bytes:
-            self._end_oldest()
+            self._close(next(iter(self._open)))
 
     def _held(self) -> int:
-        return sum(file.buffered for file, _ in self._open.values())
+        return sum(entry.file.buffered for entry in self._open.values())
 
 
 def give_memory_back() -> None:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 NOTHING = pa.table({"n": pa.array([], pa.int32()), "dt": pa.array([], pa.date32())})
 
 
-def test_an_empty_table_has_its_columns(table: Table) -> None:
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+def test_an_empty_table_has_its_columns(table: Table, format_: str) -> None:
     """A job that wrote no rows recorded what they would have been, partition columns too."""
-    manifest = table.commit_as(NOTHING, partition_by=["dt"])
+    manifest = table.commit_as(NOTHING, partition_by=["dt"], format=format_)
     assert manifest.counts.files == 0
     found = table.read()
     assert [(column.name, column.type) for column in found.schema] == [("n", pa.int32()), ("dt", pa.date32())]
@@ -39,11 +40,14 @@ def test_a_table_that_became_empty_keeps_its_columns(table: Table) -> None:
     assert (found.schema.names, found.to_table().num_rows) == (["n"], 0)
 
 
-def test_a_column_that_was_added_or_widened_is_read(table: Table, opened: list[str]) -> None:
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+def test_a_column_that_was_added_or_widened_is_read(table: Table, opened: list[str], format_: str) -> None:
     """Older files give null, and their values in the wider type; no footer is opened for it."""
-    table.commit_as(pa.table({"n": pa.array([1], pa.int32()), "f": pa.array([0.5], pa.float32())}))
+    table.commit_as(
+        pa.table({"n": pa.array([1], pa.int32()), "f": pa.array([0.5], pa.float32())}), format=format_
+    )
     later = pa.table({"f": [0.1], "n": [2**40], "added": ["x"]})
-    table.commit_as(later, job_id=THEIRS, mode="append")
+    table.commit_as(later, job_id=THEIRS, mode="append", format=format_)
     found = table.read()
     assert opened == []
     assert found.to_table().sort_by("n").to_pylist() == [

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,6 +49,9 @@ _KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 
 #: Types that a directory has a text for.
 _PARTITION_KINDS = [kind for kind in _KINDS[:10] if not pa.types.is_floating(kind[0])]
+
+#: Types, with such values of them as pyarrow can write to ORC.
+_ORC_KINDS = [*_KINDS[:8], (pa.timestamp("us"), _WHOLE), *_KINDS[9:11]]
 
 _NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5)
 
@@ -121,6 +125,17 @@ def test_directories_and_files_together_have_every_row(drawn: tuple[int, pa.Tabl
         values = [_text(row.pop(name)) for name in names]
         expected[repr((values, next(iter(multiset([row])))))] += 1
     assert found == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(tables(partitions=0, only=_ORC_KINDS), st.sampled_from([{}, {"maxRecordsPerFile": "3"}]))
+def test_orc_has_every_row_as_it_was(table: pa.Table, options: dict[str, str]) -> None:
+    """ORC's files have the rows too, of columns that are not nested."""
+    found = pa.concat_tables(
+        pyarrow.orc.read_table(io.BytesIO(body)).rename_columns(table.column_names).cast(table.schema)
+        for _, body in written(table, format="orc", options=options)
+    )
+    assert multiset(found.to_pylist()) == multiset(table.to_pylist())
 
 
 def _text(value: Any) -> str:

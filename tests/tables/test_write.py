@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pandas as pd
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -112,6 +113,7 @@ def test_a_relation_and_a_reader_are_read_once_and_streamed(job: Job) -> None:
 def test_formats_are_read_back_by_others(job: Job) -> None:
     """Each format's files hold the rows, and are named as Spark names them."""
     with job.task_attempt("load", "1", "0", "1") as attempt:
+        attempt.write_table(TABLE, format="orc")
         attempt.write_table(TABLE, format="csv", options={"header": "true", "compression": "gzip"})
         attempt.write_table(TABLE, format="json")
         job.seal_stage("load", "1", [attempt.commit()])
@@ -121,9 +123,10 @@ def test_formats_are_read_back_by_others(job: Job) -> None:
         info.key.partition(".")[2]: job._context.store.get("lake", info.key).body
         for info in job._context.store.list_objects("lake", "t/part-")
     }
-    assert sorted(found) == ["c000.csv.gz", "c001.json"]
-    assert gzip.decompress(found["c000.csv.gz"]) == b'"dt","x"\n"a",1\n"b",2\n"a",3\n'
-    lines = found["c001.json"].decode().splitlines()
+    assert sorted(found) == ["c000.zstd.orc", "c001.csv.gz", "c002.json"]
+    assert pyarrow.orc.read_table(io.BytesIO(found["c000.zstd.orc"])).to_pydict() == TABLE.to_pydict()
+    assert gzip.decompress(found["c001.csv.gz"]) == b'"dt","x"\n"a",1\n"b",2\n"a",3\n'
+    lines = found["c002.json"].decode().splitlines()
     assert [json.loads(line) for line in lines] == TABLE.to_pylist()
 
 
@@ -165,6 +168,8 @@ def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
         ([1, 2], {}, TypeError, "list is not a table"),
         (pa.table({"d": pa.array([1], pa.duration("s"))}), {}, UnsupportedColumn, r"duration\[s\]"),
         (pa.table({"l": [[1]]}), {"format": "csv"}, UnsupportedColumn, "cannot write to CSV"),
+        (pa.table({"t": [dt.time(1)]}), {"format": "orc"}, UnsupportedColumn, "cannot write to ORC"),
+        (pa.table({"s": [{"x": 1}]}), {"format": "orc"}, UnsupportedColumn, "'s' .* cannot write to ORC"),
         *(
             (pa.table({"m": pa.array([None], kind)}), {"format": "json"}, UnsupportedColumn, "write to JSON")
             for kind in (
@@ -174,6 +179,14 @@ def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
             )
         ),
         (pa.table([[1], [2]], names=["a", "a"]), {}, UnsupportedColumn, "two columns have the same name"),
+        (
+            pa.table({"t": pa.array([-1], pa.timestamp("us", "UTC"))}), {"format": "orc"},
+            UnsupportedColumn, "before 1970 with fractions",
+        ),
+        (
+            pa.table({"t": pa.array([-150_000], pa.int32()).cast(pa.date32())}), {"format": "orc"},
+            UnsupportedColumn, "dates before 1582-10-15",
+        ),
         (
             pa.table({"t": pa.array([3_000_000], pa.int32()).cast(pa.date32())}), {"format": "json"},
             UnsupportedColumn, "JSON cannot hold a value",

@@ -158,7 +158,7 @@ class TaskAttempt:
         Args:
             data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
             partition_by: Partition columns, outermost first.
-            format: ``parquet`` (the default), ``csv`` or ``json``.
+            format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
             options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`, the same as in
                 writes by Spark.
 
