@@ -98,8 +98,10 @@ class PendingWrite:
         job: The job; None if the write was ignored.
         stage: Name of the write's stage in the job.
         stage_attempt: Id of the stage attempt.
-        tasks: The sealed task attempts, each with its pendingset's location, files, bytes and rows.
-        seal: The stage's seal, with counts of each partition; None if the write was ignored.
+        tasks: The sealed task attempts, each with its pendingset's location, files, bytes and rows; none with
+            the engine ``spark``.
+        seal: The stage's seal, with counts of each partition; None if the write was ignored, or was committed
+            with the engine ``spark``.
         manifest: The manifest, if the write committed a job of its own; None if the job's owner commits.
         ignored: Whether nothing was written, because the mode was ``ignore`` and the destination has data.
     """
@@ -114,10 +116,12 @@ class PendingWrite:
     ignored: bool = False
 
     def __str__(self) -> str:
-        if self.seal is None:
+        if self.ignored:
             return f"nothing was written to {self.destination}: it has data already"
-        counts, state = self.seal.counts, "pending" if self.manifest is None else "committed"
-        return f"{counts.rows} rows in {counts.files} files are {state} for {self.destination}"
+        counts = (self.manifest or self.seal).counts  # type: ignore[union-attr] # one of them is there
+        state = "pending" if self.manifest is None else "committed"
+        rows = "an unknown number of" if counts.rows is None else counts.rows
+        return f"{rows} rows in {counts.files} files are {state} for {self.destination}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
-from airflow_s3commit.protocol.model.destination import Destination, as_uri
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions, ObjectOptions
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables.options import (
@@ -26,12 +26,15 @@ from airflow_s3commit.tables.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
 _MIB = 1024 * 1024
 
 #: What an overwrite replaces, by Spark's names: the whole table, or the partitions that get rows.
 PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
+
+#: What writes the files: this package in Python, or Spark's own writer, kept pending by the jar.
+Engine: TypeAlias = Literal["python", "spark"]
 
 #: Spark's save modes, by Spark's names.
 SaveMode: TypeAlias = Literal["append", "overwrite", "errorifexists", "error", "ignore"]
@@ -47,13 +50,13 @@ CONFLICT_MODES: dict[str, ConflictMode] = {
 #: Spark's own default mode.
 DEFAULT_MODE: SaveMode = "errorifexists"
 
-#: Options that are arguments of `write_pending` and `foreach_batch`.
-_ARGUMENTS = {"path": "destination", "partitionby": "partition_by"}
+#: Options that are arguments of `write_pending`.
+ARGUMENTS = {"path": "destination", "partitionby": "partition_by", "format": "format"}
 
 #: Who writes what this package cannot write in Python.
 OTHER_WRITER = (
-    "use Spark's own writer: commit_job(spark, destination), or writer='spark' of committer_conf and the"
-    " Spark operator"
+    "use Spark's own writer: write_pending(df, engine='spark', format=…), commit_job(spark, destination), or"
+    " writer='spark' of committer_conf and the Spark operator"
 )
 
 #: Size of an uploaded part; smaller if many open files fill the memory. Half of the default of
@@ -83,8 +86,18 @@ def _path(value: str) -> str:
     return Destination.parse(value).uri
 
 
+def _parquet(value: str) -> str:
+    if value.lower() != "parquet":
+        raise ValueError(f"s3commit writes only parquet in Python; {OTHER_WRITER}")
+    return "parquet"
+
+
 #: The options of files that apply to Parquet.
 _FILE_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "format", _parquet, "Only parquet; Spark's own writer has the others.",
+        default="parquet", field="format",
+    ),
     *(option for option in TABLE_OPTIONS if option.name not in ("format", "compression", "header")),
     Option(
         "compression", one_of(*FORMATS["parquet"].codecs),
@@ -224,9 +237,12 @@ def parse_options(
         store_defaults: The session's store settings, for options that are not set.
 
     Raises:
-        InvalidOption: An option is unknown, malformed, or contradicts another option.
+        InvalidOption: An option is unknown, malformed, does not apply to the format, or contradicts another
+            option or the save mode.
     """
-    found, _ = read_fields(options, WRITE_OPTIONS)
+    # The format first: another one has options that are unknown here.
+    in_order = sorted(options.items(), key=lambda option: option[0].lower() != "format")
+    found, _ = read_fields(dict(in_order), WRITE_OPTIONS)
     given = frozenset(found)
     try:
         store = StoreAddress(**_taken(found, _STORE_FIELDS))
@@ -257,26 +273,15 @@ def parse_options(
     return replace(parsed, table=replace(parsed.table, encoded_bytes=encoded))
 
 
-def options_of_call(
-    destination: str | Destination | None,
-    partition_by: Sequence[str],
-    options: Mapping[str, str] | None,
-    *,
-    overwrite: bool = False,
-) -> WriteOptions:
-    """Parse the arguments and further options of a call; errors are those of `parse_options`.
+def refuse_arguments(options: Iterable[str], **arguments: str) -> None:
+    """Refuse options, in any case, that are arguments of the function that was called.
 
     Raises:
-        InvalidOption: An option, in any case, is an argument.
+        InvalidOption: An option is an argument.
     """
-    texts = dict(options or {})
-    for name in texts:
-        if (argument := _ARGUMENTS.get(name.lower())) is not None:
+    for name in options:
+        if (argument := arguments.get(name.lower())) is not None:
             raise InvalidOption(f"pass {name} as the argument {argument}")
-    if destination is not None:
-        texts["path"] = as_uri(destination)
-    texts["partitionBy"] = json.dumps(list(partition_by))
-    return parse_options(texts, overwrite=overwrite)
 
 
 def quoted(name: str) -> str:

@@ -27,11 +27,11 @@ from airflow_s3commit.exceptions import (
     JobMismatch,
 )
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.spark.driver import aborting, check_table, renewing_store, target_of
-from airflow_s3commit.spark.options import options_of_call
+from airflow_s3commit.spark.options import parse_options, refuse_arguments
 from airflow_s3commit.spark.session import job_from_conf
 from airflow_s3commit.spark.write import planned, run_tasks
 from airflow_s3commit.spark.writer_settings import conf_of, with_file_settings
@@ -103,7 +103,9 @@ def foreach_batch(
     """
     if mode not in ("append", "overwrite"):
         raise InvalidOption(f"mode {mode!r} is not supported for a stream's batches: use append or overwrite")
-    parsed = options_of_call(destination, partition_by, options, overwrite=mode == "overwrite")
+    refuse_arguments(options or (), path="destination", partitionby="partition_by")
+    given = {"path": as_uri(destination), "partitionBy": json.dumps(list(partition_by))}
+    parsed = parse_options({**(options or {}), **given}, overwrite=mode == "overwrite")
     return partial(_write_batch, parsed=parsed, name=name, stream=stream, cluster=cluster)
 
 

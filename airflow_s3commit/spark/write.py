@@ -9,6 +9,7 @@ this module has begun in the driver's JVM, and by the thread if several have one
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from contextlib import contextmanager
@@ -23,10 +24,16 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
 from pyspark.sql.types import StringType
 
-from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption
+from airflow_s3commit.exceptions import (
+    DestinationNotEmpty,
+    InvalidDestination,
+    InvalidOption,
+    JobClosed,
+    JobMismatch,
+)
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import JobOptions, ObjectOptions
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.spark.driver import (
@@ -41,7 +48,16 @@ from airflow_s3commit.spark.driver import (
     renewing_store,
     target_of,
 )
-from airflow_s3commit.spark.options import CONFLICT_MODES, DEFAULT_MODE, options_of_call, quoted
+from airflow_s3commit.spark.options import (
+    ARGUMENTS,
+    CONFLICT_MODES,
+    DEFAULT_MODE,
+    Engine,
+    SaveMode,
+    parse_options,
+    quoted,
+    refuse_arguments,
+)
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     PROTOCOL,
@@ -64,12 +80,12 @@ from airflow_s3commit.spark.writer_settings import (
 from airflow_s3commit.tables.partitions import resolve_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_s3commit.protocol.model.job import ConflictMode, JobReference
-    from airflow_s3commit.spark.options import SaveMode, WriteOptions
+    from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.tables.write import TablePlan
 
 logger = logging.getLogger(__name__)
@@ -79,6 +95,13 @@ _OF_THREAD = "spark.s3commit.pending.now"
 
 #: Spark's own local property of threads that run a batch of a streaming query.
 _BATCH = "streaming.sql.batchId"
+
+#: Options that only this package's own writer has, in lower case.
+_ONLY_OURS = frozenset(
+    {"targetfilebytes", "rowbytes", "openfiles", "committer", "publish", "uploadbytes"}
+    | {"storageclass", "sse", "ssekmskeyid", "ssebucketkey", "acl", "objecttags", "objectheaders"}
+    | {"endpointurl", "region", "pathstyle"}
+)
 
 
 def write_pending(
@@ -91,9 +114,11 @@ def write_pending(
     stage: str | None = None,
     stage_attempt: str | None = None,
     cluster: bool = True,
+    format: str | None = None,  # noqa: A002 - as Spark calls it
     options: Mapping[str, str] | None = None,
+    engine: Engine = "python",
 ) -> PendingWrite:
-    """Write a DataFrame as Parquet that stays pending; seal it for a job, or commit it as a job of its own.
+    """Write a DataFrame as pending uploads; seal them for a job, or commit them as a job of their own.
 
     For the job in the arguments, or else in the Spark conf, the write only seals its stage. Without a job it
     sets up its own job, commits it, and aborts it if anything fails. For a job, the call may be repeated with
@@ -116,7 +141,11 @@ def write_pending(
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
             not one from each task with rows of it. Rows that should be sorted, or spread over several tasks,
             are arranged by the caller, with False here.
-        options: Further options of the data source ``s3commit``, by the same names.
+        format: ``parquet``; with the engine ``spark`` any format that Spark can write.
+        options: Further options of the data source ``s3commit``, by the same names. With the engine ``spark``
+            those of Spark's own writer.
+        engine: ``python`` writes Parquet with pyarrow and boto3. ``spark`` writes with Spark's own writer and
+            S3A; the session needs the conf of `pending_conf` and the jar of `pending_jar`.
 
     Raises:
         InvalidOption: An option is unknown, malformed, or an argument of this function; the session sets
@@ -131,6 +160,7 @@ def write_pending(
         S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
             `Job.commit`.
     """
+    destination = as_uri(destination)
     session = frame.sparkSession
     if stage is not None and job is None:
         raise InvalidOption(
@@ -139,7 +169,7 @@ def write_pending(
         )
     if mode is not None and mode not in CONFLICT_MODES:
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(CONFLICT_MODES)}")
-    parsed = options_of_call(destination, partition_by, options)
+    refuse_arguments(options or (), **ARGUMENTS)
     conf = conf_of(session)
     if job is None:
         given = job_from_conf(conf.get)
@@ -148,7 +178,16 @@ def write_pending(
     if given is not None and stage_attempt is not None:
         given = replace(given, stage_attempt=stage_attempt)
     try:
-        parsed = replace(with_file_settings(parsed, conf), conflict_mode=_conflict_mode(given, mode))
+        if engine == "spark":
+            save = _saving(frame, partition_by, format or "parquet", options or {}, cluster=cluster)
+            if given is None:
+                return _commit_by_spark(session, destination, mode or DEFAULT_MODE, save)
+            return _seal_by_spark(session, given, destination, mode or "append", save)
+        columns = json.dumps(list(partition_by))
+        arguments = {"path": destination, "partitionBy": columns, "format": format}
+        texts = {name: text for name, text in arguments.items() if text is not None}
+        parsed = with_file_settings(parse_options({**(options or {}), **texts}, overwrite=False), conf)
+        parsed = replace(parsed, conflict_mode=_conflict_mode(given, mode))
         target = target_of(parsed, str(uuid4()), conf.get, given)
         frame, plan = planned(frame, parsed, cluster=cluster)
         ready = ready_job(target, parsed, job if isinstance(job, Job) else None)
@@ -156,9 +195,9 @@ def write_pending(
         with aborting(target, tasks_ended=True):
             seal, manifest = commit_write(target, parsed, tasks, ready)
     except DestinationNotEmpty:
-        if mode != "ignore" or parsed.destination is None:
+        if mode != "ignore" or destination is None:
             raise
-        return PendingWrite(parsed.destination, ignored=True)
+        return PendingWrite(Destination.parse(destination).uri, ignored=True)
     of_stage = (target.reference, target.stage, target.stage_attempt)
     written = PendingWrite(target.reference.destination, *of_stage, tuple(tasks), seal, manifest)
     logger.info("%s", written)
@@ -185,16 +224,22 @@ def planned(frame: DataFrame, options: WriteOptions, *, cluster: bool) -> tuple[
         found = resolve_name(frame.columns, name)
         frame = frame if found == name else frame.withColumnRenamed(found, name)
     given = frame.schema
-    for name in names:
-        if not isinstance(given[name].dataType, StringType):
-            frame = frame.withColumn(name, F.col(quoted(name)).cast("string"))
-    if names and cluster:
-        # A shuffle by the partition columns gives all rows of a partition to one task, which writes one file.
-        columns = [F.col(quoted(name)) for name in names]
-        frame = frame.repartition(*columns).sortWithinPartitions(*columns)
+    frame = _arranged(frame, names, cluster=cluster)
     # In this schema partition columns are text.
     plan = plan_table(frame.schema, options)
     return frame, replace(plan, partition_types=partition_types(given, plan.partition_by))
+
+
+def _arranged(frame: DataFrame, partition_by: Sequence[str], *, cluster: bool) -> DataFrame:
+    """Return a frame with partition columns cast to text by Spark, and clustered by them if asked."""
+    for name in partition_by:
+        if not isinstance(frame.schema[name].dataType, StringType):
+            frame = frame.withColumn(name, F.col(quoted(name)).cast("string"))
+    if not (partition_by and cluster):
+        return frame
+    # A shuffle by the partition columns gives all rows of a partition to one task, which writes one file.
+    columns = [F.col(quoted(name)) for name in partition_by]
+    return frame.repartition(*columns).sortWithinPartitions(*columns)
 
 
 def run_tasks(
@@ -320,7 +365,7 @@ def _writes_for(spark: SparkSession, jobs: Any, target: Target) -> Iterator[None
     finally:
         # PySpark's stubs do not know that None unsets it.
         context.setLocalProperty(_OF_THREAD, before)  # type: ignore[arg-type]
-        jobs.end(job_id, is_complete)
+        jobs.end(job_id, is_complete, target.own)
 
 
 def _jobs_of(spark: SparkSession) -> Any:
@@ -347,3 +392,78 @@ def _jobs_of(spark: SparkSession) -> Any:
             " spark.jars, set to what airflow_s3commit.spark.pending_jar returns"
         )
     return jobs
+
+
+def _saving(
+    frame: DataFrame, partition_by: Sequence[str], name: str, options: Mapping[str, str], *, cluster: bool
+) -> Callable[[str, bool], None]:
+    """Return what has Spark's own writer write a frame to a destination, and whether as an overwrite.
+
+    An overwrite replaces the partitions that get rows, unless an option decides.
+    """
+    for option in options:
+        if option.lower() in _ONLY_OURS:
+            raise InvalidOption(
+                f"Spark's own writer has no option {option}: leave it out, or use engine='python'"
+            )
+    arranged = _arranged(frame, partition_by, cluster=cluster)
+
+    def save(destination: str, overwrite: bool) -> None:
+        writer = arranged.write.format(name).mode("overwrite" if overwrite else "append")
+        if partition_by:
+            writer = writer.partitionBy(*partition_by)
+            if overwrite:
+                writer = writer.option("partitionOverwriteMode", "dynamic")
+        writer.options(**options).save(f"s3a://{destination.removeprefix('s3://').rstrip('/')}")
+
+    return save
+
+
+def _seal_by_spark(
+    spark: SparkSession,
+    given: JobInConf,
+    destination: str | None,
+    mode: SaveMode,
+    save: Callable[[str, bool], None],
+) -> PendingWrite:
+    """Write for another owner's job, and seal its stage."""
+    reference = given.reference
+    home = Destination.parse(reference.destination)
+    if destination is not None and Destination.parse(destination) != home:
+        raise InvalidDestination(
+            f"the write goes to {destination}, but job {reference.job_id} commits to {home.uri}: leave the"
+            " destination out, or the job"
+        )
+    of_stage = (reference, given.stage, given.stage_attempt)
+    target = Target(*of_stage, own=False, store=s3a_address(spark, home.bucket))
+    job = target.job()
+    decides = job.record().options.conflict_mode
+    is_accepted = mode == "append" or (mode == "overwrite" and decides in ("as-written", "replace"))
+    if not is_accepted:
+        raise JobMismatch(
+            f"save mode {mode} contradicts conflict mode {decides} of job {reference.job_id} on {home.uri};"
+            " let the job decide: leave the mode out"
+        )
+    jobs = _jobs_of(spark)
+    with aborting(target):
+        if job.stage_seal(given.stage, given.stage_attempt) is not None:
+            raise JobClosed(
+                f"stage {given.stage}-{given.stage_attempt} of job {reference.job_id} on {home.uri} is"
+                " sealed: give each write a stage of its own, or run the stage again as a new attempt"
+            )
+        with _writes_for(spark, jobs, target):
+            save(home.uri, mode == "overwrite" and decides == "as-written")
+        return PendingWrite(home.uri, *of_stage, seal=job.seal_stage(given.stage, given.stage_attempt))
+
+
+def _commit_by_spark(
+    spark: SparkSession, destination: str | None, mode: SaveMode, save: Callable[[str, bool], None]
+) -> PendingWrite:
+    """Write with a job of the write's own."""
+    if destination is None:
+        raise InvalidDestination("the write has no destination: name it, or a job")
+    adds = mode in ("append", "overwrite")
+    options = JobOptions(conflict_mode="as-written") if adds else JobOptions(committer="directory")
+    with commit_job(spark, destination, options=options) as job:
+        save(job.reference.destination, mode == "overwrite")
+    return PendingWrite(destination, job.reference, manifest=job.manifest())

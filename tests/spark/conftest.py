@@ -242,8 +242,8 @@ def write(frame: DataFrame, lake: Lake, mode: SaveMode = "append", **options: st
 def fill(frame: DataFrame, lake: Lake, mode: SaveMode = "append", **options: str) -> None:
     """Write a frame with `write_pending`, for which Spark starts fewer processes than for a data source."""
     by = parse_columns(options.pop("partitionBy", ""))
-    given = {**lake.options, **options}
-    write_pending(frame, destination=lake.uri, partition_by=by, mode=mode, options=given)
+    where = {"destination": lake.uri, "partition_by": by, "format": options.pop("format", "parquet")}
+    write_pending(frame, **where, mode=mode, options={**lake.options, **options})
 
 
 def wait_until_idle(spark: SparkSession) -> None:

@@ -1,7 +1,7 @@
 """A Spark application that has many jobs, one after the other and in threads, for Spark's own writers.
 
-Arguments: a URI below which the tables are; a folder with two pipes. The last line that it prints has the
-error of each way to write that ends with one.
+Arguments: a URI below which the tables are; the reference of another owner's job, as JSON; a folder with two
+pipes. The last line that it prints has the error of each way to write that ends with one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_s3commit import JobOptions
-from airflow_s3commit.spark import commit_job
+from airflow_s3commit import JobOptions, JobReference
+from airflow_s3commit.spark import commit_job, write_pending
 
 
 def both_ends(pipe: Path) -> FileIO:
@@ -31,8 +31,8 @@ def both_ends(pipe: Path) -> FileIO:
 class Turns:
     """Ways to write; each writes to the tables that begin with its name."""
 
-    def __init__(self, spark: SparkSession, place: str, folder: Path) -> None:
-        self.spark, self.place, self.folder = spark, place, folder
+    def __init__(self, spark: SparkSession, place: str, other: JobReference, folder: Path) -> None:
+        self.spark, self.place, self.other, self.folder = spark, place, other, folder
 
     def rows(self, first: int, last: int) -> DataFrame:
         """Return numbered rows of two days, in two tasks."""
@@ -46,6 +46,20 @@ class Turns:
         """Append rows as an application does that knows nothing of jobs."""
         path = self.uri(table).replace("s3://", "s3a://").rstrip("/")
         self.rows(first, last).write.partitionBy("dt").mode("append").parquet(path)
+
+    def write_pending(self) -> None:
+        """Append, overwrite a partition, and find data that must not be there."""
+        for format in ("parquet", "orc"):  # noqa: A001 - as Spark calls it
+            where: dict[str, Any] = {"destination": self.uri(f"write_pending-{format}"), "format": format}
+            where |= {"partition_by": ["dt"], "engine": "spark"}
+            for first in (0, 10):
+                write_pending(self.rows(first, first + 10), **where, mode="append")
+            one = self.rows(100, 110).where("dt = 'd1'")
+            written = write_pending(one, **where, mode="overwrite", options={"compression": "none"})
+            assert written.manifest is not None
+            assert written.manifest.counts.rows == 5
+            assert write_pending(one, **where, mode="ignore").ignored
+        write_pending(one, **where)
 
     def block(self) -> None:
         """Write several times, to one destination and another, in blocks of which one fails."""
@@ -136,6 +150,12 @@ class Turns:
         with commit_job(self.spark, self.uri("empty")):
             pass
 
+    def other_owner(self) -> None:
+        """Write two stages of a job that another process commits, and one of them twice."""
+        for stage, first in (("a", 0), ("b", 10), ("a", 20)):
+            rows = self.rows(first, first + 10)
+            write_pending(rows, job=self.other, stage=stage, partition_by=["dt"], engine="spark")
+
     def killed(self) -> None:
         """Commit one job, and die in the next."""
         with commit_job(self.spark, self.uri("killed")):
@@ -149,10 +169,13 @@ class Turns:
 
 def main() -> None:
     """Write in each way; the last one ends the application."""
-    place, folder = sys.argv[1:]
+    place, other, folder = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
-    turns = Turns(spark, place, Path(folder))
-    ways: list[Callable[[], None]] = [turns.block, turns.thread, turns.nameless, turns.late, turns.empty]
+    turns = Turns(spark, place, JobReference.from_dict(json.loads(other)), Path(folder))
+    ways: list[Callable[[], None]] = [
+        turns.write_pending, turns.block, turns.thread, turns.nameless, turns.late, turns.empty,
+        turns.other_owner,
+    ]  # fmt: skip
     errors = {}
     for way in ways:
         try:

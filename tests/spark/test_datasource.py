@@ -156,7 +156,7 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> 
         ({"partitionBy": "t"}, r"cast it to string first, in Spark: df\.withColumn\('t'"),
         ({"partitioned": "t"}, "has no option partitioned"),
         ({"header": "true"}, "s3commit has no option header"),
-        ({"format": "csv"}, "s3commit has no option format"),
+        ({"format": "csv"}, "format='csv' of s3commit: .* only parquet"),
     ):
         with pytest.raises(Exception, match=says):
             write(frame, lake, **options)

@@ -1,4 +1,4 @@
-"""How a write's files are laid out, compared with Spark's own writer."""
+"""How a write's files are laid out, compared with Spark's own writer, and the formats that it refuses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.spark import write_pending
 from tests.spark.conftest import write
 
 if TYPE_CHECKING:
@@ -36,3 +38,16 @@ def test_partition_columns_of_the_data_source_are_rendered_as_sparks(
     frame.write.partitionBy(*columns).parquet(str(native))
     theirs = {str(path.parent.relative_to(native)) for path in native.rglob("*.parquet")}
     assert {path.rpartition("/")[0] for path in lake.visible()} == theirs
+
+
+def test_other_formats_are_refused_with_the_calls_that_write_them(spark: SparkSession, lake: Lake) -> None:
+    """Both doors name Spark's own writer in one line, whatever the format's options, before any upload."""
+    frame = spark.range(3).selectExpr("cast(id as string) as value")
+    calls = r"format='{}' of s3commit: .*only parquet.*write_pending\(df, engine='spark'.*commit_job\(spark"
+    options = {"header": "true", **lake.options}
+    for format_ in ("orc", "csv", "json", "avro", "xml", "text"):
+        with pytest.raises(InvalidOption, match=calls.format(format_)):
+            write_pending(frame, destination=lake.uri, format=format_, options=options)
+    with pytest.raises(Exception, match=calls.format("csv")):
+        write(frame, lake, format="csv", header="true")
+    assert lake.everything() == []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_s3commit import Job, JobReference
+from airflow_s3commit import Job, JobOptions, JobReference
 from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from airflow_s3commit.spark import pending_conf
 from tests.spark.conftest import Lake, Submit
@@ -27,6 +27,7 @@ pytestmark = [
 
 #: The ids of the rows that each table has in the end.
 TABLES: dict[str, Iterable[int]] = {
+    "write_pending-parquet": [*range(0, 20, 2), *range(101, 110, 2)],
     "block-outer": range(20),
     "block-inner": range(10),
     "thread-same": range(20),
@@ -37,10 +38,12 @@ TABLES: dict[str, Iterable[int]] = {
 
 #: What each way to write ends with.
 ERRORS = {
+    "write_pending": "DestinationNotEmpty: ",
     "block": "DestinationNotEmpty: ",
     "nameless": "2 jobs write to ",
     "late": "1 writes for job ",
     "empty": "JobClosed: ",
+    "other_owner": "JobClosed: stage a-0 of job ",
 }
 
 
@@ -56,10 +59,12 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 def test_each_write_is_of_its_own_job(lake: Lake, submit_unchanged: Submit, tmp_path: Path) -> None:
     """Jobs in turn, within each other, in threads and before a kill commit their own rows, each once."""
     lakes = {name: Lake(lake.store, lake.server, f"{lake.uri}{name}/") for name in TABLES}
+    other = Job.setup(lake.store, f"{lake.uri}other/", options=JobOptions(conflict_mode="append"))
     for end in ("in", "out"):
         os.mkfifo(tmp_path / end)
+    arguments = [lake.uri, json.dumps(other.reference.to_dict()), str(tmp_path)]
     done = submit_unchanged(
-        "in_turn.py", [lake.uri, str(tmp_path)], pending_conf(), PYTHONPATH=str(Path(__file__).parents[2])
+        "in_turn.py", arguments, pending_conf(), PYTHONPATH=str(Path(__file__).parents[2])
     )
     assert done.returncode != 0
     errors = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
@@ -73,6 +78,8 @@ def test_each_write_is_of_its_own_job(lake: Lake, submit_unchanged: Submit, tmp_
     staging = f"{lakes['killed'].uri}__magic_job-{left.job_id}/"
     reference = JobReference(job_id=left.job_id, destination=lakes["killed"].uri, staging=staging)
     Job.at(lake.store, reference).abort()
+    other.seal()
+    assert other.commit().counts.rows == 20
     # A thread that writes on after its job has failed leaves uploads to a sweep.
     left_over = [*lake.pending(), *(key for key in lake.everything() if "/__magic_job-" in key)]
     assert [key for key in left_over if "/late/" not in key] == []

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.spark import MissingJar, commit_job
+from airflow_s3commit.exceptions import InvalidOption, JobMismatch
+from airflow_s3commit.spark import MissingJar, commit_job, write_pending
 from airflow_s3commit.spark.session import PROTOCOL, StoreAddress
 from airflow_s3commit.spark.shipping import PROTOCOL_CLASS
 from airflow_s3commit.spark.writer_settings import s3a_address
 from tests.cases import each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from tests.spark.conftest import Lake
@@ -22,13 +24,24 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs]
 
 
-def test_a_session_that_would_publish_is_refused(spark: SparkSession, lake: Lake) -> None:
-    """Without the conf no job is set up, and the error says what the session needs."""
-    with (
-        pytest.raises(InvalidOption, match=r"with what airflow_s3commit\.spark\.pending_conf"),
-        commit_job(spark, lake.uri),
-    ):
+def begin(spark: SparkSession, lake: Lake) -> None:
+    """Begin a job for a block."""
+    with commit_job(spark, lake.uri):
         raise AssertionError("the block began")
+
+
+def write(spark: SparkSession, lake: Lake) -> None:
+    """Write with a job of the write's own."""
+    write_pending(spark.range(2), destination=lake.uri, engine="spark")
+
+
+@pytest.mark.parametrize("way", [begin, write])
+def test_a_session_that_would_publish_is_refused(
+    way: Callable[[SparkSession, Lake], None], spark: SparkSession, lake: Lake
+) -> None:
+    """Without the conf no job is set up, and the error says what the session needs."""
+    with pytest.raises(InvalidOption, match=r"with what airflow_s3commit\.spark\.pending_conf"):
+        way(spark, lake)
     assert lake.everything() == []
 
 
@@ -45,6 +58,40 @@ def test_a_session_without_the_jar_is_refused() -> None:
         commit_job(session, "s3://lake/t/"),
     ):
         pass
+
+
+@each(
+    ("arguments", "said"),
+    [
+        ({"options": {"rowBytes": "1m"}}, "Spark's own writer has no option rowBytes"),
+        ({"options": {"path": "s3://other/"}}, "pass path as the argument destination"),
+        ({"mode": "upsert"}, "mode 'upsert' is not one of"),
+        ({"stage": "load"}, "stage='load' names a stage of the argument job"),
+    ],
+)
+def test_what_spark_s_own_writer_lacks_is_refused(
+    arguments: dict[str, Any], said: str, spark: SparkSession, lake: Lake
+) -> None:
+    """An argument that would be ignored is named."""
+    with pytest.raises(InvalidOption, match=said):
+        write_pending(spark.range(2), destination=lake.uri, engine="spark", **arguments)
+    assert lake.everything() == []
+
+
+def test_a_mode_that_contradicts_its_job_is_refused(spark: SparkSession, job_conf: Any, lake: Lake) -> None:
+    """A job that adds is not overwritten for, whatever writes the files."""
+    job_conf("append")
+    endpoint = {f"fs.s3a.{name}": value for name, value in S3A.items()}
+    endpoint["fs.s3a.endpoint"] = lake.server.endpoint_url
+    hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
+    for key, value in endpoint.items():
+        hadoop.set(key, value)
+    try:
+        with pytest.raises(JobMismatch, match="save mode overwrite contradicts conflict mode append"):
+            write_pending(spark.range(2), mode="overwrite", engine="spark")
+    finally:
+        for key in endpoint:
+            hadoop.unset(key)
 
 
 S3A = {"endpoint.region": "eu-central-1", "path.style.access": "true"}

@@ -86,8 +86,12 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ({"partitionBy": "Dt,dt"}, r"partitionBy='Dt,dt' of s3commit: a column is named twice"),
         ({"partitionBy": '["Dt"'}, r"partitionBy=.* of s3commit: not a JSON list of strings"),
         ({"partitionBy": "id,Dt"}, r"all columns are partition columns, so none is left"),
-        ({"format": "delta"}, r"s3commit has no option format; its options are"),
+        (
+            {"format": "delta"},
+            r"format='delta' of s3commit: .*only parquet in Python; use Spark's own writer",
+        ),
         ({"compression": "lzo"}, r"compression='lzo' of s3commit: not one of .*snappy"),
+        ({"header": "true", "FORMAT": "csv"}, r"format='csv' of s3commit: .*only parquet in Python"),
         ({"maxRecordsPerFile": "many"}, r"maxRecordsPerFile='many' of s3commit: not a whole number"),
         ({"openFiles": "0"}, r"openFiles='0' of s3commit: less than 1"),
         ({"targetFileBytes": "128 megabytes"}, r"targetFileBytes=.*: not a size such as 33554432, 32m"),

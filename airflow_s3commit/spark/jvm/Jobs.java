@@ -26,26 +26,35 @@ public final class Jobs {
 
   private Jobs() {}
 
-  /** Lets writes at or below a destination be for a new job. */
+  /** Lets writes at or below a destination be for a job. */
   public static synchronized void begin(String id, String destination, String stage, String stageAttempt) {
     PendingJob job = new PendingJob(id, destination, stage, stageAttempt, null);
     PendingJob.overlapping(PendingJob.ofConf(SparkEnv.get().conf()), destination)
+        .filter(other -> !other.id.equals(id))
         .ifPresent(
             other -> {
               throw new IllegalArgumentException(
                   "job " + other.id + " of the Spark conf writes to " + other.destination + ", so there can be no job for "
                       + destination + ": write with a DataFrame writer, and its owner commits");
             });
-    BEGUN.put(id, job);
+    if (BEGUN.putIfAbsent(id, job) != null) {
+      throw new IllegalArgumentException("another thread writes for job " + id + ": give each write a job or a turn");
+    }
   }
 
-  /** Ends what {@link #begin} began. If the job is complete, all of its writes must have ended. */
-  public static synchronized void end(String id, boolean isComplete) {
+  /**
+   * Ends what {@link #begin} began. If the job is complete, all of its writes must have ended.
+   *
+   * @param isOver Whether nothing will be written for the job any more, by anybody.
+   */
+  public static synchronized void end(String id, boolean isComplete, boolean isOver) {
     long running = RUNNING.stream().filter(write -> write.startsWith(id + "/")).count();
     BEGUN.remove(id);
-    RUNNING.removeIf(write -> write.startsWith(id + "/"));
-    Driver.forget(id);
-    PendingWrite.forget(id);
+    if (isOver) {
+      RUNNING.removeIf(write -> write.startsWith(id + "/"));
+      Driver.forget(id);
+      PendingWrite.forget(id);
+    }
     if (isComplete && running > 0) {
       throw new IllegalStateException(
           running + " writes for job " + id + " are still running in other threads, and the commit would miss their"

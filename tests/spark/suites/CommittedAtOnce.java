@@ -68,7 +68,7 @@ public final class CommittedAtOnce extends FileCommitProtocol implements Seriali
 
   private static void abandon(String job) {
     if (job != null) {
-      Jobs.end(job, false);
+      Jobs.end(job, false, true);
       ask("abort", job);
     }
   }
@@ -85,7 +85,7 @@ public final class CommittedAtOnce extends FileCommitProtocol implements Seriali
   @Override
   public void commitJob(JobContext context, scala.collection.immutable.Seq<TaskCommitMessage> tasks) {
     pending.commitJob(context, tasks);
-    Jobs.end(job, true);
+    Jobs.end(job, true, true);
     RUNNING.remove(directory);
     ask("commit", job);
   }
