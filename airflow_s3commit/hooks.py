@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -17,8 +18,6 @@ from airflow_s3commit.settings import DEFAULT_CONNECTION
 from airflow_s3commit.store.credentials import StoreAddress, check_keys, is_aws_host, plain_endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
 
@@ -144,17 +143,11 @@ class S3CommitHook(BaseHook):
         """
         keys = self._explicit_keys()
         before = {name: os.environ.get(name) for name in keys}
-        os.environ.update({name: value for name, value in keys.items() if value is not None})
-        for name in (name for name, value in keys.items() if value is None):
-            os.environ.pop(name, None)
         try:
+            _set_environment(keys)
             yield
         finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+            _set_environment(before)
 
     @cached_property
     def _plain(self) -> S3Hook:
@@ -181,11 +174,7 @@ class S3CommitHook(BaseHook):
 
     @property
     def _given_endpoint(self) -> str | None:
-        """The connection's endpoint; None if it has none.
-
-        :raises AccessDenied: The connection does not exist, and is not Airflow's default.
-        :raises StoreUnsuitable: The endpoint is no store's URL, or is where nobody reads it.
-        """
+        """The connection's endpoint; None if it has none. A missing connection is `AccessDenied`."""
         known = self._plain.conn_config
         if not known and self.aws_conn_id not in {None, AIRFLOWS_DEFAULT}:
             raise AccessDenied(
@@ -241,6 +230,14 @@ class S3CommitHook(BaseHook):
             "AWS_SECRET_ACCESS_KEY": connection.aws_secret_access_key,
             "AWS_SESSION_TOKEN": connection.aws_session_token,
         }
+
+
+def _set_environment(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _path_style(hook: S3Hook) -> bool | None:

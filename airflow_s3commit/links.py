@@ -6,12 +6,11 @@ import os
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from airflow.sdk import BaseOperatorLink
+from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from airflow_s3commit.settings import api_base_url, page_destinations
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
 __all__ = ["ManifestLink", "PendingsetsLink"]
@@ -33,10 +32,7 @@ class ManifestLink(BaseOperatorLink):
     the link in the worker, when the task has ended. A task without a manifest has no link.
     """
 
-    @property
-    def name(self) -> str:
-        """The button's text."""
-        return "Commit manifest"
+    name = "Commit manifest"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Return the URL; empty if there is none."""
@@ -54,10 +50,7 @@ class PendingsetsLink(BaseOperatorLink):
     The tab shows the stages with their seals until the job has ended, when these are deleted.
     """
 
-    @property
-    def name(self) -> str:
-        """The button's text."""
-        return "Sealed pendingsets"
+    name = "Sealed pendingsets"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Return the URL; empty if the task sealed nothing, or the page is not configured."""

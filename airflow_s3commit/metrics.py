@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_s3commit.airflow_version import stats
@@ -21,13 +20,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.sweep import SweepReport
 
-__all__ = [
-    "commit_counted",
-    "count_abort",
-    "count_retry",
-    "count_sweep",
-    "gauge_pending",
-]
+__all__ = ["count_abort", "count_retry", "count_sweep", "counted", "gauge_pending"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,21 +34,31 @@ def count_retry(error: OutcomeUnknown | Unavailable) -> None:
         _count("s3commit.store.throttles", 1, {})
 
 
-@contextmanager
-def commit_counted(destination: str) -> Iterator[Callable[[Manifest], None]]:
-    """Count a commit and the duration of the ``with`` block, or count a failure.
+def counted(destination: str, commit: Callable[[], Manifest]) -> Manifest:
+    """Commit, and count that and its duration, or a failure. A repeated commit of a job counts again."""
+    from airflow_s3commit.store.forwarding import total_requests  # noqa: PLC0415 - keeps DAG parsing light
 
-    Call the yielded function with the manifest. A repeated commit of a committed job counts again.
-    """
-    began = time.monotonic()
-    committed: list[Manifest] = []
+    began, tags = time.monotonic(), _tags(destination)
     try:
-        yield committed.append
+        manifest = commit()
     except BaseException:
-        _count("s3commit.commit.failures", 1, _tags(destination))
+        _count("s3commit.commit.failures", 1, tags)
         raise
-    for manifest in committed:
-        _count_commit(manifest, time.monotonic() - began)
+    _send("timing", "s3commit.commit.duration", (time.monotonic() - began) * 1000, tags)
+    duration = manifest.metrics.get("complete_ms")
+    if duration is not None:
+        _send("timing", "s3commit.commit.complete_duration", duration, tags)
+    for name, count in (
+        ("s3commit.commits", 1),
+        ("s3commit.commit.files", manifest.counts.files),
+        ("s3commit.commit.bytes", manifest.counts.bytes),
+        ("s3commit.commit.rows", manifest.counts.rows or 0),
+        ("s3commit.commit.partitions", len(manifest.partitions)),
+        ("s3commit.commit.replaced_files", manifest.replaced.files),
+        ("s3commit.commit.requests", total_requests(manifest.metrics) or 0),
+    ):
+        _count(name, count, tags)
+    return manifest
 
 
 def count_abort(destination: str, uploads: int) -> None:
@@ -83,26 +86,6 @@ def gauge_pending(destination: str, jobs: Iterable[JobSummary]) -> None:
     _send("gauge", "s3commit.pending.jobs", len(found), tags)
     _send("gauge", "s3commit.pending.bytes", sum(job.output.bytes for job in found), tags)
     _send("gauge", "s3commit.pending.idle", idle, tags)
-
-
-def _count_commit(manifest: Manifest, seconds: float) -> None:
-    from airflow_s3commit.store.forwarding import total_requests  # noqa: PLC0415 - keeps DAG parsing light
-
-    tags = _tags(manifest.destination)
-    _send("timing", "s3commit.commit.duration", seconds * 1000, tags)
-    duration = manifest.metrics.get("complete_ms")
-    if duration is not None:
-        _send("timing", "s3commit.commit.complete_duration", duration, tags)
-    for name, count in (
-        ("s3commit.commits", 1),
-        ("s3commit.commit.files", manifest.counts.files),
-        ("s3commit.commit.bytes", manifest.counts.bytes),
-        ("s3commit.commit.rows", manifest.counts.rows or 0),
-        ("s3commit.commit.partitions", len(manifest.partitions)),
-        ("s3commit.commit.replaced_files", manifest.replaced.files),
-        ("s3commit.commit.requests", total_requests(manifest.metrics) or 0),
-    ):
-        _count(name, count, tags)
 
 
 def _tags(destination: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseNotifier
+from airflow.sdk import BaseNotifier, Context
 
 from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
@@ -21,7 +21,6 @@ from airflow_s3commit.templates import at_least, check_value, mapping, text
 
 if TYPE_CHECKING:
     import jinja2
-    from airflow.sdk import Context
 
     from airflow_s3commit.protocol.job import Job
 
@@ -149,10 +148,7 @@ class AbortUploadsNotifier(BaseNotifier):
             return
         step = max(deadline - monotonic(), 0.0) / 3
         hook = S3CommitHook(
-            self.aws_conn_id,
-            retry_deadline=step,
-            timeout=max(step, 1.0),
-            on_retry=count_retry,
+            self.aws_conn_id, retry_deadline=step, timeout=max(step, 1.0), on_retry=count_retry
         )
         # The hook reads its connection in this thread: Airflow answers no other one.
         jobs = [hook.job(reference) for reference in references]

@@ -1,8 +1,4 @@
-"""Arguments as authors of DAGs write them: the conflict mode as a DAG param, and times.
-
-Times are dates, durations and data intervals, in the zone of the DAG. The conflict mode's default template
-means ``replace`` in backfills.
-"""
+"""Arguments as authors of DAGs write them: the conflict mode as a DAG param, and times in the DAG's zone."""
 
 from __future__ import annotations
 
@@ -18,12 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Param
     from pendulum import FixedTimezone, Timezone
 
-__all__ = [
-    "CONFLICT_MODE",
-    "SPARKS_CONFLICT_MODE",
-    "conflict_mode_param",
-    "moment_of",
-]
+__all__ = ["CONFLICT_MODE", "SPARKS_CONFLICT_MODE", "conflict_mode_param", "moment_of"]
 
 #: The modes, from the safest to the most destructive, and that of the save modes of Spark's own writers.
 _MODES: Final = ("fail", "append", "replace", "as-written")

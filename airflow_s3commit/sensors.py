@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, AirflowSensorTimeout
 from airflow_s3commit.exceptions import S3CommitError
@@ -20,11 +20,7 @@ from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
 from airflow_s3commit.templates import at_least, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from airflow.sdk import BaseOperatorLink, Context
-
-    from airflow_s3commit.protocol.watch import Criteria, SearchResult
+    from airflow_s3commit.protocol.watch import Criteria, Snapshot
     from airflow_s3commit.store.credentials import StoreAddress
 
 __all__ = ["S3SuccessManifestSensor"]
@@ -32,6 +28,9 @@ __all__ = ["S3SuccessManifestSensor"]
 #: Seconds from the sensor's timeout until Airflow's own timeout of the deferral. A live trigger ends before
 #: that, and reports the outcome of its last search.
 _GRACE = 60.0
+
+#: The conditions of which a sensor has at least one.
+_CONDITIONS = ("job", "run_id", "context", "newer_than", "partitions")
 
 
 class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
@@ -60,11 +59,8 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         ``timeout``.
     """
 
-    template_fields = (
-        *TableOperator.template_fields,
-        *("job", "run_id", "context", "newer_than", "partitions", "min_files"),
-    )
-    operator_extra_links: Collection[BaseOperatorLink] = (ManifestLink(),)
+    template_fields = (*TableOperator.template_fields, *_CONDITIONS, "min_files")
+    operator_extra_links = (ManifestLink(),)
     ui_color = "#f2efe2"
 
     def __init__(
@@ -82,19 +78,6 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
-        conditions = {
-            "job": job,
-            "run_id": run_id,
-            "context": context,
-            "newer_than": newer_than,
-            "partitions": partitions,
-        }
-        self._conditions = [name for name, condition in conditions.items() if condition is not None]
-        if not self._conditions:
-            raise ValueError(
-                f"Sensor {self.task_id} would accept any manifest, even yesterday's. Set a condition: job, "
-                "run_id, context, newer_than or partitions."
-            )
         self.job = job
         self.run_id = run_id
         self.context = context
@@ -107,11 +90,14 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         self.address: StoreAddress | None = None
         self._seen = ""
         self._began_after: datetime | None = None
-        self.check(
-            search_depth=at_least(1, int),
-            poke_interval=at_least(0),
-            **{name: partial(self._condition, name) for name in (*conditions, "min_files")},
-        )
+        self._conditions = [name for name in _CONDITIONS if getattr(self, name) is not None]
+        if not self._conditions:
+            raise ValueError(
+                f"Sensor {self.task_id} would accept any manifest, even yesterday's. Set a condition:"
+                f" {', '.join(_CONDITIONS)}."
+            )
+        readers = {name: partial(self._condition, name) for name in (*_CONDITIONS, "min_files")}
+        self.check(search_depth=at_least(1, int), poke_interval=at_least(0), **readers)
 
     def execute(self, context: Context) -> Any:
         """Wait here, or poke once and wait in the triggerer; return the manifest's summary."""
@@ -127,7 +113,8 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         from airflow_s3commit.protocol.watch import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
 
         try:
-            look = self._look()
+            self._view.refresh()
+            look = self._view.search(self._wanted)
         except S3CommitError as error:
             outcome = outcome_of(error)
             if outcome in FINAL:
@@ -169,7 +156,7 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
             self.defer(
                 trigger=S3SuccessManifestTrigger(
                     destination=self.destination,
-                    wanted=self._wanted().to_dict(),
+                    wanted=self._wanted.to_dict(),
                     poke_interval=self.poke_interval,
                     give_up_at=time.time() + self.timeout,
                     search_depth=self.search_depth,
@@ -187,19 +174,13 @@ class S3SuccessManifestSensor(TableOperator, BaseSensorOperator):
         return summary
 
     @cached_property
-    def _look(self) -> Callable[[], SearchResult]:
-        """Searches once; the next search continues behind what this one has read."""
+    def _view(self) -> Snapshot:
+        """What searches have read; the next one continues behind it."""
         from airflow_s3commit.protocol.watch import Snapshot  # noqa: PLC0415 - keeps DAG parsing light
 
-        wanted = self._wanted()
-        view = Snapshot(self.hook.store, Destination.parse(self.destination), depth=self.search_depth)
+        return Snapshot(self.hook.store, Destination.parse(self.destination), depth=self.search_depth)
 
-        def look() -> SearchResult:
-            view.refresh()
-            return view.search(wanted)
-
-        return look
-
+    @cached_property
     def _wanted(self) -> Criteria:
         from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - keeps DAG parsing light
 

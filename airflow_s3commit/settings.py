@@ -15,19 +15,6 @@ from airflow_s3commit.airflow_version import conf
 if TYPE_CHECKING:
     from airflow.configuration import AirflowConfigParser
 
-__all__ = [
-    "DEFAULT_CONNECTION",
-    "DEFAULT_DEFERRABLE",
-    "DEFAULT_POKE_INTERVAL",
-    "DEFAULT_SWEEP_AGE",
-    "REGISTRY",
-    "REGISTRY_CONNECTION",
-    "SECTION",
-    "api_base_url",
-    "api_secret_key",
-    "page_destinations",
-]
-
 SECTION: Final = "s3commit"
 
 #: The default ``aws`` connection of operators, sensors and notifiers.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from airflow.sdk import TaskGroup
+from airflow.sdk import Asset, TaskGroup, XComArg
 
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.notifications import AbortUploadsNotifier
@@ -29,9 +29,6 @@ from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.templates import at_least, check_value, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from airflow.sdk import Asset, XComArg
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
@@ -42,6 +39,8 @@ __all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 #: A node in a graph of tasks: an operator, a mapped operator, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
 
+Arguments: TypeAlias = Mapping[str, Any]
+
 #: Arguments of the audit beside its rules.
 _OF_AUDIT = ("on_fail", "response_timeout", "assigned_users", "notifiers")
 
@@ -50,18 +49,13 @@ _SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
 
 
 class S3CommitGroup:
-    """A group under construction: its job, and its stages.
-
-    :param group: The Airflow task group.
-    :param setup: The task that sets up the job.
-    """
+    """A group under construction: Airflow's task group, the task that sets up its job, and its stages."""
 
     def __init__(self, group: TaskGroup, setup: S3CommitSetupOperator) -> None:
         self.group = group
         self.setup = setup
         self._stages: list[Any] = []
         self._named: list[str] = []
-        self._outputs: list[XComArg] | None = []
         self.commit: S3CommitJobOperator | None = None
 
     @property
@@ -73,10 +67,8 @@ class S3CommitGroup:
     def manifest(self) -> XComArg:
         """The summary of the manifest, for tasks downstream of the ``with`` block."""
         if self.commit is None:
-            raise RuntimeError(
-                f"The commit group {self.group.group_id} has no commit task yet: use manifest after the with "
-                "block of the group."
-            )
+            owner = f"The commit group {self.group.group_id}"
+            raise RuntimeError(f"{owner} has no commit task yet: use manifest after its with block.")
         return self.commit.output
 
     @property
@@ -86,8 +78,11 @@ class S3CommitGroup:
         ``commit.spark_submit(application=…)`` adds one stage, and
         ``commit.spark_submit.partial(application=…).expand(application_args=…)`` a stage for each value.
         """
+        # The Spark provider is an extra.
+        from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator  # noqa: PLC0415
+
         fixed = {"task_id": "spark_submit", "job": self.job, "aws_conn_id": self.setup.aws_conn_id}
-        return SparkStages(self, fixed)
+        return SparkStages(self, S3CommitSparkSubmitOperator, fixed)
 
     def spark_sql(self, sql: str | list[str] | XComArg, *, task_id: str = "spark_sql", **kwargs: Any) -> Any:
         """Add a stage that runs SQL in Spark's own shell, and return its task.
@@ -153,40 +148,26 @@ class S3CommitGroup:
             others = list(given) if isinstance(given, Sequence) else [given]
             operator.on_execute_callback = [partial(note_try, stage=name), *others]
             self._named.append(operator.task_id)
-        if _writer(operator) is None:
-            self._outputs = None
-        elif self._outputs is not None:
-            self._outputs.append(operator.output)
-        self._stages.append(task)
+        self._stages.append(operator)
         return task
 
     def wire(
-        self,
-        *,
-        step: dict[str, Any],
-        skips: dict[str, Any],
-        commit: dict[str, Any],
-        audit: Mapping[str, Any] | None,
-        parts: int | None,
+        self, step: Arguments, skips: Arguments, commit: Arguments, audit: Arguments | None, parts: int | None
     ) -> None:
         """Add the tasks downstream of the stages; ``step`` has arguments of all of them."""
         if not self._stages:
-            raise ValueError(
-                f"The commit group {self.group.group_id} has no stage: call .spark_submit(...) or "
-                ".stage(task)."
-            )
+            owner = f"The commit group {self.group.group_id}"
+            raise ValueError(f"{owner} has no stage: call .spark_submit(...) or .stage(task).")
         if self.setup.options["conflict_mode"] == CONFLICT_MODE and self._save_modes_decide():
             self.setup.options["conflict_mode"] = SPARKS_CONFLICT_MODE
         stages = self._stages
-        outputs: XComArg | list[XComArg] | None = self._outputs
-        for stage in stages:
-            self.setup >> stage
+        outputs: Any = [stage.output for stage in stages] if all(map(_writer, stages)) else None
+        self.setup >> stages
         if skips != {"skipped_stages": "skip", "on_empty": "skip"}:
             left = S3CommitStagesOperator(
                 task_id="stages", stages=outputs, trigger_rule="none_failed", **skips, **step
             )
-            for stage in stages:
-                stage >> left
+            stages >> left
             stages, outputs = [left], left.output
         step = {**step, "job": self.job, "aws_conn_id": self.setup.aws_conn_id}
         sealing = {**step, "stages": outputs, "named_stages": self._named}
@@ -199,8 +180,7 @@ class S3CommitGroup:
             rules = {name: rule for name, rule in audit.items() if name not in own}
             first = S3CommitAuditOperator(task_id="audit", rules=rules, **sealing, **own)
             first >> resolved
-        for stage in stages:
-            stage >> first
+        stages >> first
         completing = {**step, "conflicts": resolved.output}
         # Nobody reviews the preview in between, so commits of other jobs meanwhile need not fail the run.
         self.commit = S3CommitJobOperator(task_id="commit", pin_preview=False, **completing, **commit)
@@ -214,10 +194,7 @@ class S3CommitGroup:
         self._abort_at_timeout()
 
     def _save_modes_decide(self) -> bool:
-        """Return whether Spark's save modes decide: whether its Spark stages have ``writer="spark"``.
-
-        :raises ValueError: Only some have it: this package's writer has no save mode.
-        """
+        """Return whether Spark's save modes decide: whether all Spark stages have ``writer="spark"``."""
         writers = {stage.task_id: writer for stage in self._stages if (writer := _writer(stage))}
         if "spark" not in writers.values():
             return False
@@ -257,45 +234,31 @@ class S3CommitGroup:
 class SparkStages:
     """Adds Spark stages to a group: a single stage by a call, a mapped stage by ``expand``.
 
-    :param group: The group.
-    :param fixed: Arguments of `S3CommitSparkSubmitOperator` for every stage.
+    The arguments are those of `S3CommitSparkSubmitOperator` without ``job``; the default of ``task_id`` is
+    ``spark_submit``.
     """
 
-    def __init__(self, group: S3CommitGroup, fixed: Mapping[str, Any]) -> None:
-        # The Spark provider is an extra.
-        from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator  # noqa: PLC0415
-
+    def __init__(
+        self, group: S3CommitGroup, kind: type[S3CommitSparkSubmitOperator], fixed: Arguments
+    ) -> None:
         self._group = group
+        self._kind = kind
         self._fixed = fixed
-        self._kind = S3CommitSparkSubmitOperator
 
     def __call__(self, **kwargs: Any) -> S3CommitSparkSubmitOperator:
-        """Add one stage, and return its task.
-
-        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``; the default of ``task_id``
-            is ``spark_submit``.
-        """
+        """Add one stage, and return its task."""
         return self._group.stage(self._kind(**{**self._fixed, **kwargs}))
 
     def partial(self, **kwargs: Any) -> SparkStages:
-        """Fix arguments for all instances of a mapped stage; call ``expand`` on the result.
-
-        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``.
-        """
-        return SparkStages(self._group, {**self._fixed, **kwargs})
+        """Fix arguments for all instances of a mapped stage; call ``expand`` on the result."""
+        return SparkStages(self._group, self._kind, {**self._fixed, **kwargs})
 
     def expand(self, **kwargs: Any) -> MappedOperator:
-        """Add a mapped stage, and return its task; each instance is a stage of the job.
-
-        :param kwargs: As in Airflow's ``expand``: lists, mappings or XComs, one instance for each value.
-        """
+        """Add a mapped stage, as Airflow's ``expand`` does, and return its task; each instance is a stage."""
         return self._group.stage(self._kind.partial(**self._fixed).expand(**kwargs))
 
     def expand_kwargs(self, kwargs: Any) -> MappedOperator:
-        """Add a mapped stage with one instance for each mapping of arguments, and return its task.
-
-        :param kwargs: As in Airflow's ``expand_kwargs``: a list of mappings, or an XCom.
-        """
+        """Add a mapped stage, as Airflow's ``expand_kwargs`` does: an instance for each mapping in a list."""
         return self._group.stage(self._kind.partial(**self._fixed).expand_kwargs(kwargs))
 
 
@@ -351,7 +314,6 @@ def s3_commit_task_group(
         and further arguments of Airflow's ``TaskGroup``. In a group with ``writer="spark"``, and a DAG
         without the param ``conflict_mode``, the default of that option is ``as-written``: the save modes
         decide. (templated)
-    :raises InvalidOption: An option or argument has an invalid value.
     :raises ValueError: The group has no stage, or no mode is named and only some Spark stages have
         ``writer="spark"``.
     """
@@ -362,18 +324,14 @@ def s3_commit_task_group(
     check_value(owner, "parts", at_least(1, int), parts)
     # A limit for the DAG's own tasks, from default_args, would end a commit or a teardown half-way.
     step: dict[str, Any] = {"retries": retries, "retry_delay": retry_delay, "execution_timeout": None}
+    skips = {"skipped_stages": skipped_stages, "on_empty": on_empty}
+    commit = {"outlets": outlets, "partition_asset": partition_asset}
     options = {"aws_conn_id": aws_conn_id, "kill_window": kill_window, **options_among(arguments)}
     with TaskGroup(group_id, **arguments) as group:
         setup = S3CommitSetupOperator(task_id="setup", destination=destination, **options, **step)
         building = S3CommitGroup(group, setup)
         yield building
-        building.wire(
-            step=step,
-            skips={"skipped_stages": skipped_stages, "on_empty": on_empty},
-            commit={"outlets": outlets, "partition_asset": partition_asset},
-            audit=audit,
-            parts=parts,
-        )
+        building.wire(step, skips, commit, audit, parts)
 
 
 def _writer(stage: Any) -> str | None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from airflow.sdk import BaseOperator
-from jinja2 import Undefined
+from airflow.sdk import BaseOperator, Context
+from jinja2 import Environment, Undefined
 
 from airflow_s3commit.airflow_version import AirflowFailException, partition_key_of
 from airflow_s3commit.exceptions import InvalidOption, S3CommitError
 from airflow_s3commit.protocol.model.destination import Destination
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow.sdk import Context
-    from jinja2 import Environment
 
 T = TypeVar("T")
 
@@ -30,11 +24,6 @@ def is_known(value: Any) -> bool:
     if isinstance(value, list | tuple | set):
         return all(map(is_known, value))
     return not hasattr(value, "resolve")
-
-
-def known_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a mapping that a DAG's file has itself."""
-    return {name: value for name, value in values.items() if is_known(value)}
 
 
 def one_of(*words: str) -> Callable[[Any], str]:

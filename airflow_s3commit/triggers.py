@@ -20,14 +20,13 @@ from weakref import WeakValueDictionary
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_s3commit._causes import described
-from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, Outcome, SearchResult, Snapshot
+    from airflow_s3commit.protocol.watch import Criteria, ManifestFeed, SearchResult, Snapshot
 
 __all__ = ["S3SuccessManifestEventTrigger", "S3SuccessManifestTrigger"]
 
@@ -67,14 +66,6 @@ class ManifestTrigger(BaseTrigger):
     def hook(self) -> S3CommitHook:
         """Return a hook with a short retry deadline, because the next search is due soon."""
         return S3CommitHook(self.aws_conn_id, retry_deadline=_RETRY_DEADLINE, on_retry=count_retry)
-
-
-def failure(error: Exception) -> tuple[bool, str, Outcome]:
-    """Return whether an error is final, its text, and its outcome."""
-    from airflow_s3commit.protocol.watch import outcome_of  # noqa: PLC0415 - keeps DAG parsing light
-
-    outcome: Outcome = outcome_of(error) if isinstance(error, S3CommitError) else "error"
-    return outcome != "unavailable", described(error), outcome
 
 
 def trigger_event(payload: dict[str, Any]) -> TriggerEvent:
@@ -167,7 +158,10 @@ class S3SuccessManifestTrigger(ManifestTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Search until a manifest meets the conditions, the time is up, or an error is final."""
-        poller, wanted = self._join()
+        from airflow_s3commit.protocol.watch import Criteria, outcome_of  # noqa: PLC0415 - light DAG parsing
+
+        poller = shared_poller((self.destination, self.search_depth, self.aws_conn_id), self._open)
+        wanted = Criteria(**self.wanted)
         while True:
             left = None if self.give_up_at is None else self.give_up_at - time.time()
             last = left is not None and left <= 0
@@ -175,8 +169,8 @@ class S3SuccessManifestTrigger(ManifestTrigger):
             try:
                 look = await poller.look(wanted, age)
             except Exception as error:  # the task must fail with any error
-                failed, seen, outcome = failure(error)
-                if failed:
+                seen, outcome = described(error), outcome_of(error)
+                if outcome != "unavailable":
                     self.log.error("Giving up: %s: %s", outcome, seen)  # noqa: TRY400 - the task fails with it
                     yield _unsuccessful("error", outcome, seen)
                     return
@@ -191,13 +185,6 @@ class S3SuccessManifestTrigger(ManifestTrigger):
                 return
             due = poller.next_due(self.poke_interval)
             await asyncio.sleep(due if left is None else min(due, left))
-
-    def _join(self) -> tuple[SharedPoller, Criteria]:
-        """Join the shared searches at the destination."""
-        from airflow_s3commit.protocol.watch import Criteria  # noqa: PLC0415 - keeps DAG parsing light
-
-        key = (self.destination, self.search_depth, self.aws_conn_id)
-        return shared_poller(key, self._open), Criteria(**self.wanted)
 
     def _open(self) -> Snapshot:
         from airflow_s3commit.protocol.watch import Snapshot  # noqa: PLC0415
@@ -247,6 +234,8 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield an event for every new manifest, forever."""
+        from airflow_s3commit.protocol.watch import outcome_of  # noqa: PLC0415 - keeps DAG parsing light
+
         feed: ManifestFeed | None = None
         remembered: dict[str, Any] | None = None
         while True:
@@ -262,8 +251,8 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
                     await self._remember(feed.memory)
                     remembered = feed.memory
             except Exception as error:  # a watcher that ends is a schedule that silently stops
-                _, seen, outcome = failure(error)
-                self.log.warning("Searching again in %g s: %s: %s", self.poke_interval, outcome, seen)
+                what = f"{outcome_of(error)}: {described(error)}"
+                self.log.warning("Searching again in %g s: %s", self.poke_interval, what)
             await asyncio.sleep(self.poke_interval)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf
 from time import monotonic, sleep
@@ -21,8 +22,6 @@ from airflow_s3commit.operators.base import (
 from airflow_s3commit.templates import at_least
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
 
@@ -53,8 +52,7 @@ class S3CommitAbortOperator(CommitStepOperator):
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
     ``abort_report`` has the number of aborted uploads.
 
-    :param kill_window: Seconds between two aborts; 0 aborts once. A killed task must end within them: one
-        heartbeat (5) and the time to SIGKILL (5).
+    :param kill_window: Seconds between two aborts, within which a killed task must end; 0 aborts once.
     """
 
     ui_color = "#f7e3e0"
@@ -147,10 +145,8 @@ class S3CommitAbortOperator(CommitStepOperator):
 
     def _states(self, context: Context) -> dict[str, str]:
         """Return the states of the other tasks in this task's group; nothing without a group."""
-        group = self.task_group
-        if group is None or group.group_id is None:
-            return {}
-        states = states_of(context, task_group_id=group.group_id)
+        group_id = getattr(self.task_group, "group_id", None)
+        states = {} if group_id is None else states_of(context, task_group_id=group_id)
         states.pop(self.task_id, None)
         return states
 

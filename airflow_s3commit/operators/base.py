@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.model.sealed_job import Counts
+    from airflow_s3commit.protocol.model.manifest import Manifest
+    from airflow_s3commit.protocol.model.sealed_job import SealReference
 
 #: The XCom of a task that failed: why, and whether the store alone did that. Airflow deletes it when the next
 #: try begins.
@@ -153,7 +154,8 @@ class CommitStepOperator(S3CommitBaseOperator):
         )
 
 
-def totals(counts: Counts) -> str:
-    """Return counts as text, for the task log."""
+def totals(of: SealReference | Manifest) -> str:
+    """Return what a seal or a manifest has in all as text, for the task log."""
+    counts = of.counts
     rows = "an unknown number of" if counts.rows is None else counts.rows
-    return f"{counts.files} files, {rows} rows, {counts.bytes} bytes"
+    return f"{counts.files} files, {rows} rows, {counts.bytes} bytes in {len(of.partitions)} partitions"

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, Context
 
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption
 from airflow_s3commit.links import ManifestLink
-from airflow_s3commit.metrics import commit_counted
+from airflow_s3commit.metrics import counted
 from airflow_s3commit.operators.base import CommitStepOperator, failures_are_noted, totals
 from airflow_s3commit.templates import at_least, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_s3commit.protocol.metadata.pending_uploads import Progress, ProgressLog
     from airflow_s3commit.protocol.model.manifest import Manifest
@@ -88,7 +86,7 @@ class S3CommitJobOperator(CompletingOperator):
         assets: events with a key do not start ``schedule=[asset]`` DAGs.
     """
 
-    operator_extra_links: Collection[BaseOperatorLink] = (ManifestLink(),)
+    operator_extra_links = (ManifestLink(),)
 
     def __init__(
         self,
@@ -120,37 +118,25 @@ class S3CommitJobOperator(CompletingOperator):
 
         with failures_are_noted(context):
             job, (seal, generation) = self.opened_job(), self.pinned()
-            with commit_counted(job.reference.destination) as count:
-                manifest = job.commit(
-                    seal_sha256=seal,
-                    generation=generation if self.pin_preview else None,
-                    progress=self.report_progress,
-                )
-                count(manifest)
-        self._manifest = manifest
+            commit = partial(
+                job.commit,
+                seal_sha256=seal,
+                generation=generation if self.pin_preview else None,
+                progress=self.report_progress,
+            )
+            self._manifest = manifest = counted(job.reference.destination, commit)
         self.manifest_uri = manifest.uri
         self.address = self.hook.address
-        self.log.info(
-            "Job %s is committed as generation %d: %s in %d partitions; it replaced %d files,"
-            " %d bytes; manifest %s",
-            manifest.job_id,
-            manifest.generation,
-            totals(manifest.counts),
-            len(manifest.partitions),
-            manifest.replaced.files,
-            manifest.replaced.bytes,
-            manifest.uri,
-        )
+        replaced = f"it replaced {manifest.replaced.files} files, {manifest.replaced.bytes} bytes"
+        about = (manifest.job_id, manifest.generation, totals(manifest), replaced, manifest.uri)
+        self.log.info("Job %s is committed as generation %d: %s; %s; manifest %s", *about)
         events = context.get("outlet_events")
         if events is not None:
             tables = [one for one in self.outlets if isinstance(one, Asset) and one != self.partition_asset]
             announce(events, manifest, tables=tables, partitions=self.partition_asset)
         return manifest.to_dict()
 
-    def get_openlineage_facets_on_complete(
-        self,
-        task_instance: object,  # noqa: ARG002 - Airflow's shape
-    ) -> OperatorLineage[Any, Any]:
+    def get_openlineage_facets_on_complete(self, _task_instance: object) -> OperatorLineage[Any, Any]:
         """Return the commit's lineage for the OpenLineage provider; empty if the task did not commit."""
         from airflow_s3commit.assets import lineage_of  # noqa: PLC0415 - keeps DAG parsing light
 

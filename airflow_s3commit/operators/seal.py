@@ -1,8 +1,4 @@
-"""Operators that seal a job, which fixes the stage attempts that count: an audit, and the commit's preview.
-
-The audit checks the output against rules before any of it becomes visible. It can ask a user through
-Airflow's human-in-the-loop, which occupies neither a worker nor a triggerer.
-"""
+"""Operators that seal a job, which fixes the stage attempts that count: an audit, and a commit's preview."""
 
 from __future__ import annotations
 
@@ -25,12 +21,10 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.templates import CheckedOperator, mapping, one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from airflow.sdk import BaseNotifier, BaseOperatorLink, Context
+    from airflow.sdk import BaseNotifier, Context
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_s3commit.protocol.inspect.audit import AuditRules
+    from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.sealed_job import SealReference
 
@@ -112,7 +106,7 @@ class SealingOperator(CommitStepOperator):
     """
 
     template_fields = (*CommitStepOperator.template_fields, "stages")
-    operator_extra_links: Collection[BaseOperatorLink] = (PendingsetsLink(),)
+    operator_extra_links = (PendingsetsLink(),)
 
     def __init__(self, *, stages: Any = None, named_stages: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -138,12 +132,7 @@ class SealingOperator(CommitStepOperator):
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
         sealed = job.seal(stages, digests=digests)
         self.seal_uri = sealed.location
-        self.log.info(
-            "Job %s is sealed: %s in %d partitions",
-            job.reference.job_id,
-            totals(sealed.counts),
-            len(sealed.partitions),
-        )
+        self.log.info("Job %s is sealed: %s", job.reference.job_id, totals(sealed))
         return sealed
 
 
@@ -191,24 +180,22 @@ class S3CommitAuditOperator(SealingOperator):
 
         with failures_are_noted(context):
             self.read("on_fail", _ON_FAIL)
-            rules = self.read("rules", _rules)
-            job = self.opened_job()
-            place = Destination.parse(job.reference.destination)
+            rules, job = self.read("rules", _rules), self.opened_job()
             sealed = self.seal(context, job)
+            place = Destination.parse(job.reference.destination)
             drifts = rules.max_drift is not None
             before = audit.commit_before(self.hook.store, place, sealed.partitions) if drifts else None
             report = audit.audit(job.reference.job_id, sealed, rules, before=before)
             table = text_table(audit.AuditCheck.columns, report.checks, most=500)
             self.log.info("Audit of job %s\n%s", report.job_id, table)
-            plain = report.to_dict()
-            context["ti"].xcom_push(key="audit_report", value=plain)
+            context["ti"].xcom_push(key="audit_report", value=report.to_dict())
             if self.on_fail == "fail":
                 report.require()
         if not report.passed:
             if self.on_fail == "ask":
-                self._ask(context, plain, table)
+                self._ask(context, report, table)
             self.log.warning("%d checks failed; continuing because on_fail is warn", len(report.failures))
-        return plain
+        return report.to_dict()
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], report: dict[str, Any], subject: str
@@ -228,19 +215,16 @@ class S3CommitAuditOperator(SealingOperator):
         context["ti"].xcom_push(key="audit_report", value=decided)
         return decided
 
-    def _ask(self, context: Context, report: dict[str, Any], table: str) -> NoReturn:
+    def _ask(self, context: Context, report: AuditReport, table: str) -> NoReturn:
         """Ask whether to commit, and suspend the task; the answer resumes it."""
         from airflow.sdk.execution_time.hitl import upsert_hitl_detail  # noqa: PLC0415 - keeps DAG parsing light
 
-        failed = sum(not check["passed"] for check in report["checks"])
-        subject = (
-            f"{failed} of {len(report['checks'])} checks of job {report['job_id']} failed: commit it anyway?"
-        )
+        failed = f"{len(report.failures)} of {len(report.checks)} checks of job {report.job_id} failed"
+        subject, ti_id = f"{failed}: commit it anyway?", context["ti"].id
         destination = self.opened_job().reference.destination
         for notifier in self.notifiers:
             notifier(context)
         self.log.info("Waiting for an answer: %s", subject)
-        ti_id = context["ti"].id
         upsert_hitl_detail(
             ti_id=ti_id,
             options=_ANSWERS,
@@ -250,7 +234,7 @@ class S3CommitAuditOperator(SealingOperator):
             params={},
             assigned_users=list(self.assigned_users) if self.assigned_users else None,
         )
-        resumed = {"report": report, "subject": subject}
+        resumed = {"report": report.to_dict(), "subject": subject}
         wait_for_answer(ti_id, _ANSWERS, "execute_complete", resumed, self.response_timeout)
 
 
@@ -279,17 +263,11 @@ class S3CommitResolveConflictsOperator(SealingOperator):
             job = self.opened_job()
             sealed = self.seal(context, job)
             preview = job.preview()
-            self.log.info(
-                "After generation %d the commit would replace %d objects (%d bytes) in %d partitions",
-                preview.generation,
-                preview.objects,
-                preview.bytes,
-                len(preview.partitions),
-            )
+            lost = f"{preview.objects} files ({preview.bytes} bytes) in {len(preview.partitions)} partitions"
+            self.log.info("After generation %d the commit would replace %s", preview.generation, lost)
             if preview.partitions:
                 column = Column("partition", "", lambda name: name or "(the root)")
-                named = text_table([column], preview.partitions)
-                self.log.info("These would lose files:\n%s", named)
+                self.log.info("These would lose files:\n%s", text_table([column], preview.partitions))
             if not sealed.counts.files and self.on_empty != "remove":
                 self._check_empty(context, job, preview.objects)
         counted = {**preview.to_dict(), "partitions": len(preview.partitions)}
@@ -326,11 +304,7 @@ def _each(stages: Iterable[Any]) -> list[Any]:
 
 
 def _attempts(xcoms: Iterable[Any], job_id: str) -> tuple[list[tuple[str, str]], dict[tuple[str, str], str]]:
-    """Return stages and attempts in the XComs of stage tasks, and the SHA-256 of the seals of those with one.
-
-    :raises ValueError: An entry has no stage attempt, because its task was skipped or has another type; or it
-        belongs to another job, because setup was cleared and the stage was not.
-    """
+    """Return stages and attempts in the XComs of stage tasks, and the SHA-256 of the seals that are named."""
     named: list[tuple[str, str]] = []
     digests: dict[tuple[str, str], str] = {}
     for entry in xcoms:

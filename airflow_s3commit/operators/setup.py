@@ -7,12 +7,13 @@ Airflow keeps nothing of a task that is cleared in every version and configurati
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from airflow.sdk import BaseSensorOperator
+from airflow.sdk import BaseSensorOperator, Context
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, partition_key_of
@@ -23,19 +24,14 @@ from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import TableOperator, refusals_are_final, states_of
 from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
-from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
-from airflow_s3commit.templates import at_least, check_value, known_of, mapping
+from airflow_s3commit.templates import at_least, check_value, is_known, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from airflow.sdk import Context
-
     from airflow_s3commit.protocol.inspect.jobs import JobSummary
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.model.job import JobRecord
 
 #: The types of the tasks that follow a job's stages.
 _STEPS = {
@@ -115,13 +111,8 @@ class S3CommitSetupOperator(TableOperator):
             with noting(refusal, f"aborting job {reference.job_id}", left):
                 job.abort(reason=f"its setup failed: {refusal}")
             raise
-        self.log.info(
-            "Job %s is open: %s to %s, conflict mode %s",
-            reference.job_id,
-            options.committer,
-            reference.destination,
-            options.conflict_mode,
-        )
+        chosen = f"committer {options.committer}, conflict mode {options.conflict_mode}"
+        self.log.info("Job %s is open at %s: %s", reference.job_id, reference.destination, chosen)
         return job.reference.to_dict()
 
     @property
@@ -161,17 +152,16 @@ class S3CommitSetupOperator(TableOperator):
         record = unended.get(job_id)
         job = self.hook.job(self._reference(job_id, options) if record is None else _reference_of(record))
         found = ended.get(job_id) or job.state()
-        state = found.state if found is not None else None
-        if state not in ("sealed", "committed"):
+        if found is None or found.state not in ("sealed", "committed"):
             return None
-        if state == "sealed":
+        if found.state == "sealed":
             if record is not None and record.options != options:
                 self.log.warning("Job %s is sealed, and has other options than this task now", job_id)
                 return None
             with suppress(AlreadyCommitted):
                 # From then on the reference pins the record.
                 job.record()
-        self.log.info("Taking up job %s, which is %s: no stage was cleared", job_id, state)
+        self.log.info("Taking up job %s, which is %s: no stage was cleared", job_id, found.state)
         return job.reference.to_dict()
 
     def _stages_of_earlier_try(self, context: Context) -> dict[str, str]:
@@ -269,7 +259,8 @@ def options_among(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def check_options(task_id: str, options: Mapping[str, Any]) -> None:
     """Check a job's options when a DAG is parsed, but for those with a template."""
-    check_value(f"Task {task_id}", "options", job_options, known_of(options))
+    known = {name: value for name, value in options.items() if is_known(value)}
+    check_value(f"Task {task_id}", "options", job_options, known)
 
 
 def job_options(values: Mapping[str, Any]) -> JobOptions:

@@ -6,7 +6,8 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,9 +20,7 @@ from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.templates import one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import Context
     from pydantic import JsonValue
 
     from airflow_s3commit.protocol.job import Job
@@ -62,10 +61,9 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     limit in bytes, which takes less processor time. If rows have more than about 32 KiB on average, set
     ``spark.sql.execution.arrow.maxBytesPerBatch``.
 
-    A template with an expression that is None in a run, such as ``{{ partition_key }}`` in one without a
-    partition key, fails the task before Spark starts. Arguments of the application and values of ``conf``
-    may have any plain type: booleans become lower case text, and entries of ``conf`` that are None are left
-    out.
+    Arguments of the application and values of ``conf`` may have any plain type: booleans become lower case
+    text, and entries of ``conf`` that are None are left out. A template with an expression that is None in a
+    run fails the task before Spark starts.
 
     The configuration never contains credentials. If the ``aws`` connection has keys, they are in the
     environment of ``spark-submit`` while it runs, for ``local`` masters and for the driver in client mode.
@@ -82,12 +80,8 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     :param kwargs: Other arguments of ``SparkSubmitOperator``.
     """
 
-    template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields,
-        *CommitStepOperator.template_fields,
-        "stage",
-    )
-    operator_extra_links: Collection[BaseOperatorLink] = (PendingsetsLink(),)
+    template_fields = (*SparkSubmitOperator.template_fields, *CommitStepOperator.template_fields, "stage")
+    operator_extra_links = (PendingsetsLink(),)
 
     def __init__(
         self,
@@ -117,9 +111,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             earlier = self._sealed_before(context, job, stage)
             seal = job.stage_seal(stage, earlier) if earlier else None
             if earlier and seal:
-                self.log.info(
-                    "Attempt %s of stage %s, of an earlier try, is sealed; using it", earlier, stage
-                )
+                self.log.info("Using attempt %s of stage %s, which an earlier try sealed", earlier, stage)
                 return self._summary(job, stage, earlier, seal)
             self._stage_attempt = self._attempt_of_driver(context, job.reference)
             if self._stage_attempt is None:
@@ -164,7 +156,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         return super().submit_job(context)
 
     def _begin_attempt(self, context: Context, job: Job, stage: str) -> None:
-        from airflow_s3commit.spark.session import batch_conf, committer_conf  # noqa: PLC0415 - light parsing
+        from airflow_s3commit.spark import session, shipping  # noqa: PLC0415 - keeps DAG parsing light
 
         own = int(context["ti"].try_number)
         earlier = self._stage_attempt or (str(own - 1) if own > 1 else None)
@@ -177,24 +169,18 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
         # Includes Spark's own files, whose values a value on the command line would hide.
         given = {**self._sparks_defaults(), **(self.conf or {})}
         if self.ship_package:
-            from airflow_s3commit.spark.shipping import py_files  # noqa: PLC0415 - keeps parsing light
-
-            self.py_files = _with(py_files(), self.py_files or given.get("spark.submit.pyFiles", ""))
-        address = self.hook.address
-        committer = committer_conf(
+            shipped = self.py_files or given.get("spark.submit.pyFiles", "")
+            self.py_files = _with(shipping.py_files(), shipped)
+        committer = session.committer_conf(
             job.reference,
             stage,
             self._stage_attempt,
-            endpoint_url=address.endpoint_url,
-            region=address.region,
-            path_style=address.path_style,
             writer=self.writer,
             object_options=job.record().options.object_options if self.writer == "spark" else None,
+            **asdict(self.hook.address),
         )
-        batches = batch_conf(given) if self.writer == "python" else {}
-        self.conf = {**(self.conf or {}), **batches, **committer}
-        if self.writer == "spark":
-            self._add_protocol(given)
+        added = session.batch_conf(given) if self.writer == "python" else self._protocol(given)
+        self.conf = {**(self.conf or {}), **committer, **added}
 
     def _sparks_defaults(self) -> dict[str, str]:
         """Read what ``spark-submit`` takes from ``properties_file``, or from ``spark-defaults.conf``."""
@@ -206,19 +192,15 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             self.log.info("Spark takes %d properties from %s", len(found), file)
         return found
 
-    def _add_protocol(self, given: Mapping[str, str]) -> None:
-        """Add the jar of the commit protocol, and keep what the given conf has under the same keys."""
-        from airflow_s3commit.spark.session import EXTENSIONS, OTHER_PROTOCOL, PROTOCOL  # noqa: PLC0415
-        from airflow_s3commit.spark.shipping import (  # noqa: PLC0415 - light parsing
-            GUARD_CLASS,
-            PROTOCOL_CLASS,
-            pending_jar,
-        )
+    def _protocol(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Add the jar of the commit protocol; return what keeps the given conf's values under its keys."""
+        from airflow_s3commit.spark import session, shipping  # noqa: PLC0415 - keeps DAG parsing light
 
-        self.jars = _with(pending_jar(), self.jars or given.get("spark.jars", ""))
-        if given.get(PROTOCOL, PROTOCOL_CLASS) != PROTOCOL_CLASS:
-            self.conf = {**(self.conf or {}), OTHER_PROTOCOL: given[PROTOCOL]}
-        self.conf = {**(self.conf or {}), EXTENSIONS: _with(GUARD_CLASS, given.get(EXTENSIONS, ""))}
+        self.jars = _with(shipping.pending_jar(), self.jars or given.get("spark.jars", ""))
+        added = {session.EXTENSIONS: _with(shipping.GUARD_CLASS, given.get(session.EXTENSIONS, ""))}
+        if given.get(session.PROTOCOL, shipping.PROTOCOL_CLASS) != shipping.PROTOCOL_CLASS:
+            added[session.OTHER_PROTOCOL] = given[session.PROTOCOL]
+        return added
 
     def _sealed_output(self, context: Context, job: Job, stage: str) -> dict[str, Any]:
         attempt = cast("str", self._stage_attempt)
@@ -238,12 +220,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
     def _summary(self, job: Job, stage: str, attempt: str, seal: SealReference) -> dict[str, Any]:
         self.seal_uri = seal.location
         ids = {"job_id": job.reference.job_id, "stage": stage, "stage_attempt": attempt}
-        self.log.info(
-            "Stage %s is sealed, its output pending: %s in %d partitions",
-            stage,
-            totals(seal.counts),
-            len(seal.partitions),
-        )
+        self.log.info("Stage %s is sealed, its output pending: %s", stage, totals(seal))
         return {**ids, **seal.to_dict()}
 
     def _convert_to_text(self) -> None:
@@ -252,9 +229,8 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
             if None in self.application_args:
                 # Not the others: a template may have made one of them of a secret.
                 raise AirflowFailException(
-                    f"Task {self.task_id}: argument {self.application_args.index(None)} of application_args,"
-                    " counted from 0, has no value in this run. Leave it out, or give the run what its"
-                    " template names."
+                    f"Task {self.task_id}: application_args[{self.application_args.index(None)}] has no value"
+                    " in this run. Leave it out, or give the run what its template names."
                 )
             self.application_args = [_text(value) for value in self.application_args]
         if self.conf is not None:

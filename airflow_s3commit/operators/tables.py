@@ -1,7 +1,4 @@
-"""Operators for a table beside its jobs: sweep, compact, and tell catalogs of commits.
-
-Catalogs are Iceberg's, of snapshots, and AWS Glue's, of the table or its partitions.
-"""
+"""Operators for a table beside its jobs: sweep, compact, and tell Iceberg's catalogs and Glue of commits."""
 
 from __future__ import annotations
 
@@ -129,7 +126,14 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         jobs = plan.jobs or plan.jobs_left
         destination = Destination.parse(plan.destination)
         gauge_pending(destination.uri, list_jobs(store, destination) if jobs else ())
-        self._log(report)
+        found = f"{plan.pending} uploads, {plan.bytes} bytes, about ${plan.monthly_cost_usd:.2f} a month"
+        what = f"A dry run would sweep {found}" if dry else f"Swept {found}"
+        table = "" if plan.is_empty else text_table(plan.columns, plan.items)
+        self.log.info("%s at %s\n%s", what, plan.destination, table)
+        others = {"Left alone": plan.left, "Skipped": report.skipped, "Failed": report.failures}
+        for how, items in others.items():
+            for one in items:
+                self.log.info("%s: %s", how, one)
         return report
 
     def _sweep_registry(self, failures: dict[str, str], *, dry: bool, older_than: float) -> dict[str, Any]:
@@ -172,25 +176,6 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                 failures[uri] = str(error)
         counts = {"gone": gone, "failures": len(failures), "failed": list(failures)[:_MOST_NAMED]}
         return {"destinations": len(reports), **_totals(reports), **counts}
-
-    def _log(self, report: SweepReport) -> None:
-        plan = report.plan
-        if plan.is_empty:
-            self.log.info("Nothing to sweep at %s", plan.destination)
-        else:
-            self.log.info(
-                "%s at %s: %d uploads, %d bytes, about $%.2f a month\n%s",
-                "A dry run would sweep" if report.dry_run else "Swept",
-                plan.destination,
-                plan.pending,
-                plan.bytes,
-                plan.monthly_cost_usd,
-                text_table(plan.columns, plan.items),
-            )
-        others = {"Left alone": plan.left, "Skipped": report.skipped, "Failed": report.failures}
-        for what, found in others.items():
-            for one in found:
-                self.log.info("%s: %s", what, one)
 
 
 class S3CommitCompactOperator(TableOperator):
@@ -275,13 +260,7 @@ class S3CommitPublishIcebergOperator(TableOperator):
         self.require_text("destination", "table", "iceberg_conn_id")
         catalog = IcebergHook(self.iceberg_conn_id).catalog
         report = publish_iceberg(self.hook.store, self.destination, catalog, self.table)
-        self.log.info(
-            "%s has generation %d of %s: added snapshots of %s",
-            report.table,
-            report.generation,
-            report.destination,
-            report.published or "none",
-        )
+        self.log.info("Published: %s", report)
         return {**report.to_dict(), "published": len(report.published)}
 
 
@@ -345,14 +324,7 @@ class S3CommitRegisterPartitionsOperator(_GlueOperator):
 
         table = GlueTable(self.client(), self.database, self.table, catalog_id=self.catalog_id)
         report = register_partitions(self.hook.store, table)
-        self.log.info(
-            "Table %s has the %d partitions of generation %d: added %s, removed %s",
-            table.name,
-            report.partitions,
-            report.generation,
-            report.added or "none",
-            report.removed or "none",
-        )
+        self.log.info("Registered partitions of table %s: %s", table.name, report)
         return {**report.to_dict(), "added": len(report.added), "removed": len(report.removed)}
 
 

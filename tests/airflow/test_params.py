@@ -129,4 +129,4 @@ def test_the_sensor_counts_from_its_run(store: MemoryStore) -> None:
     context = new_context(dag_run={"run_after": AFTER})
     with pytest.raises(Exception, match=r"no manifest|absent"):
         sensor.execute(context)
-    assert sensor._wanted().newer_than == datetime(2013, 10, 26, 22, 30, tzinfo=UTC).timestamp()
+    assert sensor._wanted.newer_than == datetime(2013, 10, 26, 22, 30, tzinfo=UTC).timestamp()
