@@ -378,7 +378,7 @@ def measure(store: OtherStore, folder: Path) -> Result:
 def _deviations(checks: Mapping[str, Check], store: S3Store) -> Iterator[str]:
     if checks["fencing"].verdict == "failed":
         yield checks["fencing"].says
-    if store.profile(BUCKET).bare_etags:
+    if store.profiles[BUCKET].bare_etags:
         yield "`If-Match` is compared with the ETag without quotes"
     if checks["conditional delete"].verdict == "warning":
         yield "deletes ignore `If-Match`, or are refused with it"

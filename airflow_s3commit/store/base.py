@@ -8,7 +8,7 @@ implementation's own; a caller sees the outcome after them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
@@ -149,14 +149,9 @@ class ObjectStore(Protocol):
     def endpoint(self) -> str:
         """The store's address; sends no request."""
 
-    def profile(self, bucket: str) -> StoreProfile:
-        """Return what this object has learned about a bucket from responses; sends no request."""
-
-    def follow(self, bucket: str, profile: StoreProfile) -> None:
-        """Adapt further requests to a profile as it was found; ``StoreProfile()`` forgets it.
-
-        Sends no request itself.
-        """
+    @property
+    def profiles(self) -> MutableMapping[str, StoreProfile]:
+        """What this object has learned about each bucket from responses, or was told: requests follow it."""
 
     def check_bucket(self, bucket: str) -> None:
         """Check that a bucket exists and that these credentials may use it.
@@ -400,23 +395,19 @@ _PARAMETERS = {
 #: Boolean headers.
 _FLAGS = frozenset({"x-amz-server-side-encryption-bucket-key-enabled"})
 
-#: Sent, but not returned.
-_NOT_RETURNED = frozenset({"x-amz-acl", "x-amz-tagging"})
-
-_RETURNED = (_PARAMETERS.keys() - _NOT_RETURNED) | {TAG_COUNT}
+#: Headers of a read. ACL and tags are sent, but not returned.
+_RETURNED = (_PARAMETERS.keys() - {"x-amz-acl", "x-amz-tagging"}) | {TAG_COUNT}
 
 
-def boto3_parameters(
-    headers: Mapping[str, str] | None, metadata: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return headers, names in lower case, and metadata as parameters of a boto3 call that writes an object.
+def boto3_parameters(headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return headers, names in lower case, as parameters of a boto3 call that writes an object.
 
     Raises:
         StoreRejected: A header does not describe an object.
     """
     parameters: dict[str, Any] = {}
-    entries = dict(metadata or {})
-    for name, value in (headers or {}).items():
+    entries = {}
+    for name, value in headers.items():
         if name.startswith(METADATA_PREFIX):
             entries[name.removeprefix(METADATA_PREFIX)] = value
         elif name not in _PARAMETERS:
@@ -428,6 +419,10 @@ def boto3_parameters(
     return parameters
 
 
-def object_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a response that describe the object, without user metadata."""
-    return {name: value for name, value in headers.items() if name in _RETURNED}
+def object_headers(headers: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the user metadata in a response's headers, and the others that describe the object."""
+    prefix = METADATA_PREFIX
+    metadata = {
+        name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)
+    }
+    return metadata, {name: value for name, value in headers.items() if name in _RETURNED}

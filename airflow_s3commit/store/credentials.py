@@ -86,8 +86,10 @@ def plain_endpoint(url: Url, where: str) -> Url:
     return url.rstrip("/")
 
 
-def is_aws_host(address: str) -> bool:
-    """Return whether a URL, or a host with or without its port, is Amazon's own."""
+def is_aws_host(address: str | None) -> bool:
+    """Return whether a URL, or a host with or without its port, is Amazon's own; None is."""
+    if address is None:
+        return True
     try:
         host = urlsplit(address if "//" in address else f"//{address}").hostname
     except ValueError:

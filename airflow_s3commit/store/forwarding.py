@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -112,13 +112,10 @@ class ForwardingStore:
         """The inner store's address; sends no request."""
         return self.inner.endpoint
 
-    def profile(self, bucket: str) -> StoreProfile:
-        """Return the inner store's profile of a bucket; sends no request."""
-        return self.inner.profile(bucket)
-
-    def follow(self, bucket: str, profile: StoreProfile) -> None:
-        """Make the inner store follow a profile; sends no request."""
-        self.inner.follow(bucket, profile)
+    @property
+    def profiles(self) -> MutableMapping[str, StoreProfile]:
+        """The inner store's profiles."""
+        return self.inner.profiles
 
     check_bucket = _forwarded(ObjectStore.check_bucket)
     stale_upload_days = _forwarded(ObjectStore.stale_upload_days)
@@ -172,8 +169,7 @@ class CountingStore(ForwardingStore):
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
         """Count the call and make it."""
-        if verb in _STATISTICS:
-            self._add(_STATISTICS[verb])
+        self._add(_STATISTICS[verb])
         return super().forward(verb, bucket, key, make)
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -84,6 +85,9 @@ class MemoryStore:
         stale_upload_days: The result of the method `stale_upload_days`.
     """
 
+    endpoint = "memory:"
+    load = Load(1, 0)
+
     def __init__(
         self,
         buckets: Iterable[str] = ("lake",),
@@ -101,27 +105,10 @@ class MemoryStore:
         self._repeat_complete = repeat_complete
         self._conditions = conditions
         self._stale_upload_days = stale_upload_days
-        self._profiles: dict[str, StoreProfile] = {}
+        # They change no behaviour.
+        self.profiles: defaultdict[str, StoreProfile] = defaultdict(StoreProfile)
         self._lock = threading.RLock()
         self._upload_ids = count(1)
-
-    @property
-    def load(self) -> Load:
-        """Implement `ObjectStore.load`."""
-        return Load(1, 0)
-
-    @property
-    def endpoint(self) -> str:
-        """Implement `ObjectStore.endpoint`."""
-        return "memory:"
-
-    def profile(self, bucket: str) -> StoreProfile:
-        """Implement `ObjectStore.profile`."""
-        return self._profiles.get(bucket, StoreProfile())
-
-    def follow(self, bucket: str, profile: StoreProfile) -> None:
-        """Implement `ObjectStore.follow`: what is remembered changes no behaviour."""
-        self._profiles[bucket] = profile
 
     def check_bucket(self, bucket: str) -> None:
         """Implement `ObjectStore.check_bucket`."""
@@ -307,10 +294,9 @@ class MemoryStore:
         where = f"s3://{bucket}/{pending.key}"
         if not etags:
             raise StoreRejected(f"no parts given for {where}", code="MalformedXML")
-        chosen = [pending.parts.get(number) for number in range(1, len(etags) + 1)]
         content: list[bytes] = []
-        for number, (part, etag) in enumerate(zip(chosen, etags, strict=True), start=1):
-            named = etag if isinstance(etag, str) else etag.etag
+        for number, etag in enumerate(etags, start=1):
+            part, named = pending.parts.get(number), etag if isinstance(etag, str) else etag.etag
             if part is None or part[0] != named.strip('"'):
                 raise StoreRejected(f"part {number} of {where} is not the one given", code="InvalidPart")
             content.append(part[1])
@@ -327,13 +313,8 @@ class MemoryStore:
 
 def _object_info(key: str, size: int, etag: str, modified: float, sent: Mapping[str, str]) -> ObjectInfo:
     """Return the `ObjectInfo` of an object written with these headers, or reject them as S3 does."""
-    metadata = {
-        name.removeprefix(METADATA_PREFIX): value
-        for name, value in sent.items()
-        if name.startswith(METADATA_PREFIX)
-    }
     boto3_parameters(sent)
-    headers = object_headers(sent)
+    metadata, headers = object_headers(sent)
     if sent.get("x-amz-tagging"):
         headers[TAG_COUNT] = str(len(parse_qsl(sent["x-amz-tagging"], keep_blank_values=True)))
     return ObjectInfo(key, size, etag, modified, metadata, headers)

@@ -15,11 +15,7 @@ from airflow_s3commit.testing.s3_server import S3Server
 def main(argv: list[str] | None = None) -> int:
     """Run the server until a signal stops it, with its address and keys in a file that a shell can source.
 
-    Args:
-        argv: The command line's arguments; by default those of this process.
-
-    Returns:
-        The exit code: 1 if the server did not start.
+    Returns the exit code: 1 if the server did not start.
     """
     parser = argparse.ArgumentParser(prog="python -m airflow_s3commit.testing", description=__doc__)
     parser.add_argument(

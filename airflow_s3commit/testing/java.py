@@ -29,9 +29,7 @@ class NoJava(RuntimeError):
 def java_home(shim_dir: Path | None = None) -> Path:
     """Return a ``JAVA_HOME`` that Spark runs on: the one set, that of PATH, or the wheel's. Repeatable.
 
-    Args:
-        shim_dir: Directory for a launcher around the wheel's runtime, created if it is missing; by default
-            beside this Python.
+    The launcher around the wheel's runtime is made in ``shim_dir``, by default beside this Python.
 
     Raises:
         NoJava: There is no such Java; the message says what to install.

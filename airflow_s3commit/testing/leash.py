@@ -7,11 +7,8 @@ The owner starts this file as a script, with the reading end of a pipe as standa
 Only the owner holds the pipe's writing end, so it closes when the owner closes it, exits or is killed. Then
 the program gets SIGTERM, and after the grace period the program and all its descendants get SIGKILL. On
 Linux no descendant escapes into another session or process group, because this process adopts orphans. On
-other systems only the program's own process group is reached.
-
-The exit code is the program's own, or 128 plus the number of the signal that ended it.
-
-The script imports only the standard library, and starts in a few milliseconds.
+other systems only the program's own process group is reached. The exit code is the program's own, or 128
+plus the number of the signal that ended it. To start in milliseconds, only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -33,14 +30,7 @@ STDIN = 0
 
 
 def main(argv: list[str]) -> int:
-    """Run a program until it ends or standard input closes, then kill its descendants.
-
-    Args:
-        argv: Seconds between SIGTERM and SIGKILL, then the program and its arguments.
-
-    Returns:
-        The exit code.
-    """
+    """Run a program until it ends or standard input closes, then kill its descendants. Return the code."""
     grace, command = float(argv[0]), argv[1:]
     wakeup = _wake_on_signals()
     _adopt_orphans()

@@ -26,13 +26,9 @@ class ProgramFailed(RuntimeError):
 class Program:
     """A program in the background, which ends when this object is stopped or its process dies.
 
-    Args:
-        name: Name of the program in messages.
-        command: The program and its arguments. Process lists show them, so they must not contain secrets.
-        log: File for the program's output, which is appended.
-        environment: All environment variables of the program; None for those of this process.
-        directory: Working directory of the program; None for that of this process.
-        grace: Seconds between SIGTERM and SIGKILL.
+    Process lists show its command, so that must not contain secrets. Its output is appended to the log. All
+    of its environment variables are those given, or else this process's; so is its working directory. Between
+    SIGTERM and SIGKILL it has ``grace`` seconds.
     """
 
     def __init__(

@@ -34,6 +34,9 @@ START_SECONDS = 60.0
 #: Maximum number of starts, each with other ports, if another program takes a port first.
 START_ATTEMPTS = 3
 
+#: What the log says then: SeaweedFS looks at the ports, and later listens.
+PORT_TAKEN = ("Port allocation failed", "address already in use")
+
 
 class S3Server:
     """An S3 server on 127.0.0.1 with one administrator, whose keys are generated at each start.
@@ -124,21 +127,17 @@ class S3Server:
         """
         if self._program is not None and self._program.running:
             raise ProgramFailed(f"SeaweedFS is running already, at {self.endpoint_url}")
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        self._objects.mkdir(mode=0o700, exist_ok=True)
         for attempt in range(1, START_ATTEMPTS + 1):
             program = self._launch()
             try:
                 self._wait_until_ready(program)
                 return
-            except ProgramFailed:
-                port_taken = "address already in use" in self.log.read_text()
+            except BaseException as error:
+                log = self.log.read_text()
+                port_taken = any(words in log for words in PORT_TAKEN)
                 self.stop()
-                if attempt == START_ATTEMPTS or not port_taken:
+                if attempt == START_ATTEMPTS or not port_taken or not isinstance(error, ProgramFailed):
                     raise
-            except BaseException:
-                self.stop()
-                raise
 
     def stop(self) -> None:
         """Stop the server, and return when its ports are free. Repeatable.
@@ -155,6 +154,8 @@ class S3Server:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def _launch(self) -> Program:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._objects.mkdir(mode=0o700, exist_ok=True)
         self.access_key = secrets.token_hex(10)
         self.secret_key = secrets.token_urlsafe(30)
         administrator = {

@@ -13,6 +13,7 @@ import pytest
 from airflow_s3commit import RetryPolicy, S3Store
 from airflow_s3commit.exceptions import AccessDenied, NoSuchBucket
 from airflow_s3commit.testing import ProgramFailed, S3Server
+from airflow_s3commit.testing.programs import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +113,19 @@ def test_a_temporary_server_leaves_nothing() -> None:
         S3Store.connect(server.config).put("lake", "a", b"1")
         assert server.data_dir.exists()
     assert not server.data_dir.exists()
+
+
+def test_a_taken_port_is_left_to_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another program takes a port first, the server starts on others, in a temporary directory too."""
+    with socket.create_server(("127.0.0.1", 0)) as owner:
+        first = [[owner.getsockname()[1], *free_ports(9)]]
+        monkeypatch.setattr(
+            "airflow_s3commit.testing.s3_server.free_ports",
+            lambda count: first.pop() if first else free_ports(count),
+        )
+        with S3Server() as server:
+            S3Store.connect(server.config).put("lake", "a", b"1")
+    assert not first
 
 
 def test_a_missing_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

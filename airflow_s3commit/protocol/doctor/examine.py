@@ -99,7 +99,7 @@ def examine(
     options = object_options or ObjectOptions()
     store = with_headers(store, options.of_records)
     # What was learned of the store before is tried anew.
-    store.follow(destination.bucket, StoreProfile())
+    store.profiles[destination.bucket] = StoreProfile()
     home = destination.below(HOME).below(name)
     probes = [*RECORD_PROBES, *DATA_PROBES, REHEARSAL]
     if options != ObjectOptions():

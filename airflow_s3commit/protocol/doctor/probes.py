@@ -293,9 +293,9 @@ def _conditional_delete(sandbox: Sandbox) -> Finding:
         " delete"
     )
     store, bucket = sandbox.store, sandbox.bucket
-    before = store.profile(bucket)
+    before = store.profiles[bucket]
     # So that it sends the condition, without comparing the ETag first.
-    store.follow(bucket, replace(before, conditional_delete=True))
+    store.profiles[bucket] = replace(before, conditional_delete=True)
     try:
         store.delete(bucket, key, if_match=NO_ETAG)
     except PreconditionFailed:
@@ -304,7 +304,7 @@ def _conditional_delete(sandbox: Sandbox) -> Finding:
     except StoreRejected as error:
         return Finding("warning", f"the store rejects conditional deletes: {error}", remedy)
     finally:
-        store.follow(bucket, before)
+        store.profiles[bucket] = before
     return Finding("warning", "deletes ignore If-Match", remedy)
 
 

@@ -143,7 +143,7 @@ def look_at_bulk_deletes(context: JobContext) -> None:
         store.put(bucket, key, b"s3commit looks at the store")
         failures = store.delete_many(bucket, [ObjectToDelete(key, NO_ETAG)])
         if not any(failure.code == "PreconditionFailed" for failure in failures):
-            store.follow(bucket, replace(store.profile(bucket), bulk_etags=False))
+            store.profiles[bucket] = replace(store.profiles[bucket], bulk_etags=False)
     seen.add(bucket)
 
 

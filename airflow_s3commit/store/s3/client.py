@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -16,21 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from botocore import xform_name
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import (
-    AccessDenied,
-    NoSuchUpload,
-    OutcomeUnknown,
-    StoreRejected,
-    Unavailable,
-)
+from airflow_s3commit.exceptions import AccessDenied, NoSuchUpload, OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.store.base import METADATA_PREFIX, Part, StoreProfile, Upload, boto3_parameters
 from airflow_s3commit.store.s3.request import (
     NOT_KNOWN,
     Request,
+    completed_part,
     content_md5,
     entries,
     etag_of,
-    quoted,
     response_time,
     translate,
 )
@@ -63,10 +58,7 @@ PARTS: Listing = {"PartNumberMarker": "NextPartNumberMarker"}
 
 
 def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], Page]) -> Iterator[Page]:
-    """Yield the pages of a listing, each fetched on demand.
-
-    Args:
-        fetch: Fetches the page at the given markers; empty for the first.
+    """Yield the pages of a listing, each fetched on demand at the given markers; empty for the first.
 
     Raises:
         StoreRejected: The store says that there is more but not where, or repeats earlier markers. Earlier
@@ -98,7 +90,7 @@ class RetryingStore:
         self._retry = retry
         self._origin = origin
         self._retries = 0
-        self._profiles: dict[str, StoreProfile] = {}
+        self.profiles: defaultdict[str, StoreProfile] = defaultdict(StoreProfile)
         # Buckets that refuse a part without a checksum, as those with a default retention do.
         self._digest_buckets: set[str] = set()
         self._curl: FastPath | None = None
@@ -120,17 +112,9 @@ class RetryingStore:
         """Implement `ObjectStore.endpoint`."""
         return self._client.meta.endpoint_url.rstrip("/")
 
-    def profile(self, bucket: str) -> StoreProfile:
-        """Implement `ObjectStore.profile`."""
-        return self._profiles.get(bucket, StoreProfile())
-
-    def follow(self, bucket: str, profile: StoreProfile) -> None:
-        """Implement `ObjectStore.follow`."""
-        self._profiles[bucket] = profile
-
     def _learn(self, bucket: str, message: str, **facts: bool) -> None:
         """Change the profile of a bucket, and log why."""
-        self._profiles[bucket] = replace(self.profile(bucket), **facts)
+        self.profiles[bucket] = replace(self.profiles[bucket], **facts)
         log.info("s3://%s %s", bucket, message)
 
     def _send(self, request: Request, attempt: Callable[[], T]) -> T:
@@ -190,13 +174,14 @@ class RetryingStore:
         A lost response leaves an upload whose id is unknown; a listing finds it.
         """
         request = Request("CreateMultipartUpload", bucket, key)
-        options = {**boto3_parameters(headers, metadata), "ContentType": content_type}
         named = {f"{METADATA_PREFIX}{name}": value for name, value in metadata.items()}
-        lines = {**named, **(headers or {}), "content-type": content_type}
+        lines = {**named, **(headers or {})}
+        options = {**boto3_parameters(lines), "ContentType": content_type}
+        lines["content-type"] = content_type
 
         def attempt() -> str:
-            upload_id = self._curl and self._curl.start_upload(request, lines)
-            upload_id = upload_id or self._call(request, **options).get("UploadId")
+            sent = self._curl.send(request, "uploads", lines) if self._curl else {}
+            upload_id = sent.get("UploadId") or self._call(request, **options).get("UploadId")
             if not upload_id:
                 raise request.unconfirmed("the response names no upload")
             return str(upload_id)
@@ -212,11 +197,15 @@ class RetryingStore:
         digest = content_md5(body) if bucket in self._digest_buckets else ""
 
         def attempt() -> str:
-            response: Any = self._curl and self._curl.send_part(request, number, body, digest)
-            options = {"ContentMD5": digest} if digest else {}
-            # boto3 can send these two again by itself, as after a redirect.
-            content = body if isinstance(body, bytes | bytearray) else bytes(body)
-            response = response or self._call(request, PartNumber=number, Body=content, **options)
+            response: Any = {}
+            if self._curl is not None:
+                lines = {"content-md5": digest} if digest else {}
+                response = self._curl.send(request, f"partNumber={number}", lines, body)
+            if "ETag" not in response:
+                # boto3 can send these two again by itself, as after a redirect.
+                content = body if isinstance(body, bytes | bytearray) else bytes(body)
+                options = {"ContentMD5": digest} if digest else {}
+                response = self._call(request, PartNumber=number, Body=content, **options)
             return etag_of(request, response)
 
         try:
@@ -232,7 +221,7 @@ class RetryingStore:
     def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
         """Implement `ObjectStore.complete_upload`."""
         request = Request("CompleteMultipartUpload", bucket, key, upload_id)
-        parts = [_completed(number, etag) for number, etag in enumerate(etags, start=1)]
+        parts = [completed_part(number, etag) for number, etag in enumerate(etags, start=1)]
         return self._ask(request, partial(etag_of, request), MultipartUpload={"Parts": parts})
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
@@ -296,14 +285,3 @@ def _uploads(request: Request, page: Page, prefix: str) -> Iterator[Upload]:
     for entry in entries(request, page, "Uploads", ("Key", "UploadId", "Initiated")):
         if entry["Key"].startswith(prefix):
             yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"].timestamp())
-
-
-def _completed(number: int, etag: PartEtag) -> dict[str, Any]:
-    """Return one part of a completion, as boto3 expects it."""
-    if isinstance(etag, str):
-        return {"PartNumber": number, "ETag": quoted(etag)}
-    return {
-        "PartNumber": number,
-        "ETag": quoted(etag.etag),
-        f"Checksum{etag.algorithm}": etag.checksum,
-    }

@@ -37,18 +37,17 @@ LONGEST_RESPONSE = 16 * 1024 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
+class UnsupportedClient(Exception):
+    """libcurl cannot replace this boto3 client; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class S3Config(StoreAddress):
     """Address and credentials of a store. Every field that is None comes from boto3's default chain.
 
-    Its ``repr`` shows no key or token.
+    Its ``repr`` shows no key or token. Endpoint, region and path style are those of `StoreAddress`.
 
     Attributes:
-        endpoint_url: ``https://host[:port]`` of the store; None for AWS, or the endpoint that
-            ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile name.
-        region: The bucket's region.
-        path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
-            everywhere except on AWS.
         access_key: The access key. Give both keys or neither.
         secret_key: The secret key.
         session_token: The token of temporary credentials.
@@ -87,16 +86,14 @@ def client_config(
     connection protects them, and hashing doubles the cost of an upload.
 
     Args:
-        endpoint_url: The client's endpoint; None for AWS. The environment or the profile may give a client
-            another one: ask `configured_endpoint`.
+        endpoint_url: None for AWS. The environment or profile may name another: ask `configured_endpoint`.
         path_style: Path-style URLs; None for all stores but AWS.
-        timeout: Maximum seconds to wait for a connection, and for a response; None for the defaults, which
-            suit large uploads.
+        timeout: Maximum seconds to wait for a connection, or a response; the defaults suit large uploads.
         given: The user's own configuration, such as proxies. It takes precedence, except for the retries and
             the user agent, and for the timeouts if ``timeout`` is given.
     """
     if path_style is None:
-        path_style = not _is_aws(endpoint_url)
+        path_style = not is_aws_host(endpoint_url)
     own: Any = Config(
         user_agent=f"airflow-s3commit/{__version__}",
         signature_version="s3v4",
@@ -127,16 +124,14 @@ def client_config(
 def configured_endpoint(client: S3Client) -> str | None:
     """Return the endpoint from the environment or the profile, of a client created without one.
 
-    Only an existing client knows it. If there is one, create the client again with its `client_config`.
-
-    Returns:
-        The endpoint; None if it is AWS's own over https, which ``client_config(None)`` suits.
+    Only an existing client knows it. If there is one, create the client again with its `client_config`; None
+    is AWS's own over https, which ``client_config(None)`` suits.
 
     Raises:
         StoreUnsuitable: It holds a user name or password, or is not an HTTP URL.
     """
     actual = plain_endpoint(client.meta.endpoint_url, "in the environment (AWS_ENDPOINT_URL…) or profile")
-    return None if _is_aws(actual) and actual.startswith("https:") else actual
+    return None if is_aws_host(actual) and actual.startswith("https:") else actual
 
 
 def new_client(config: S3Config) -> S3Client:
@@ -256,7 +251,3 @@ def _client(session: boto3.Session, config: S3Config, endpoint_url: str | None) 
         aws_session_token=config.session_token,
         config=client_config(endpoint_url, config.max_connections, config.path_style),
     )
-
-
-def _is_aws(endpoint_url: str | None) -> bool:
-    return endpoint_url is None or is_aws_host(endpoint_url)

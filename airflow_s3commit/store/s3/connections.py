@@ -9,7 +9,6 @@ version 4 as botocore, in a tenth of the time (tests/store/s3/test_connections.p
 from __future__ import annotations
 
 import re
-import resource
 import select
 import time
 from collections import defaultdict
@@ -27,8 +26,9 @@ from botocore.utils import get_environ_proxies
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import NoSuchUpload, S3CommitError
-from airflow_s3commit.store.base import METADATA_PREFIX, Abort, Complete, Fetched, Get, Head, ObjectInfo
-from airflow_s3commit.store.s3.request import Request, object_info, quoted, response_time
+from airflow_s3commit.store.base import Abort, Complete, Fetched, Get, Head, ObjectInfo
+from airflow_s3commit.store.s3.config import UnsupportedClient
+from airflow_s3commit.store.s3.request import Request, completed_part, object_info, response_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,10 +45,7 @@ FastCall: TypeAlias = Complete | Abort | Head | Get
 class SingleCall(Struct, frozen=True, gc=False):
     """A request that starts an upload, which has no id yet, or sends a part of one.
 
-    Attributes:
-        upload_id: Its upload; empty to start one.
-        query: What the URL says besides.
-        headers: Its headers, as ``Name: value``.
+    The URL also has ``query``; the headers are ``Name: value``.
     """
 
     bucket: str
@@ -77,17 +74,16 @@ _METHODS: dict[type, tuple[int, Any]] = {
 #: Path segments that HTTP clients and servers resolve instead of taking literally.
 _DOT_SEGMENTS = frozenset({".", ".."})
 
-#: Directories whose quoted form is cached: a job's files are in few.
-_CACHED_FOLDERS = 4096
+#: Quotes a directory; cached, because a job's files are in few.
+_quoted_folder = lru_cache(4096)(quote)
 
 OK, _NO_CONTENT, _NOT_FOUND = 200, 204, 404
 _NO_UPLOAD = b"<Code>NoSuchUpload</Code>"
 
-# Templates: a completion around its parts, a part, and a completion of one part.
+# Templates: a completion around its parts, and one of a single part.
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _COMPLETION = f'<CompleteMultipartUpload xmlns="{_NAMESPACE}">%s</CompleteMultipartUpload>'
-_PART = "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag>%s</Part>"
-_ONE_PART = _COMPLETION % _PART % (1, '"%s"', "")
+_ONE_PART = _COMPLETION % '<Part><PartNumber>1</PartNumber><ETag>"%s"</ETag></Part>'
 
 # Most names and ids need no quoting; to see that costs less than a call of `quote`.
 _is_unreserved = re.compile(r"[A-Za-z0-9._~-]*", re.ASCII).fullmatch
@@ -107,8 +103,8 @@ _whole_result = re.compile(
 #: Maximum bytes of a response without an object.
 _LONGEST_RESULT = 1 << 16
 
-#: The first libcurl whose signatures are known to equal botocore's.
-_MIN_VERSION = (8, 19, 0)
+#: The first libcurl whose signatures are known to equal botocore's: 8.19.0.
+_MIN_VERSION = 0x081300
 
 #: Seconds used where there is no timeout: a day.
 _NO_TIMEOUT = 86_400.0
@@ -121,14 +117,9 @@ _SILENCES = 5
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where and how one operation on one bucket is sent.
+    """Where and how one operation on one bucket is sent: the URL up to the key, and what to sign with.
 
-    Attributes:
-        url: The URL up to the key.
-        region: The region to sign for.
-        agent: The user agent.
-        headers: Further headers that the client's owner adds, as ``Name: value``.
-        keys: The credentials to sign with.
+    The headers are those that the client's owner adds, as ``Name: value``; ``agent`` is the user agent.
     """
 
     url: str
@@ -139,11 +130,9 @@ class Route:
 
 
 class Response(Struct, frozen=True, gc=False):
-    """One HTTP response.
+    """One HTTP response; its status is 0 if nothing of the request was sent.
 
-    Attributes:
-        status: The HTTP status; 0 if nothing of the request was sent.
-        head: The status line and the headers; empty where nobody needs them.
+    ``head`` is the status line and the headers; empty where nobody needs them.
     """
 
     status: int
@@ -177,7 +166,7 @@ def _path_of(call: FastCall | SingleCall) -> str:
     folder, slash, name = call.key.rpartition("/")
     if not _is_unreserved(name):
         name = quote(name)
-    path = f"{_folder(folder)}/{name}" if slash else name
+    path = f"{_quoted_folder(folder)}/{name}" if slash else name
     if isinstance(call, Head | Get):
         return path
     upload = call.upload_id
@@ -187,33 +176,20 @@ def _path_of(call: FastCall | SingleCall) -> str:
     return f"{path}?{query}"
 
 
-@lru_cache(_CACHED_FOLDERS)
-def _folder(folder: str) -> str:
-    return quote(folder)
-
-
 def _part_list(etags: Sequence[PartEtag]) -> bytes:
     """Return the body of a completion's request."""
     if len(etags) == 1 and isinstance(etags[0], str) and etags[0].isalnum():
         # The usual case: a file of one part, whose ETag is an MD5 in hexadecimal.
         return (_ONE_PART % etags[0]).encode()
-    parts = []
-    for number, etag in enumerate(etags, start=1):
-        if isinstance(etag, str):
-            parts.append(_PART % (number, escape(quoted(etag)), ""))
-        else:
-            name = f"Checksum{etag.algorithm}"
-            checksum = f"<{name}>{escape(etag.checksum)}</{name}>"
-            parts.append(_PART % (number, escape(quoted(etag.etag)), checksum))
-    return (_COMPLETION % "".join(parts)).encode()
+    parts = (completed_part(number, etag).items() for number, etag in enumerate(etags, start=1))
+    listed = ["".join(f"<{name}>{escape(str(value))}</{name}>" for name, value in part) for part in parts]
+    return (_COMPLETION % "".join(f"<Part>{part}</Part>" for part in listed)).encode()
 
 
 def plain_outcome(call: FastCall, response: Response | None, now: float) -> Outcome:
-    """Return the outcome that a response settles by itself.
+    """Return the outcome that a response settles by itself; None is one that did not come, or not whole.
 
-    Args:
-        response: None for one that did not come, or not whole.
-        now: The time of a response without a Date, in seconds since the epoch.
+    A response without a Date was made ``now``, in seconds since the epoch.
 
     Raises:
         NotPlain: It settles none.
@@ -239,17 +215,11 @@ def plain_outcome(call: FastCall, response: Response | None, now: float) -> Outc
 
 def _found(call: Head | Get, response: Response, now: float) -> ObjectInfo | Fetched:
     headers, body = response.headers, response.body
-    metadata = {
-        name.removeprefix(METADATA_PREFIX): value
-        for name, value in headers.items()
-        if name.startswith(METADATA_PREFIX)
-    }
     parsed: dict[str, Any] = {
         "ResponseMetadata": {"HTTPHeaders": headers},
         "ETag": headers.get("etag", ""),
         "ContentLength": int(headers.get("content-length", "")),
         "LastModified": parsedate_to_datetime(headers.get("last-modified", "")),
-        "Metadata": metadata,
     }
     info = object_info(Request(OPERATIONS[type(call)], call.bucket, call.key), parsed)
     if isinstance(call, Head):
@@ -258,10 +228,6 @@ def _found(call: Head | Get, response: Response, now: float) -> ObjectInfo | Fet
         raise NotPlain
     date = response_time(parsed)
     return Fetched(info, body, now if date is None else date)
-
-
-class UnsupportedClient(Exception):
-    """The fast path cannot replace this boto3 client; the message says why."""
 
 
 def connection_options(client: S3Client) -> dict[int, Any]:
@@ -273,9 +239,7 @@ def connection_options(client: S3Client) -> dict[int, Any]:
     if not hasattr(select, "epoll"):
         raise UnsupportedClient("this system has no epoll")
     config: Any = client.meta.config
-    number: int = pycurl.version_info()[2]
-    version = (number >> 16, number >> 8 & 0xFF, number & 0xFF)
-    if version < _MIN_VERSION or "https" not in pycurl.version_info()[8]:
+    if pycurl.version_info()[2] < _MIN_VERSION or "https" not in pycurl.version_info()[8]:
         raise UnsupportedClient("this libcurl is too old, or has no TLS")
     if config.proxies or config.client_cert or get_environ_proxies(client.meta.endpoint_url):
         raise UnsupportedClient("it has a proxy or a certificate of its own")
@@ -301,23 +265,14 @@ def connection_options(client: S3Client) -> dict[int, Any]:
     } | ({pycurl.CAINFO: get_cert_path(verify)} if verify else {})
 
 
-def max_connections(wanted: int) -> int:
-    """Return how many connections to open at most: no more than half of the process's file descriptors."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2))
-
-
-class _Connection:
+class _Connection(pycurl.Curl):  # type: ignore[misc]
     """A libcurl handle for one type of call. Options that do not change are set once.
 
-    Attributes:
-        free: The list it returns to when its request ends.
-        tag: The caller's tag of the request in flight.
+    When its request ends, the caller's tag of which it holds, it returns to the list ``free``.
     """
 
-    __slots__ = ("_body", "_head", "_headers", "_lines", "_route", "free", "handle", "tag")
-
     def __init__(self, kind: type, options: dict[int, Any], free: list[_Connection]) -> None:
+        super().__init__()
         self.free = free
         self.tag: object = None
         self._route: Route | None = None
@@ -325,46 +280,45 @@ class _Connection:
         self._body: list[bytes] = []
         self._headers = ["Accept:", "Expect:"]
         self._lines: list[str] = []
-        self.handle = handle = pycurl.Curl()
         for option, value in options.items():
-            handle.setopt(option, value)
-        handle.setopt(*_METHODS[kind])
-        handle.setopt(pycurl.WRITEFUNCTION, self._body.append)
+            self.setopt(option, value)
+        self.setopt(*_METHODS[kind])
+        self.setopt(pycurl.WRITEFUNCTION, self._body.append)
         if kind not in (Complete, Abort):
             # Of these, which come by the thousand, nobody needs the headers: a callback for each costs a
             # thirtieth of the whole request.
-            handle.setopt(pycurl.HEADERFUNCTION, self._head.append)
+            self.setopt(pycurl.HEADERFUNCTION, self._head.append)
         if kind not in (Head, Get):
-            handle.setopt(pycurl.MAXFILESIZE, _LONGEST_RESULT)
+            self.setopt(pycurl.MAXFILESIZE, _LONGEST_RESULT)
         if kind is Complete:
             self._headers.append("Content-Type: application/xml")
 
     def prepare(self, tag: object, route: Route, call: FastCall | SingleCall) -> None:
         """Set the options of the next request."""
-        self.tag, handle = tag, self.handle
+        self.tag = tag
         if route is not self._route:
             self._authorize(route)
         if isinstance(call, Complete):
-            handle.setopt(pycurl.POSTFIELDS, _part_list(call.etags))
+            self.setopt(pycurl.POSTFIELDS, _part_list(call.etags))
         elif isinstance(call, Get):
             # libcurl compares it with the announced length, before the first byte, and with what comes.
-            handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
+            self.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
         elif isinstance(call, SingleCall):
-            handle.setopt(pycurl.CUSTOMREQUEST, "PUT" if call.upload_id else "POST")
-            handle.setopt(pycurl.POSTFIELDS, call.body)
+            self.setopt(pycurl.CUSTOMREQUEST, "PUT" if call.upload_id else "POST")
+            self.setopt(pycurl.POSTFIELDS, call.body)
             # libcurl would name the media type of a form.
             own = [*call.headers, "Content-Type:"] if call.upload_id else call.headers
-            handle.setopt(pycurl.HTTPHEADER, [*self._lines, *own])
-        handle.setopt(pycurl.URL, route.url + _path_of(call))
+            self.setopt(pycurl.HTTPHEADER, [*self._lines, *own])
+        self.setopt(pycurl.URL, route.url + _path_of(call))
 
     def response(self, *, is_whole: bool) -> Response | None:
         """Return the response, or None if it was cut off; make room for the next one."""
         head, body = self._head, self._body
         response = None
         if is_whole:
-            status = self.handle.getinfo(pycurl.RESPONSE_CODE)
+            status = self.getinfo(pycurl.RESPONSE_CODE)
             response = Response(status, b"".join(head), body[0] if len(body) == 1 else b"".join(body))
-        elif self.handle.getinfo(pycurl.REQUEST_SIZE) == 0:
+        elif self.getinfo(pycurl.REQUEST_SIZE) == 0:
             # No byte of the request was sent, on this connection or one tried before it.
             response = Response(0, b"", b"")
         head.clear()
@@ -373,31 +327,26 @@ class _Connection:
 
     def _authorize(self, route: Route) -> None:
         """Set the headers and credentials of further requests."""
-        handle, keys = self.handle, route.keys
+        keys = route.keys
         self._lines = headers = [*route.headers, *self._headers]
         if route.url.startswith("https:"):
             # The connection protects the body. Without TLS libcurl signs its hash.
             headers.append("X-Amz-Content-SHA256: UNSIGNED-PAYLOAD")
         if keys.token:
             headers.append(f"X-Amz-Security-Token: {keys.token}")
-        handle.setopt(pycurl.HTTPHEADER, headers)
-        handle.setopt(pycurl.USERAGENT, route.agent)
-        handle.setopt(pycurl.AWS_SIGV4, f"aws:amz:{route.region}:s3")
-        handle.setopt(pycurl.USERNAME, keys.access_key)
+        self.setopt(pycurl.HTTPHEADER, headers)
+        self.setopt(pycurl.USERAGENT, route.agent)
+        self.setopt(pycurl.AWS_SIGV4, f"aws:amz:{route.region}:s3")
+        self.setopt(pycurl.USERNAME, keys.access_key)
         # As bytes: pycurl takes ASCII text only, and botocore signs with the UTF-8 too.
-        handle.setopt(pycurl.PASSWORD, (keys.secret_key or "").encode())
+        self.setopt(pycurl.PASSWORD, (keys.secret_key or "").encode())
         self._route = route
 
 
 class Connections:
-    """A pool of connections for one thread at a time; they stay open between requests.
+    """A pool of connections for one thread at a time; so many stay open between requests.
 
-    Args:
-        options: The libcurl options of all connections.
-        connections: How many connections are kept open.
-
-    Attributes:
-        has_waited: Whether the last `wait` had to wait for the store.
+    ``has_waited`` tells whether the last `wait` had to wait for the store.
     """
 
     def __init__(self, options: dict[int, Any], connections: int) -> None:
@@ -413,21 +362,16 @@ class Connections:
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._set_events)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         self._free: defaultdict[type, list[_Connection]] = defaultdict(list)
-        self._busy: dict[Any, _Connection] = {}
+        self.in_flight = 0
         self.has_waited = False
-
-    @property
-    def in_flight(self) -> int:
-        """The number of requests in flight."""
-        return len(self._busy)
 
     def start(self, tag: object, route: Route, call: FastCall | SingleCall) -> None:
         """Make a call; `wait` returns its tag with the response."""
         free = self._free[type(call)]
         connection = free.pop() if free else _Connection(type(call), self._options, free)
-        self._busy[connection.handle] = connection
         connection.prepare(tag, route, call)
-        self._multi.add_handle(connection.handle)
+        self._multi.add_handle(connection)
+        self.in_flight += 1
 
     def wait(self, seconds: float) -> list[tuple[Any, Response | None]]:
         """Wait at most ``seconds`` for anything to happen; return the ended requests' tags and responses.
@@ -454,8 +398,8 @@ class Connections:
         left = self.in_flight
         while left:
             left, good, bad = multi.info_read()
-            ended.extend(self._release(handle, is_whole=True) for handle in good)
-            ended.extend(self._release(handle, is_whole=False) for handle, *_ in bad)
+            ended.extend(self._release(connection, is_whole=True) for connection in good)
+            ended.extend(self._release(connection, is_whole=False) for connection, *_ in bad)
         return ended
 
     def close(self) -> None:
@@ -463,9 +407,9 @@ class Connections:
         self._multi.close()
         self._poller.close()
 
-    def _release(self, handle: Any, *, is_whole: bool) -> tuple[Any, Response | None]:
-        connection = self._busy.pop(handle)
-        self._multi.remove_handle(handle)
+    def _release(self, connection: _Connection, *, is_whole: bool) -> tuple[Any, Response | None]:
+        self.in_flight -= 1
+        self._multi.remove_handle(connection)
         connection.free.append(connection)
         return connection.tag, connection.response(is_whole=is_whole)
 

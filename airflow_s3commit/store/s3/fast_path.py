@@ -9,14 +9,15 @@ Uploads are started, and parts of up to a mebibyte sent, each in the thread that
 processor time of boto3. Only a plain success counts here: after anything else boto3 sends the request.
 
 Where a request goes and how it is signed is learned from the client itself, which knows endpoint rules,
-addressing style, redirects to other regions, and headers that its owner added. It prepares one request per
-bucket and operation, which is not sent. Every further one differs from it only in key, upload and body.
+addressing style, redirects and headers that its owner added. It prepares one request per bucket and
+operation, which is not sent. Every further one differs from it only in key, upload and body.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import threading
 from collections import defaultdict, deque
 from contextlib import contextmanager
@@ -39,7 +40,6 @@ from airflow_s3commit.store.s3.connections import (
     SingleCall,
     connection_options,
     is_sendable,
-    max_connections,
     plain_outcome,
 )
 
@@ -121,12 +121,7 @@ class Throttle:
     which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
     second because all requests in flight get the same response, and widened by one per window of successes.
 
-    Args:
-        most: Maximum requests in flight.
-        per_second: Maximum requests per second; None for no bound.
-
-    Attributes:
-        window: Requests that may be in flight now.
+    There may be ``window`` requests in flight now, and ``most`` ever; so many ``per_second``, or unbounded.
     """
 
     def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
@@ -170,16 +165,9 @@ class Throttle:
 class FastPath:
     """The state that all runs on one client share; safe to use from several threads.
 
-    Args:
-        client: The boto3 client whose routes, credentials and settings are used. Its event handlers that
-            change requests take effect; where a handler responds in place of the store, as test doubles do,
-            all calls are left to ``fallback``.
-        fallback: The store that makes the calls which libcurl cannot make, in ``threads`` threads.
-        connections: Maximum requests in flight, each on a connection.
-        per_second: Maximum requests per second; None for no bound.
-
-    Attributes:
-        retries: Calls that were left to ``fallback`` after a response so far.
+    The client's routes, credentials and settings are used, and its event handlers that change requests take
+    effect. ``fallback`` makes the calls which libcurl cannot make, in ``threads`` threads: all of them where
+    a handler responds in place of the store, as test doubles do. ``retries`` counts those after a response.
 
     Raises:
         UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
@@ -197,7 +185,10 @@ class FastPath:
     ) -> None:
         self._options = connection_options(client)
         self._client = client
-        self._most = max_connections(connections)
+        # Each needs a file descriptor: at most half of the process's.
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        is_bounded = most != resource.RLIM_INFINITY
+        self._most = max(1, min(connections, most // 2)) if is_bounded else connections
         self._routes: dict[tuple[str, str], tuple[float, Route | None]] = {}
         self.fallback = fallback
         self.clock = clock
@@ -227,43 +218,30 @@ class FastPath:
         self._routes[bucket, operation] = (inf if route is None else now + ROUTE_SECONDS, route)
         return route
 
-    def start_upload(self, request: Request, headers: Mapping[str, str]) -> str | None:
-        """Start an upload; return its id, or None if boto3 has to send the request.
+    def send(
+        self,
+        request: Request,
+        query: str,
+        headers: Mapping[str, str],
+        body: bytes | bytearray | memoryview = b"",
+    ) -> dict[str, str]:
+        """Start an upload, or send a part of one; return the id or the ETag, as boto3 names them.
+
+        An empty result leaves the request to boto3, as any body of more than `SMALL` bytes.
 
         Raises:
-            OutcomeUnknown: The upload may have been started.
+            OutcomeUnknown: The request may have taken effect.
         """
-        response = self._send(request, "uploads", headers)
-        found = _find_upload(response.body) if response is not None else None
-        return None if found is None else found[1].decode()
-
-    def send_part(
-        self, request: Request, number: int, body: bytes | bytearray | memoryview, digest: str
-    ) -> dict[str, str] | None:
-        """Send a part of at most `SMALL` bytes; return boto3's response, or None as for `start_upload`.
-
-        Args:
-            digest: Its Content-MD5; empty for none.
-
-        Raises:
-            OutcomeUnknown: The part may have been stored.
-        """
+        route, lines = None, [f"{name}: {value}" for name, value in headers.items()]
         content = memoryview(body)
-        if content.nbytes > SMALL:
-            return None
-        headers = {"content-md5": digest} if digest else {}
-        response = self._send(request, f"partNumber={number}", headers, content.tobytes())
-        etag = response.headers.get("etag") if response is not None else None
-        return {"ETag": etag} if etag else None
-
-    def _send(
-        self, request: Request, query: str, headers: Mapping[str, str], body: bytes = b""
-    ) -> Response | None:
-        lines = [f"{name}: {value}" for name, value in headers.items()]
-        call = SingleCall(request.bucket, request.key or "", request.upload_id or "", query, lines, body)
-        route = self.route(request.bucket, request.operation)
-        if route is None or not is_sendable(call) or not all(map(_is_plain, lines)):
-            return None
+        if content.nbytes <= SMALL and all(map(_is_plain, lines)):
+            route = self.route(request.bucket, request.operation)
+        if route is None:
+            return {}
+        key, upload = request.key or "", request.upload_id or ""
+        call = SingleCall(request.bucket, key, upload, query, lines, content.tobytes())
+        if not is_sendable(call):
+            return {}
         with self._connections() as connections:
             connections.start(None, route, call)
             while not (ended := connections.wait(_MAX_WAIT)):
@@ -271,7 +249,10 @@ class FastPath:
         response: Response | None = ended[0][1]
         if _is_unknown(response):
             raise request.unconfirmed("the response is missing, or an error of the store")
-        return response if response is not None and response.status == OK else None
+        if response is None or response.status != OK:
+            return {}
+        started, etag = _find_upload(response.body), response.headers.get("etag")
+        return ({"UploadId": started[1].decode()} if started else {}) | ({"ETag": etag} if etag else {})
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
         """Make many calls; see `ObjectStore.perform`.
@@ -378,11 +359,7 @@ def _is_unknown(response: Response | None) -> bool:
 
 
 class _Prepared(Exception):
-    """A request is prepared, and is not sent."""
-
-    def __init__(self, request: AWSRequest, route: Route, signature: tuple[str, str]) -> None:
-        super().__init__()
-        self.request, self.route, self.signature = request, route, signature
+    """A request is prepared, and is not sent. It comes with its route; None if libcurl cannot sign it."""
 
 
 def _learn(client: S3Client, bucket: str, operation: str) -> Route | None:
@@ -392,13 +369,12 @@ def _learn(client: S3Client, bucket: str, operation: str) -> Route | None:
     try:
         getattr(client, xform_name(operation))(Bucket=bucket, Key=_KEY, **arguments)
     except _Prepared as prepared:
-        found = prepared
+        request, route = prepared.args
     else:
         return None
-    answers = meta.events.emit(f"before-send.s3.{operation}", request=found.request.prepare())
+    answers = meta.events.emit(f"before-send.s3.{operation}", request=request.prepare())
     is_stood_in_for = any(answer is not None for _, answer in answers)
-    is_ours = found.signature in _SIGNATURES and not bucket.startswith("arn:")
-    return found.route if is_ours and not is_stood_in_for else None
+    return None if is_stood_in_for or bucket.startswith("arn:") else route
 
 
 def _before_sign(
@@ -419,4 +395,4 @@ def _before_sign(
     headers = {name: text.decode("latin-1") if isinstance(text, bytes) else text for name, text in found}
     own = (f"{name}: {text}" for name, text in headers.items() if not name.lower().startswith(_OF_REQUESTS))
     route = Route(url, signing["region"], headers.get("User-Agent", ""), tuple(own), signer.credentials)
-    raise _Prepared(request, route, (signing["signing_name"], signature_version))
+    raise _Prepared(request, route if (signing["signing_name"], signature_version) in _SIGNATURES else None)

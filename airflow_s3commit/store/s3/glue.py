@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
+
+from botocore import xform_name
 
 from airflow_s3commit.exceptions import InvalidOption, OutcomeUnknown, Unavailable
 from airflow_s3commit.store.execute import in_batches
@@ -136,12 +138,7 @@ class GlueTable:
             }
             for values, directory in zip(partitions, directories, strict=True)
         }
-
-        def create(batch: Iterable[tuple[str, ...]]) -> Any:
-            chosen = [inputs[values] for values in batch]
-            return self._client.batch_create_partition(**self._table, PartitionInputList=chosen)
-
-        self._all("BatchCreatePartition", create, partitions, _MOST_CREATED)
+        self._all("BatchCreatePartition", "PartitionInputList", inputs, _MOST_CREATED)
 
     def remove(self, partitions: Sequence[tuple[str, ...]]) -> None:
         """Remove partitions; their files stay.
@@ -150,12 +147,8 @@ class GlueTable:
             OutcomeUnknown: Glue has not removed some of them.
             S3CommitError: Glue refused the request.
         """
-
-        def delete(batch: Iterable[tuple[str, ...]]) -> Any:
-            chosen = [{"Values": list(values)} for values in batch]
-            return self._client.batch_delete_partition(**self._table, PartitionsToDelete=chosen)
-
-        self._all("BatchDeletePartition", delete, partitions, _MOST_DELETED)
+        inputs = {values: {"Values": list(values)} for values in partitions}
+        self._all("BatchDeletePartition", "PartitionsToDelete", inputs, _MOST_DELETED)
 
     @cached_property
     def described(self) -> Mapping[str, Any]:
@@ -165,17 +158,16 @@ class GlueTable:
         return dict(found["Table"])
 
     def _all(
-        self,
-        operation: str,
-        send: Callable[[Iterable[tuple[str, ...]]], Any],
-        partitions: Sequence[tuple[str, ...]],
-        most: int,
+        self, operation: str, name: str, inputs: Mapping[tuple[str, ...], Mapping[str, Any]], most: int
     ) -> None:
-        left, why = list(partitions), ""
+        """Send partitions' inputs in the field ``name``, at most so many at once; those that fail again."""
+        send = getattr(self._client, xform_name(operation))
+        left, why = list(inputs), ""
         for _ in range(_TRIES):
             failed = []
             for batch in in_batches(left, most):
-                answer = self._call(operation, partial(send, batch))
+                chosen = {name: [inputs[values] for values in batch]}
+                answer = self._call(operation, partial(send, **self._table, **chosen))
                 for error in answer.get("Errors", ()):
                     detail = error.get("ErrorDetail", {})
                     if detail.get("ErrorCode") not in _DONE:
@@ -185,7 +177,7 @@ class GlueTable:
             if not left:
                 return
         raise OutcomeUnknown(
-            f"{operation} of the table {self.name}: {len(left)} of {len(partitions)} partitions failed, such"
+            f"{operation} of the table {self.name}: {len(left)} of {len(inputs)} partitions failed, such"
             f" as {'/'.join(left[0])}: {why}; register them again"
         )
 

@@ -35,6 +35,8 @@ from airflow_s3commit.store.base import ObjectInfo, object_headers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from airflow_s3commit.store.base import PartEtag
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -148,6 +150,13 @@ def unquoted(etag: str) -> str:
     return etag.strip('"')
 
 
+def completed_part(number: int, etag: PartEtag) -> dict[str, Any]:
+    """Return one part of a completion, as boto3 expects it."""
+    if isinstance(etag, str):
+        return {"PartNumber": number, "ETag": quoted(etag)}
+    return {"PartNumber": number, "ETag": quoted(etag.etag), f"Checksum{etag.algorithm}": etag.checksum}
+
+
 def content_md5(body: bytes | bytearray | memoryview) -> str:
     """Return the value of a body's Content-MD5 header, by which the store detects damage.
 
@@ -169,8 +178,7 @@ def object_info(request: Request, response: Mapping[str, Any]) -> ObjectInfo:
         response["ContentLength"],
         etag_of(request, response),
         response["LastModified"].timestamp(),
-        {name.lower(): value for name, value in response.get("Metadata", {}).items()},
-        object_headers(response.get("ResponseMetadata", {}).get("HTTPHeaders", {})),
+        *object_headers(response.get("ResponseMetadata", {}).get("HTTPHeaders", {})),
     )
 
 
@@ -298,14 +306,9 @@ BROKEN_RESPONSE = (
 def translate(error: Exception, request: Request) -> S3CommitError:
     """Return our error for one that calling a boto3 client, or reading its response, raised.
 
-    Its message shows no credentials and nothing of the request's body.
-
-    Args:
-        error: The error, as caught, because the place where it was raised matters too.
-
-    Raises:
-        Exception: The given error, if it is neither one of `CLIENT_ERRORS` nor about a response or
-            credentials that cannot be read: one of ours, or a mistake in the program.
+    Its message shows no credentials and nothing of the request's body. The error is given as caught, because
+    the place where it was raised matters too, and raised again if it is one of ours or a mistake in the
+    program: neither one of `CLIENT_ERRORS` nor about a response or credentials that cannot be read.
     """
     if isinstance(error, raised.ClientError):
         return _from_response(error, request)

@@ -24,7 +24,7 @@ from airflow_s3commit.store.base import (
 from airflow_s3commit.store.credentials import plain_endpoint
 from airflow_s3commit.store.execute import RetryPolicy, in_threads, with_threads
 from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS, RetryingStore, pages
-from airflow_s3commit.store.s3.config import S3Config, guard_client, new_client
+from airflow_s3commit.store.s3.config import S3Config, UnsupportedClient, guard_client, new_client
 from airflow_s3commit.store.s3.request import (
     NOT_KNOWN,
     Request,
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mypy_boto3_s3.client import S3Client
-
-    from airflow_s3commit.store.s3.fast_path import FastPath
 
 TransportName: TypeAlias = Literal["auto", "curl", "boto3"]
 
@@ -116,8 +114,25 @@ class S3Store(RetryingStore):
         super().__init__(guard_client(client), retry, origin, make)
         config: Any = client.meta.config  # its types don't name what a caller may have set
         self._threads = min(_THREADS, config.max_pool_connections)
-        if transport != "boto3":
-            self._curl = self._fast_path(transport, connections, requests_per_second)
+        if transport == "boto3":
+            return
+        try:
+            from airflow_s3commit.store.s3.fast_path import FastPath  # noqa: PLC0415 - optional
+
+            self._curl = FastPath(
+                client,
+                self,
+                retry.clock,
+                threads=self._threads,
+                connections=connections,
+                per_second=requests_per_second,
+            )
+        except ModuleNotFoundError as error:
+            if transport == "curl" or error.name != "pycurl":
+                raise
+        except UnsupportedClient as why:
+            level = logging.DEBUG if transport == "auto" else logging.WARNING
+            log.log(level, "Requests are sent by boto3, not libcurl: %s", why)
 
     @classmethod
     def connect(
@@ -218,7 +233,7 @@ class S3Store(RetryingStore):
     ) -> Written:
         """Implement `ObjectStore.put`."""
         request = Request("PutObject", bucket, key)
-        options = {**boto3_parameters(headers), "Body": body, "ContentType": content_type}
+        options = {**boto3_parameters(headers or {}), "Body": body, "ContentType": content_type}
         if if_none_match:
             options["IfNoneMatch"] = "*"
         if not bucket.endswith(DIRECTORY_BUCKET):
@@ -227,13 +242,11 @@ class S3Store(RetryingStore):
         def read(response: Any) -> Written:
             return Written(etag_of(request, response), self._date(response))
 
+        if if_match is None:
+            return self._ask(request, read, **options)
         try:
-            if if_match is None:
-                return self._ask(request, read, **options)
             return self._ask_if_match(request, if_match, read, **options)
         except NoSuchKey as error:
-            if if_match is None:
-                raise
             # AWS returns "not found" for If-Match on a missing object.
             raise PreconditionFailed(str(error)) from error
 
@@ -244,7 +257,7 @@ class S3Store(RetryingStore):
             with suppress(NoSuchKey):
                 self._ask(request, bool)
             return
-        known = self.profile(bucket).conditional_delete
+        known = self.profiles[bucket].conditional_delete
         if not known:
             # Some stores delete regardless of the condition, and no response shows it.
             try:
@@ -276,7 +289,7 @@ class S3Store(RetryingStore):
         """
         if len(objects) > MAX_DELETES:
             raise ValueError(f"one bulk delete takes {MAX_DELETES} objects, not {len(objects)}")
-        bulk_etags = self.profile(bucket).bulk_etags
+        bulk_etags = self.profiles[bucket].bulk_etags
         single, bulk = list[ObjectToDelete](), list[ObjectToDelete]()
         for target in objects:
             Request("DeleteObject", bucket, target.key)  # refuses an empty key
@@ -359,37 +372,13 @@ class S3Store(RetryingStore):
             return self._curl.perform(calls)
         return with_threads(self, calls, self._threads)
 
-    def _fast_path(
-        self, transport: TransportName, connections: int, per_second: float | None
-    ) -> FastPath | None:
-        try:
-            from airflow_s3commit.store.s3.connections import UnsupportedClient  # noqa: PLC0415 - optional
-            from airflow_s3commit.store.s3.fast_path import FastPath  # noqa: PLC0415 - optional
-        except ModuleNotFoundError as error:
-            if transport == "auto" and error.name == "pycurl":
-                return None
-            raise
-        try:
-            return FastPath(
-                self._client,
-                self,
-                self._retry.clock,
-                threads=self._threads,
-                connections=connections,
-                per_second=per_second,
-            )
-        except UnsupportedClient as why:
-            level = logging.DEBUG if transport == "auto" else logging.WARNING
-            log.log(level, "Requests are sent by boto3, not libcurl: %s", why)
-            return None
-
     def _ask_if_match(self, request: Request, etag: str, read: Callable[[Any], T], **parameters: Any) -> T:
         """Send a request conditional on an ETag, with or without quotes, as the store compares it.
 
         Some stores refuse the right ETag in quotes. So if the object of a refused request has the ETag, the
         request is sent again in the other form, which is no less conditional.
         """
-        bare = self.profile(request.bucket).bare_etags
+        bare = self.profiles[request.bucket].bare_etags
         forms = (unquoted, quoted) if bare else (quoted, unquoted)
         try:
             result = self._ask(request, read, IfMatch=forms[0](etag), **parameters)
@@ -401,7 +390,7 @@ class S3Store(RetryingStore):
             if self.head(request.bucket, request.key or "").etag != unquoted(etag):
                 raise
             result, bare = self._ask(request, read, IfMatch=forms[1](etag), **parameters), not bare
-        if request.operation == "PutObject" and self.profile(request.bucket).bare_etags is not bool(bare):
+        if request.operation == "PutObject" and self.profiles[request.bucket].bare_etags is not bool(bare):
             how = "without" if bare else "in"
             self._learn(
                 request.bucket, f"compares If-Match with the ETag {how} quotes", bare_etags=bool(bare)
@@ -415,16 +404,13 @@ def abort_days(rules: Iterable[Mapping[str, Any]], prefix: str) -> int | None:
     The shortest of the rules for all of ``prefix`` counts. Rules on tags or sizes do not apply to pending
     uploads, which have neither.
     """
-    return min((days for rule in rules if (days := _days(rule, prefix)) is not None), default=None)
-
-
-def _days(rule: Mapping[str, Any], prefix: str) -> int | None:
-    days = rule.get("AbortIncompleteMultipartUpload", {}).get("DaysAfterInitiation")
-    if days is None or rule.get("Status") != "Enabled":
-        return None
-    selection = rule.get("Filter", {})
-    selection = selection.get("And", selection)
-    if set(selection) - {"Prefix"}:
-        return None
-    below = selection.get("Prefix", rule.get("Prefix", ""))
-    return int(days) if prefix.startswith(below) else None
+    found = []
+    for rule in rules:
+        days = rule.get("AbortIncompleteMultipartUpload", {}).get("DaysAfterInitiation")
+        selection = rule.get("Filter", {})
+        selection = selection.get("And", selection)
+        below = selection.get("Prefix", rule.get("Prefix", ""))
+        is_for_all = not selection.keys() - {"Prefix"} and prefix.startswith(below)
+        if days is not None and rule.get("Status") == "Enabled" and is_for_all:
+            found.append(int(days))
+    return min(found, default=None)

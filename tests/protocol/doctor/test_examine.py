@@ -80,7 +80,7 @@ class Lacking(MemoryStore):
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
         """Delete, perhaps whatever exists there."""
-        told = self.profile(bucket).conditional_delete
+        told = self.profiles[bucket].conditional_delete
         if "delete headers" in self._what and if_match is not None and told:
             raise StoreRejected("no conditional deletes here", code="NotImplemented")
         super().delete(bucket, key, if_match=None if "conditional delete" in self._what else if_match)

@@ -50,7 +50,7 @@ class Careless(MemoryStore):
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         """Delete, whatever the ETags are, unless the profile says that they are ignored."""
-        if self.profile(bucket).bulk_etags:
+        if self.profiles[bucket].bulk_etags:
             objects = [ObjectToDelete(one.key) for one in objects]
         return super().delete_many(bucket, objects)
 

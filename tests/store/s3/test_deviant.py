@@ -101,20 +101,20 @@ def test_an_etag_is_sent_without_quotes(place: Place) -> None:
     with pytest.raises(PreconditionFailed):
         place.store.put("lake", "a", b"4", if_match=first.etag)
     assert place.memory.get("lake", "a").body == b"3"
-    assert place.store.profile("lake") == StoreProfile(bare_etags=True)
+    assert place.store.profiles["lake"] == StoreProfile(bare_etags=True)
 
 
 @on()
 def test_a_profile_from_elsewhere_is_followed_and_corrected(place: Place) -> None:
     """A profile decides the first form of an ETag; one that is forgotten is learned again."""
-    place.store.follow("lake", StoreProfile(bare_etags=True, conditional_delete=False))
+    place.store.profiles["lake"] = StoreProfile(bare_etags=True, conditional_delete=False)
     etag = place.store.put("lake", "a", b"1").etag
     place.store.put("lake", "a", b"2", if_match=etag)
     assert place.server.seen[-1].headers["if-match"] == etag
     with pytest.raises(PreconditionFailed):
         place.store.delete("lake", "a", if_match=etag)
     assert place.memory.get("lake", "a").body == b"2"
-    place.store.follow("lake", StoreProfile())
+    place.store.profiles["lake"] = StoreProfile()
     place.store.delete("lake", "a", if_match=place.memory.head("lake", "a").etag)
     assert list(place.memory.list_objects("lake", "")) == []
 
@@ -125,7 +125,7 @@ def test_a_store_that_refuses_every_etag(place: Place) -> None:
     etag = place.store.put("lake", "a", b"1").etag
     with pytest.raises(PreconditionFailed):
         place.store.put("lake", "a", b"2", if_match=etag)
-    assert place.store.profile("lake") == StoreProfile()
+    assert place.store.profiles["lake"] == StoreProfile()
 
 
 @on("delete refused")
@@ -138,13 +138,13 @@ def test_a_refused_delete_is_not_sent_again(place: Place) -> None:
         place.store.delete("lake", "a", if_match=etag)
     methods = [seen.method for seen in place.server.seen]
     assert methods == ["PUT", "HEAD", "HEAD", "DELETE", "DELETE", "PUT", "HEAD", "HEAD", "DELETE"]
-    assert place.store.profile("lake").conditional_delete is False
+    assert place.store.profiles["lake"].conditional_delete is False
 
 
 @by_both("bulk ignored", "delete ignored")
 def test_bulk_deletes_follow_the_profile(place: Place) -> None:
     """Where no delete heeds an ETag, it is compared right before each delete."""
-    place.store.follow("lake", StoreProfile(bulk_etags=False, conditional_delete=False))
+    place.store.profiles["lake"] = StoreProfile(bulk_etags=False, conditional_delete=False)
     kept = place.store.put("lake", "same", b"1").etag
     place.store.put("lake", "changed", b"1")
     doomed = [ObjectToDelete("same", kept), ObjectToDelete("changed", "0" * 32), ObjectToDelete("gone", kept)]

@@ -421,6 +421,13 @@ class TestDrawing:
         assert isinstance(outcome, StoreRejected)
         assert seen == []
 
+    def test_a_key_that_cannot_be_sent_ends_the_calls(self) -> None:
+        """A key that UTF-8 cannot encode is the caller's mistake: it is raised, after the calls in flight."""
+        with FaultServer(COMPLETED) as server:
+            with pytest.raises(UnicodeEncodeError):
+                list(curl_store(server).perform([(1, COMPLETE), (2, Head("lake", "a\ud800"))]))
+            assert len(server.seen) == 1
+
 
 class TestReference:
     """What the client itself must send."""
