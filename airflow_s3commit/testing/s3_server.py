@@ -38,6 +38,10 @@ START_ATTEMPTS = 3
 PORT_TAKEN = ("Port allocation failed", "address already in use")
 
 
+#: Free bytes that the server's disk needs; the server's own files have up to 128 MiB each.
+NEEDED_BYTES = 1 << 30
+
+
 class S3Server:
     """An S3 server on 127.0.0.1 with one administrator, whose keys are generated at each start.
 
@@ -122,8 +126,9 @@ class S3Server:
         """Start the server, and return when every bucket accepts an object, after about two seconds.
 
         Raises:
-            ProgramFailed: SeaweedFS is not installed, is running already, ended at once, or was not ready
-                within a minute. The message says what to do, or ends with the end of the log.
+            ProgramFailed: SeaweedFS is not installed, is running already, has less than 1 GiB of free disk
+                space, ended at once, or was not ready within a minute. The message says what to do, or ends
+                with the end of the log.
         """
         if self._program is not None and self._program.running:
             raise ProgramFailed(f"SeaweedFS is running already, at {self.endpoint_url}")
@@ -156,6 +161,12 @@ class S3Server:
     def _launch(self) -> Program:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._objects.mkdir(mode=0o700, exist_ok=True)
+        # On a full disk the server starts, and refuses objects later without saying why.
+        if (free := shutil.disk_usage(self._objects).free) < NEEDED_BYTES:
+            raise ProgramFailed(
+                f"SeaweedFS needs {NEEDED_BYTES >> 20} MiB of free disk space for {self._objects}, and"
+                f" {free >> 20} MiB are free: free some, or choose a directory on another disk"
+            )
         self.access_key = secrets.token_hex(10)
         self.secret_key = secrets.token_urlsafe(30)
         administrator = {

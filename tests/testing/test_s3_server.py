@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import stat
 from dataclasses import replace
@@ -105,6 +106,16 @@ def test_failed_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         server.start()
     assert server._program is not None
     assert not server._program.running
+
+
+def test_full_disk_is_told_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where too little of the disk is free, nothing is started, and the error says how much is and where."""
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=300 << 20))
+    server = S3Server(tmp_path)
+    with pytest.raises(ProgramFailed, match=rf"1024 MiB .*{tmp_path}.* 300 MiB are free: free some"):
+        server.start()
+    assert server._program is None
 
 
 def test_a_temporary_server_leaves_nothing() -> None:

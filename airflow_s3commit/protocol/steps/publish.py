@@ -53,6 +53,9 @@ from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
 
+#: Seconds of retention below which a setup says what happens to queries that run.
+_LONG = 3600
+
 
 @dataclass(frozen=True)
 class TableChange:
@@ -278,6 +281,13 @@ def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool
         if options.conflict_mode in ("append", "fail"):
             with _saying(context):
                 delta_columns(table_at_head(context.store, context.layout.destination, log))
+    if options.retain_seconds < _LONG and not options.only_adds:
+        logger.warning(
+            "%s: with retain=%s a query of another engine fails if it still reads files that a commit has"
+            " replaced: set retain to more than the longest query takes",
+            context.name,
+            options.retain,
+        )
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -278,3 +279,14 @@ def test_very_many_files_are_published_without_bounds(monkeypatch: pytest.Monkey
     lake = Lake()
     lake.write("dt=1/a.parquet", "dt=1/b.parquet")
     assert all("minValues" not in json.dumps(one) for one in versions(lake.store, URI)[0])
+
+
+def test_a_short_retention_is_said_to_cut_queries_off(caplog: pytest.LogCaptureFixture) -> None:
+    """The setup of a job that may replace files warns of queries that still read them."""
+    lake = Lake()
+    with caplog.at_level(logging.WARNING):
+        lake.write("dt=1/a.parquet")
+        lake.write("dt=1/b.parquet", mode="replace", retain="2h")
+        assert not caplog.messages
+        lake.write("dt=1/c.parquet", mode="replace", retain="59m")
+    assert "a query of another engine fails if it still reads files" in caplog.messages[0]
