@@ -17,7 +17,7 @@ from airflow.sdk import BaseSensorOperator, Context
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.airflow_version import AirflowException, AirflowFailException, partition_key_of
-from airflow_s3commit.exceptions import AlreadyCommitted, Refused
+from airflow_s3commit.exceptions import AlreadyCommitted, Refused, S3CommitError
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
@@ -111,9 +111,26 @@ class S3CommitSetupOperator(TableOperator):
             with noting(refusal, f"aborting job {reference.job_id}", left):
                 job.abort(reason=f"its setup failed: {refusal}")
             raise
+        # Until a job has ended there: later setups ask no more.
+        if job.record().base.number <= 1:
+            self._warn_of_lifecycle()
         chosen = f"committer {options.committer}, conflict mode {options.conflict_mode}"
         self.log.info("Job %s is open at %s: %s", reference.job_id, reference.destination, chosen)
         return job.reference.to_dict()
+
+    def _warn_of_lifecycle(self) -> None:
+        """Warn of a rule that may abort uploads while the job waits."""
+        from airflow_s3commit.protocol.doctor.policy import SAFE_DAYS  # noqa: PLC0415 - keeps DAG parsing light
+
+        with suppress(S3CommitError):
+            days = self.hook.store.stale_upload_days(self._place.bucket, self._place.prefix)
+            if days is not None and days < SAFE_DAYS:
+                self.log.warning(
+                    "A lifecycle rule aborts incomplete uploads of %s after %d day: a job that waits"
+                    " longer for an audit or a repair cannot be committed. Make it longer than any job takes",
+                    self.destination,
+                    days,
+                )
 
     @property
     def _place(self) -> Destination:

@@ -524,3 +524,18 @@ def test_a_registry_that_fails_does_not_fail_the_job(store, context, monkeypatch
     reference = operator().execute(context)
     assert state(store, reference) == "open"
     assert sum("could not be entered in the registry" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(("days", "warns"), [(1, True), (2, False), (7, False), (None, False)])
+def test_a_rule_that_aborts_uploads_too_soon_is_warned_of(monkeypatch, capsys, days, warns) -> None:
+    """A rule that a job may outlast is logged until a job has ended there; later setups ask no more."""
+    store, home = MemoryStore(("lake",), stale_upload_days=days), Destination.parse(FLIGHTS)
+    asked = []
+    ask = store.stale_upload_days
+    monkeypatch.setattr(store, "stale_upload_days", lambda *place: asked.append(place) or ask(*place))
+    monkeypatch.setattr(S3CommitHook, "store", store)
+    for _ in range(3):
+        reference = operator().execute(new_context())
+        Job.at(store, JobReference.from_dict(reference)).abort()
+        assert asked == [(home.bucket, home.prefix)]
+    assert capsys.readouterr().out.count("aborts incomplete uploads") == warns
