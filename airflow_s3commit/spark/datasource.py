@@ -69,8 +69,6 @@ class S3CommitDataSource(DataSource):
     The options of a write are `airflow_s3commit.spark.options.WRITE_OPTIONS`. They include ``partitionBy``,
     because Spark does not pass ``.partitionBy()`` to a Python data source. The save modes are ``append`` and
     ``overwrite``; Spark passes no others.
-
-    `airflow_s3commit.spark.read_table` reads.
     """
 
     #: The store settings of the session's conf, read at registration.
@@ -106,10 +104,8 @@ class S3CommitDataSource(DataSource):
         """Check the options against the schema, and return the writer, which is pickled to the tasks.
 
         Raises:
-            InvalidOption: An option is unknown, malformed, or contradicts another or the save mode; or the
-                format is another than Parquet; or a configuration file of Hadoop cannot be read.
-            UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
-            UnsupportedColumn: Arrow or Parquet cannot hold a column's type.
+            InvalidOption: As `parse_options` raises it, or a configuration file of Hadoop cannot be read.
+            ValueError: As `plan_table` raises it.
         """
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
         hadoop = site_conf(os.environ) if self.hadoop_defaults is None else self.hadoop_defaults
@@ -165,7 +161,7 @@ class S3CommitWriter(DataSourceArrowWriter):
                 f"{len(reports)} of {len(messages)} tasks reported: an incomplete write is not sealed; write"
                 " again"
             )
-        commit_write(reports[0].target, self.options, [message.task for message in reports])
+        commit_write(reports[0].target, [message.task for message in reports], self.options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort this write's uploads; a failure to abort is logged with the job's id, not raised."""

@@ -141,13 +141,7 @@ def own_target(destination: str, job_id: str, store: StoreAddress) -> Target:
 
 
 def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInConf | None = None) -> Target:
-    """Return the target of a write: the given job, else the conf's, else a job of its own with an id.
-
-    Raises:
-        InvalidDestination: The write has no path, or it differs from the job's destination.
-        InvalidRecord: The conf has some of a job's keys, not all.
-        InvalidOption: The session sets an encryption for S3A that this package does not support.
-    """
+    """Return the target of a write: the given job, else the conf's, else a job of its own with an id."""
     store = options.store.or_else(store_from_conf(conf))
     static = (conf(OVERWRITE_MODE) or "").lower() == "static"
     found = given or job_from_conf(conf)
@@ -182,13 +176,6 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
 
     Repeatable. Every task of ``format("s3commit")`` calls it, because Spark gives the session's conf to tasks
     alone; tasks at the same time may all set the job up, and those that come later find it with one request.
-
-    Raises:
-        InvalidOption: An overwrite would replace other data than it means to, or rows would be mixed with
-            those of another layout; see `check_table`.
-        JobMismatch: The save mode, the option ``partitionOverwriteMode``, or the object options of the write
-            or the session contradict the job.
-        S3CommitError: The job could not be read or set up.
     """
     with renewing_store(target.store):
         job = job or target.job()
@@ -209,20 +196,22 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
 
 
 def commit_write(
-    target: Target, options: WriteOptions, tasks: Sequence[CommittedTask], job: Job | None = None
+    target: Target,
+    tasks: Sequence[CommittedTask] | None = None,
+    options: WriteOptions | None = None,
+    job: Job | None = None,
 ) -> tuple[SealReference, Manifest | None]:
-    """Seal the stage with the tasks that succeeded; commit the job if it is the write's own.
+    """Seal the stage; commit the job if it is the write's own.
 
-    Raises:
-        InvalidOption: An overwrite by a job of its own has no rows and does not say what it replaces; or
-            rows for another owner's job would be mixed with those of another layout.
-        S3CommitError: As `Job.seal_stage` and `Job.commit` raise it.
+    Args:
+        tasks: The tasks that succeeded; None for what Spark's own writers left.
+        options: The options of a write in Python, which is refused if it does other than it means to.
     """
     with renewing_store(target.store):
         job = job or target.job()
-        if target.own:
-            check_rows(target, options, tasks)
-        else:
+        if options is not None and target.own:
+            check_rows(target, options, tasks or ())
+        elif options is not None:
             _check_layout(target, options, job.record().options)
         seal = job.seal_stage(target.stage, target.stage_attempt, tasks)
         logger.info("sealed %d files at %s", seal.counts.files, seal.location)
@@ -249,9 +238,6 @@ def abort_write(target: Target, *, tasks_ended: bool) -> None:
     """Abort a failed write: its own job, or its stage attempt in another owner's job. Repeatable.
 
     A sealed stage attempt is left to the job's owner, and a job that is committed after all stays so.
-
-    Raises:
-        S3CommitError: An upload could not be aborted.
     """
     with renewing_store(target.store):
         job = target.job()
@@ -276,9 +262,6 @@ def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = QUIET
 
     It takes ``quiet`` seconds or longer, and begins no abort after 10 seconds. A task that uploads later
     finds its job aborted; a sweep removes its uploads.
-
-    Raises:
-        S3CommitError: An upload could not be aborted.
     """
     clock = clock or SystemClock()
     began = changed = clock.monotonic()

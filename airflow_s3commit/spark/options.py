@@ -33,9 +33,6 @@ _MIB = 1024 * 1024
 #: What an overwrite replaces, by Spark's names: the whole table, or the partitions that get rows.
 PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
 
-#: What writes the files: this package in Python, or Spark's own writer, kept pending by the jar.
-Engine: TypeAlias = Literal["python", "spark"]
-
 #: Spark's save modes, by Spark's names.
 SaveMode: TypeAlias = Literal["append", "overwrite", "errorifexists", "error", "ignore"]
 
@@ -232,7 +229,6 @@ def parse_options(
     """Parse the options of a write. Their names are not case-sensitive.
 
     Args:
-        options: Texts by option name, as Spark passes them.
         overwrite: Whether the save mode is ``overwrite``; otherwise it is ``append``.
         store_defaults: The session's store settings, for options that are not set.
 
@@ -242,7 +238,7 @@ def parse_options(
     """
     # The format first: another one has options that are unknown here.
     in_order = sorted(options.items(), key=lambda option: option[0].lower() != "format")
-    found, _ = read_fields(dict(in_order), WRITE_OPTIONS)
+    found = read_fields(dict(in_order), WRITE_OPTIONS)
     given = frozenset(found)
     try:
         store = StoreAddress(**_taken(found, _STORE_FIELDS))
@@ -274,11 +270,7 @@ def parse_options(
 
 
 def refuse_arguments(options: Iterable[str], **arguments: str) -> None:
-    """Refuse options, in any case, that are arguments of the function that was called.
-
-    Raises:
-        InvalidOption: An option is an argument.
-    """
+    """Refuse options, in any case, that are arguments of the function that was called."""
     for name in options:
         if (argument := arguments.get(name.lower())) is not None:
             raise InvalidOption(f"pass {name} as the argument {argument}")

@@ -200,11 +200,7 @@ def getter_of(session: SparkSession) -> ConfGet:
 
 
 def job_from_conf(get: ConfGet) -> JobInConf | None:
-    """Return the job in a conf; None if the conf has no job.
-
-    Raises:
-        InvalidRecord: The conf has some of a job's keys, not all.
-    """
+    """Return the job in a conf, which must have all of a job's keys; None if it has none of them."""
     found = {key: get(key) for key in (JOB_ID, JOB_DESTINATION, JOB_STAGING)}
     job_id, destination, staging = found.values()
     if not any(found.values()):
@@ -222,12 +218,7 @@ def job_from_conf(get: ConfGet) -> JobInConf | None:
 
 
 def store_from_conf(get: ConfGet) -> StoreAddress:
-    """Return the store's address in a conf.
-
-    Raises:
-        ValueError: ``spark.s3commit.path.style`` is neither true nor false, or the region cannot be one.
-        StoreUnsuitable: The endpoint is not a store's URL.
-    """
+    """Return the store's address in a conf; raise ValueError or `StoreUnsuitable` if it cannot be one."""
     path_style = get(PATH_STYLE)
     return StoreAddress(
         endpoint_url=plain_endpoint(get(ENDPOINT_URL) or None, f"of {ENDPOINT_URL}"),

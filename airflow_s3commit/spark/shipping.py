@@ -157,11 +157,7 @@ def pending_jar() -> str:
 
 
 def _compiled(sources: Iterable[Path], name: str) -> bytes:
-    """Return the content of the jar.
-
-    Raises:
-        MissingJar: ``javac`` or PySpark is missing, or the compilation failed.
-    """
+    """Return the content of the jar; raise `MissingJar` if it cannot be compiled."""
     home = os.environ.get("JAVA_HOME")
     javac = shutil.which("javac", path=f"{home}/bin") if home else None
     javac = javac or shutil.which("javac")

@@ -192,8 +192,6 @@ STAGE = "batch"
 #: The namespace of the UUIDs of batches' jobs.
 _NAMESPACE = UUID("6f0d6d0c-9c0e-5d43-8a2b-4f7f1b6a3c55")
 
-_BEGUN_AGAIN = "the batch of the streaming query was begun again"
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -226,10 +224,6 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
     Args:
         token: Distinguishes this attempt from one that another driver begins at the same time: letters and
             digits, new at each call. It is the id of the stage attempt to write.
-
-    Raises:
-        S3CommitError: An earlier attempt could not be committed or aborted, or the job could not be set up;
-            see `Job.commit`, `Job.abort` and `Job.setup`.
     """
     context = {"engine": "spark", "stream": batch.stream, "batch": str(batch.number), "driver": token}
     if batch.name:
@@ -257,9 +251,6 @@ def refuse_passed(store: ObjectStore, batch: Batch) -> None:
     """Refuse a committed batch that is begun again although the next one was begun too.
 
     Spark begins a batch again only if it is the last of its checkpoint.
-
-    Raises:
-        JobClosed: A job of the next batch exists or has ended.
     """
     following = replace(batch, number=batch.number + 1)
     if Job.at(store, following.reference(0)).state() is not None:
@@ -276,9 +267,6 @@ def commit_batch(job: Job, token: str, tasks: Sequence[CommittedTask]) -> Manife
 
     Of a batch without rows the files are left out: a stateful query has such batches, and each would leave a
     file without rows.
-
-    Raises:
-        S3CommitError: The job could not be sealed or committed; see `Job.seal_stage` and `Job.commit`.
     """
     seal = job.seal_stage(STAGE, token, tasks)
     return job.commit(stages=[] if seal.counts.rows == 0 else [(STAGE, token)])
@@ -295,7 +283,7 @@ def _is_committed(job: Job) -> bool:
             job.commit()
             return True
     try:
-        job.abort(reason=_BEGUN_AGAIN)
+        job.abort(reason="the batch of the streaming query was begun again")
     except AlreadyCommitted:
         job.commit()
         return True

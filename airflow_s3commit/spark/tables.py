@@ -42,6 +42,7 @@ from airflow_s3commit.spark.writer_settings import is_classic, s3a_address
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.tables.columns import ROW_METADATA
 from airflow_s3commit.tables.options import FORMATS
+from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -279,9 +280,6 @@ def _write_log(folder: Path, files: Iterable[TableFile]) -> None:
             lines.write(f"\n{json.dumps(entry)}")
 
 
-#: The directory of null in Hive and Spark.
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-
 #: Partitions in one statement.
 _BATCH = 100
 
@@ -379,6 +377,6 @@ def register_partitions(
 
 
 def _literal(value: str) -> str:
-    if value == _NULL:
+    if value == NULL_DIRECTORY:
         return "null"
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -37,11 +37,7 @@ _WRITE_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class TaskIds:
-    """The ids of a task attempt.
-
-    Attributes:
-        attempt: Id of the attempt at the task, unique across writes and Spark applications.
-    """
+    """The ids of a task attempt; ``attempt`` is unique across writes and Spark applications."""
 
     stage: str
     stage_attempt: str
@@ -72,20 +68,12 @@ def write_task(
     no exception here: Spark ends the batches as if they were complete (seen with 4.3) and drops the task's
     message, and the pendingset lacks rows. So only task attempts with a message may be sealed, whatever
     pendingsets exist.
-
-    Raises:
-        UnsupportedPartition: A value cannot be part of a path.
-        UnsupportedColumn: Parquet cannot hold a value.
-        JobClosed: The job takes no more output.
-        DidNotHappen: The store refused an upload.
     """
     task = f"{ids.partition:05d}"
     try:
+        attempt_ids = (ids.stage, ids.stage_attempt, task, ids.attempt)
         with job.task_attempt(
-            ids.stage,
-            ids.stage_attempt,
-            task,
-            ids.attempt,
+            *attempt_ids,
             part_bytes=PART_BYTES,
             buffered_bytes=(options or WriteOptions()).in_flight_bytes,
             local_dir=_local_dir(ids.partition),
@@ -147,11 +135,7 @@ def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataTy
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema in which Spark passes rows of a schema to Python, with timestamps in UTC.
-
-    Raises:
-        PySparkTypeError: Arrow lacks a column's type.
-    """
+    """Return the Arrow schema in which Spark passes rows of a schema to Python, with timestamps in UTC."""
     # PySpark 4.2 requires a time zone for timestamps; earlier releases take UTC and no argument.
     wants_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
     return to_arrow_schema(schema, timezone="UTC") if wants_zone else to_arrow_schema(schema)

@@ -39,7 +39,6 @@ from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.spark.driver import (
     PendingWrite,
     Target,
-    abort_twins,
     aborting,
     check_site,
     commit_write,
@@ -52,7 +51,6 @@ from airflow_s3commit.spark.options import (
     ARGUMENTS,
     CONFLICT_MODES,
     DEFAULT_MODE,
-    Engine,
     SaveMode,
     parse_options,
     quoted,
@@ -62,6 +60,7 @@ from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     PROTOCOL,
     JobInConf,
+    Writer,
     job_from_conf,
     rows_counted,
     tasks_have_twins,
@@ -116,7 +115,7 @@ def write_pending(
     cluster: bool = True,
     format: str | None = None,  # noqa: A002 - as Spark calls it
     options: Mapping[str, str] | None = None,
-    engine: Engine = "python",
+    engine: Writer = "python",
 ) -> PendingWrite:
     """Write a DataFrame as pending uploads; seal them for a job, or commit them as a job of their own.
 
@@ -180,9 +179,7 @@ def write_pending(
     try:
         if engine == "spark":
             save = _saving(frame, partition_by, format or "parquet", options or {}, cluster=cluster)
-            if given is None:
-                return _commit_by_spark(session, destination, mode or DEFAULT_MODE, save)
-            return _seal_by_spark(session, given, destination, mode or "append", save)
+            return _write_by_spark(session, given, destination, mode, save)
         columns = json.dumps(list(partition_by))
         arguments = {"path": destination, "partitionBy": columns, "format": format}
         texts = {name: text for name, text in arguments.items() if text is not None}
@@ -193,7 +190,7 @@ def write_pending(
         ready = ready_job(target, parsed, job if isinstance(job, Job) else None)
         tasks = run_tasks(frame, plan, parsed, target, ready)
         with aborting(target, tasks_ended=True):
-            seal, manifest = commit_write(target, parsed, tasks, ready)
+            seal, manifest = commit_write(target, tasks, parsed, ready)
     except DestinationNotEmpty:
         if mode != "ignore" or destination is None:
             raise
@@ -245,11 +242,7 @@ def _arranged(frame: DataFrame, partition_by: Sequence[str], *, cluster: bool) -
 def run_tasks(
     frame: DataFrame, plan: TablePlan, options: WriteOptions, target: Target, job: Job
 ) -> list[CommittedTask]:
-    """Write a planned frame as pending uploads, and return the tasks to seal; abort if anything fails.
-
-    Args:
-        options: The options of the write, with the session's settings.
-    """
+    """Write a planned frame as pending uploads, and return the tasks to seal; abort if anything fails."""
     write_id = str(uuid4())
     with aborting(target):
         # Only the machines of a Spark Connect server have the configuration files that count.
@@ -345,10 +338,7 @@ def commit_job(
     with aborting(target):
         with _writes_for(spark, jobs, target):
             yield job
-        job.seal_stage(target.stage, target.stage_attempt)
-        job.commit(stages=[(target.stage, target.stage_attempt)])
-    if target.twins:
-        abort_twins(job)
+        commit_write(target, job=job)
 
 
 @contextmanager
@@ -369,12 +359,7 @@ def _writes_for(spark: SparkSession, jobs: Any, target: Target) -> Iterator[None
 
 
 def _jobs_of(spark: SparkSession) -> Any:
-    """Return the jar's jobs in the driver's JVM.
-
-    Raises:
-        InvalidOption: The session is Spark Connect's, or its conf lacks what `pending_conf` returns.
-        MissingJar: The session has no jar, or an older one.
-    """
+    """Return the jar's jobs in the driver's JVM."""
     if not is_classic(spark):
         raise InvalidOption(
             "a client of Spark Connect has no JVM in which jobs could begin: run the application on the"
@@ -419,14 +404,21 @@ def _saving(
     return save
 
 
-def _seal_by_spark(
+def _write_by_spark(
     spark: SparkSession,
-    given: JobInConf,
+    given: JobInConf | None,
     destination: str | None,
-    mode: SaveMode,
+    mode: SaveMode | None,
     save: Callable[[str, bool], None],
 ) -> PendingWrite:
-    """Write for another owner's job, and seal its stage."""
+    if given is None:
+        if destination is None:
+            raise InvalidDestination("the write has no destination: name it, or a job")
+        adds = mode in ("append", "overwrite")
+        options = JobOptions(conflict_mode="as-written") if adds else JobOptions(committer="directory")
+        with commit_job(spark, destination, options=options) as job:
+            save(job.reference.destination, mode == "overwrite")
+        return PendingWrite(destination, job.reference, manifest=job.manifest())
     reference = given.reference
     home = Destination.parse(reference.destination)
     if destination is not None and Destination.parse(destination) != home:
@@ -438,8 +430,8 @@ def _seal_by_spark(
     target = Target(*of_stage, own=False, store=s3a_address(spark, home.bucket))
     job = target.job()
     decides = job.record().options.conflict_mode
-    is_accepted = mode == "append" or (mode == "overwrite" and decides in ("as-written", "replace"))
-    if not is_accepted:
+    is_overwrite = mode == "overwrite" and decides in ("as-written", "replace")
+    if not is_overwrite and mode not in (None, "append"):
         raise JobMismatch(
             f"save mode {mode} contradicts conflict mode {decides} of job {reference.job_id} on {home.uri};"
             " let the job decide: leave the mode out"
@@ -452,18 +444,6 @@ def _seal_by_spark(
                 " sealed: give each write a stage of its own, or run the stage again as a new attempt"
             )
         with _writes_for(spark, jobs, target):
-            save(home.uri, mode == "overwrite" and decides == "as-written")
-        return PendingWrite(home.uri, *of_stage, seal=job.seal_stage(given.stage, given.stage_attempt))
-
-
-def _commit_by_spark(
-    spark: SparkSession, destination: str | None, mode: SaveMode, save: Callable[[str, bool], None]
-) -> PendingWrite:
-    """Write with a job of the write's own."""
-    if destination is None:
-        raise InvalidDestination("the write has no destination: name it, or a job")
-    adds = mode in ("append", "overwrite")
-    options = JobOptions(conflict_mode="as-written") if adds else JobOptions(committer="directory")
-    with commit_job(spark, destination, options=options) as job:
-        save(job.reference.destination, mode == "overwrite")
-    return PendingWrite(destination, job.reference, manifest=job.manifest())
+            save(home.uri, is_overwrite and decides == "as-written")
+        seal, _ = commit_write(target, job=job)
+        return PendingWrite(home.uri, *of_stage, seal=seal)

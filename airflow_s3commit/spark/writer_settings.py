@@ -59,9 +59,7 @@ _ENCRYPTS = re.compile(r"parquet\.(crypto|encryption)\.")
 def with_file_settings(options: WriteOptions, conf: Mapping[str, str]) -> WriteOptions:
     """Return a write's options, with the session's settings of files for options that are not given.
 
-    Raises:
-        InvalidOption: The session sets something that changes the files of Spark's own writer and that this
-            package does not follow.
+    A setting that changes the files of Spark's own writer, and that is not followed here, is refused.
     """
     for name, value in sorted(conf.items()):
         key = name.removeprefix("spark.hadoop.")
@@ -132,11 +130,7 @@ def _of_bucket(get: ConfGet, bucket: str, *names: str) -> str | None:
 
 
 def with_s3a(options: ObjectOptions, settings: Mapping[str, str]) -> ObjectOptions:
-    """Return object options, with a session's S3A settings for those that are not set.
-
-    Raises:
-        InvalidOption: This package does not support a setting of the session, or S3 does not know it.
-    """
+    """Return object options, with a session's S3A settings for those that are not set; or refuse these."""
     fields: dict[str, Any] = {}
     if options.sse is None and "encryption.algorithm" in settings:
         fields |= _encryption(settings)
@@ -173,11 +167,7 @@ def _encryption(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def s3a_address(session: Any, bucket: str) -> StoreAddress:
-    """Return where S3A looks for a bucket, by a classic session's Hadoop configuration.
-
-    Raises:
-        StoreUnsuitable: The endpoint is not a store's URL.
-    """
+    """Return where S3A looks for a bucket, by a classic session's Hadoop configuration."""
     first = partial(_of_bucket, _jvm_conf(session).get, bucket)
     endpoint = first("endpoint")
     if endpoint is not None and "://" not in endpoint:
@@ -207,11 +197,7 @@ def is_classic(session: Any) -> bool:
 
 
 def hadoop_conf(session: Any) -> dict[str, str]:
-    """Return the settings of files and stored objects in a session's Hadoop configuration.
-
-    Its configuration files are included. The result is empty in Spark Connect, whose client has no access to
-    that configuration.
-    """
+    """Return the settings of files and stored objects in a session's Hadoop configuration, if classic."""
     return _of_hadoop(_jvm_conf(session)) if is_classic(session) else {}
 
 

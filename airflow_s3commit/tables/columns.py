@@ -139,9 +139,7 @@ def to_text(form: str, stored: pa.Schema, partitions: pa.Schema, *, typed: bool 
 def footer_text(end: bytes, partitions: Sequence[str]) -> str | None:
     """Return the text of the schema of a Parquet file; None if it is too long, or the file is no Parquet.
 
-    Args:
-        end: The last bytes of the file, the whole footer among them.
-        partitions: Names of the partition columns, outermost first. Their types are unknown.
+    ``end`` has the last bytes of the file, the whole footer among them. Partition columns have no known type.
     """
     try:
         stored = pq.read_schema(pa.BufferReader(end))
@@ -224,11 +222,7 @@ def from_text(text: str, where: str) -> WrittenSchema:
 
 
 class DifferentTypes(ValueError):
-    """Two schemas have a column in types that cannot hold each other's values.
-
-    Attributes:
-        numbers: Numbers of the two schemas.
-    """
+    """Two schemas, by their numbers, have a column in types that cannot hold each other's values."""
 
     def __init__(self, column: str, numbers: tuple[int, int], kinds: tuple[pa.DataType, pa.DataType]) -> None:
         super().__init__(f"column {column!r} is {kinds[0]} and {kinds[1]}")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
     from airflow_s3commit.protocol.model.sealed_job import Value
-    from airflow_s3commit.tables.options import Codec, TableOptions
+    from airflow_s3commit.tables.options import TableOptions
 
 #: Arrow writes a file in very small pieces, and each would be a call of Python.
 _BUFFER_BYTES = 64 * 1024
@@ -51,32 +51,6 @@ _SAMPLE_ROWS = 10_000
 
 #: The smallest number of rows in a useful sample.
 _LEAST_SAMPLE = 1_000
-
-
-def _parquet_writer(
-    stream: pa.NativeFile, schema: pa.Schema, first: pa.Table, codec: Codec, footers: list[pq.FileMetaData]
-) -> _Writer:
-    """Return pyarrow's writer of a new file, with dictionaries for the columns that repeat values."""
-    return _Writer(
-        stream,
-        schema,
-        version="2.6",
-        compression=codec.engine,
-        compression_level=codec.level,
-        use_dictionary=dictionary_columns(first),
-        store_decimal_as_integer=True,
-        store_schema=False,
-        write_page_index=True,
-        write_page_checksum=True,
-        metadata_collector=footers,
-    )
-
-
-class _Writer(pq.ParquetWriter):  # type: ignore[misc] # pyarrow has no types
-    def write(self, rows: pa.Table) -> None:
-        """Write rows as one row group; pyarrow would divide more than a million."""
-        if rows.num_rows:
-            self.write_table(rows, row_group_size=rows.num_rows)
 
 
 def spark_footer(version: str, row_metadata: str) -> dict[str, str]:
@@ -136,11 +110,7 @@ _NOT_IN_ORC = (pt.is_nested, pt.is_null, pt.is_time, pt.is_unsigned_integer)
 
 
 def check_columns(schema: pa.Schema, format_: str) -> None:
-    """Refuse columns that a format cannot hold.
-
-    Raises:
-        UnsupportedColumn: It cannot hold a column's type.
-    """
+    """Refuse columns that a format cannot hold."""
     for column in schema:
         kind = column.type
         refused = {
@@ -163,22 +133,14 @@ def _has_odd_keys(kind: pa.DataType) -> bool:
     return any(_has_odd_keys(kind.field(number).type) for number in range(kind.num_fields))
 
 
-class _JsonWriter:
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self._stream = stream
-
-    def write(self, table: pa.Table) -> None:
-        for batch in table.to_batches(max_chunksize=_ROWS):
-            try:
-                lines = _JSON.encode_lines(batch.to_pylist(maps_as_pydicts="strict"))
-            except (ValueError, KeyError, OverflowError, TypeError) as error:
-                raise UnsupportedColumn(
-                    f"JSON cannot hold a value ({error}): cast it, or write parquet"
-                ) from error
-            self._stream.write(lines)
-
-    def close(self) -> None:
-        pass
+def _json_lines(rows: pa.Table) -> Iterator[bytes]:
+    for batch in rows.to_batches(max_chunksize=_ROWS):
+        try:
+            yield _JSON.encode_lines(batch.to_pylist(maps_as_pydicts="strict"))
+        except (ValueError, KeyError, OverflowError, TypeError) as error:
+            raise UnsupportedColumn(
+                f"JSON cannot hold a value ({error}): cast it, or write parquet"
+            ) from error
 
 
 def _check_calendar(name: str, column: pa.ChunkedArray) -> None:
@@ -233,7 +195,8 @@ class ColumnCounts:
         self._rows += rows.num_rows
         for number, column in enumerate(rows.columns[:MAX_COLUMNS]):
             self._nulls[number] += column.null_count
-            if number not in self._with_nan and pt.is_floating(column.type) and _has_nan(column):
+            is_open = number not in self._with_nan and pt.is_floating(column.type)
+            if is_open and pc.any(pc.is_nan(column)).as_py():
                 self._with_nan.add(number)
 
     def statistics(self, footer: pq.FileMetaData | None = None) -> dict[str, ColumnStatistics]:
@@ -272,10 +235,6 @@ _ORDERED = (
     pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_string, pt.is_large_string,
     pt.is_date32, pt.is_timestamp, pt.is_decimal,
 )  # fmt: skip
-
-
-def _has_nan(column: pa.ChunkedArray) -> bool:
-    return bool(pc.any(pc.is_nan(column)).as_py())
 
 
 def _bounds(footer: pq.FileMetaData, leaf: int) -> tuple[Any, Any]:
@@ -322,7 +281,6 @@ class Encoder:
 
     Args:
         sink: Receives the bytes; the caller closes it.
-        options: The options of the write.
         footer: Further entries of a Parquet footer.
 
     Attributes:
@@ -356,11 +314,7 @@ class Encoder:
         return self._sink.bytes
 
     def write(self, table: pa.Table) -> None:
-        """Write rows; does nothing without rows.
-
-        Raises:
-            UnsupportedColumn: The format cannot hold a value.
-        """
+        """Write rows; raise `UnsupportedColumn` if the format cannot hold a value."""
         if table.num_rows == 0:
             return
         for name, column in zip(table.column_names, table.columns, strict=True):
@@ -368,8 +322,7 @@ class Encoder:
                 _check_calendar(name, column)
             elif self._options.format == "csv":
                 _check_years(name, column)
-        rows = table.cast(self._schema)
-        self._start(rows).write(rows)
+        self._encode(table.cast(self._schema))
         self._buffered.flush()
         self._counts.add(table)
         self.rows += table.num_rows
@@ -377,8 +330,7 @@ class Encoder:
     def close(self) -> None:
         """Write the end of the file; a file without rows has its schema too. The sink stays open."""
         if self.rows == 0:
-            nothing = self._schema.empty_table()
-            self._start(nothing).write(nothing)
+            self._encode(self._schema.empty_table())
         self._writer.close()
         self._stream.close()
         self.statistics = self._counts.statistics(self._footers[0] if self._footers else None)
@@ -392,10 +344,17 @@ class Encoder:
                 self._writer.close()
             self._stream.close()
 
-    def _start(self, first: pa.Table) -> Any:
+    def _encode(self, rows: pa.Table) -> None:
         if self._writer is None:
-            self._writer = self._new_writer(first)
-        return self._writer
+            self._writer = self._new_writer(rows)
+        if self._options.format == "json":
+            for lines in _json_lines(rows):
+                self._stream.write(lines)
+        elif self._options.format != "parquet":
+            self._writer.write(rows)
+        elif rows.num_rows:
+            # One row group; pyarrow would divide more than a million rows.
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def _new_writer(self, first: pa.Table) -> Any:
         codec = self._options.file_format.codecs[self._options.codec]
@@ -405,8 +364,20 @@ class Encoder:
             header = csv.WriteOptions(include_header=self._options.header)
             return csv.CSVWriter(self._stream, self._schema, write_options=header)
         if self._options.format == "json":
-            return _JsonWriter(self._stream)
-        writer = _parquet_writer(self._stream, self._schema, first, codec, self._footers)
+            return self._stream
+        writer = pq.ParquetWriter(
+            self._stream,
+            self._schema,
+            version="2.6",
+            compression=codec.engine,
+            compression_level=codec.level,
+            use_dictionary=dictionary_columns(first),
+            store_decimal_as_integer=True,
+            store_schema=False,
+            write_page_index=True,
+            write_page_checksum=True,
+            metadata_collector=self._footers,
+        )
         if self._footer:
             writer.add_key_value_metadata(dict(self._footer))
         return writer
@@ -424,28 +395,20 @@ def footer_schema(
     return pq.read_schema(end) if options.format == "parquet" else orc.ORCFile(end).schema
 
 
-class _DetachableSink:
+class _DetachableSink(io.RawIOBase):
     """A sink that counts bytes and can be detached, because an abandoned encoder still writes its footer."""
-
-    closed = False
 
     def __init__(self, sink: SupportsWrite[bytes]) -> None:
         self._sink = sink
         self.bytes = 0
         self.detached = False
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes) -> int:  # type: ignore[override] # pyarrow passes no others
         """Append bytes, or drop them if the sink is detached; return how many."""
         if not self.detached:
             self._sink.write(data)
             self.bytes += len(data)
         return len(data)
-
-    def flush(self) -> None:
-        """Do nothing: the sink sends its bytes when it has enough of them."""
-
-    def close(self) -> None:
-        """Do nothing: the caller closes the sink."""
 
 
 def leaves(field: pa.Field, within: str = "") -> Iterator[str]:

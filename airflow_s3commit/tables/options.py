@@ -149,37 +149,32 @@ def _shown(default: Any, unit: str) -> str:
     return str(default) or "nothing"
 
 
-def read_fields(
-    options: Mapping[str, str], known: Sequence[Option]
-) -> tuple[dict[str, Any], tuple[Option, ...]]:
-    """Parse the texts of options; return the values by field, and the options that are set.
+def read_fields(options: Mapping[str, str], known: Sequence[Option]) -> dict[str, Any]:
+    """Parse the texts of options; return the values by field.
 
     Args:
         options: Texts by option name, in any case.
         known: All options, in the order in which an error lists them.
-
-    Raises:
-        InvalidOption: An option is unknown, malformed or given twice.
     """
     by_name = {option.name.lower(): option for option in known}
     found: dict[str, Any] = {}
-    given: dict[str, Option] = {}
+    names: dict[str, str] = {}
     for name, value in options.items():
         option = by_name.get(name.lower())
         if option is None:
-            names = ", ".join(option.name for option in known)
+            all_ = ", ".join(option.name for option in known)
             close = get_close_matches(name.lower().replace("_", ""), by_name, n=1, cutoff=0.8)
             hint = f", did you mean {by_name[close[0]].name}?" if close else ";"
-            raise InvalidOption(f"s3commit has no option {name}{hint} its options are {names}")
+            raise InvalidOption(f"s3commit has no option {name}{hint} its options are {all_}")
         if option.field in found:
-            raise InvalidOption(f"option {name} is given twice, also as {given[option.field].name}")
-        given[option.field] = option
+            raise InvalidOption(f"option {name} is given twice, also as {names[option.field]}")
+        names[option.field] = option.name
         try:
             found[option.field] = option.read(value)
         except (ValueError, Refused) as error:
             shown = without_userinfo(value)
             raise InvalidOption(f"option {option.name}={shown!r} of s3commit: {error}") from error
-    return found, tuple(given.values())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +330,6 @@ def parse_table_options(
     """Parse the options of writing a table.
 
     Args:
-        options: Texts by option name, in any case.
         format: The files' format; None to take it from the options.
         partition_by: The partition columns; None to take them from the options.
 
@@ -348,10 +342,10 @@ def parse_table_options(
             raise InvalidOption(f"{name} is given both as an argument and as an option: leave one out")
     arguments = {} if format is None else {"format": format}
     known = sorted(TABLE_OPTIONS, key=lambda option: option.name)
-    fields, given = read_fields({**options, **arguments}, known)
+    fields = read_fields({**options, **arguments}, known)
     chosen = fields.get("format", DEFAULT_FORMAT)
-    for option in given:
-        if option.formats and chosen not in option.formats:
+    for option in known:
+        if option.field in fields and option.formats and chosen not in option.formats:
             raise InvalidOption(
                 f"option {option.name} is only for {' and '.join(option.formats)}; the files' format is"
                 f" {chosen}"

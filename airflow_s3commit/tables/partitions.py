@@ -44,9 +44,6 @@ def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
 
     A name that the schema does not have is looked up regardless of case, as in Spark.
 
-    Args:
-        names: The partition columns, outermost first.
-
     Raises:
         UnsupportedPartition: A column is missing or ambiguous, begins with a dot, or has a type that cannot
             be rendered as Spark does; or all columns are partition columns.
@@ -86,9 +83,6 @@ class PartitionSplitter:
         """Yield each partition's directory and its rows, all columns of them, in their order.
 
         What is yielded are slices of the rows, or of a sorted copy if the partitions' rows alternate.
-
-        Raises:
-            UnsupportedPartition: A value cannot be part of a path.
         """
         if not self._columns or rows.num_rows == 0:
             yield from [("", rows)] if rows.num_rows else ()
@@ -148,11 +142,7 @@ _SHOWN = 20
 
 
 def resolve_name(names: Sequence[str], name: str) -> str:
-    """Return the column of a name: the exact match, or the only match regardless of case.
-
-    Raises:
-        UnsupportedPartition: No column matches, or several match regardless of case.
-    """
+    """Return the column of a name: the exact match, or the only match regardless of case."""
     if name in names:
         return name
     alike = [known for known in names if known.lower() == name.lower()]

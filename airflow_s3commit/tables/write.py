@@ -53,11 +53,7 @@ def _reader_of(data: Any) -> pa.RecordBatchReader:
 
 
 def _stored_rows(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the batches in a schema's types.
-
-    Raises:
-        UnsupportedColumn: A value does not fit its column's type, such as a time with nanoseconds.
-    """
+    """Yield the batches in a schema's types; refuse a value that does not fit, such as nanoseconds."""
     for whole in reader:
         for batch in pa.Table.from_batches([whole]).to_batches(max_chunksize=_ROWS):
             columns = [_decodable(column) for column in batch.columns]
@@ -89,18 +85,8 @@ def write_table(
 ) -> WrittenTable:
     """Write a table to files; every file is closed afterwards.
 
-    Another call with the same ``numbers`` writes further files.
-
-    Args:
-        data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
-        format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
-        options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`.
-
-    Raises:
-        InvalidOption: An option is unknown, malformed, or does not apply to the format.
-        UnsupportedPartition: A partition column is missing.
-        TypeError: The data is not a table.
-        S3CommitError: As `write_batches` raises it, and `UnsupportedColumn` and `UnsupportedPartition` too.
+    Another call with the same ``numbers`` writes further files. Arguments and errors are those of
+    `TaskAttempt.write_table`.
     """
     table_options = parse_table_options(options or {}, format=format, partition_by=partition_by)
     reader = _reader_of(data)
@@ -166,12 +152,7 @@ class WrittenTable:
 
 
 def file_stem(task: str, stage: str | None, job_id: str) -> str:
-    """Return the first part of a task's file names, unique within the job.
-
-    Args:
-        task: Name of the task in its stage.
-        stage: Name of the stage; None for the stage whose files have no stage in their names.
-    """
+    """Return the first part of a task's file names, unique within the job; a stage may have none in them."""
     # The stage precedes the job id: a sweep recognises the id by the characters after it.
     middle = "" if stage is None else f"{_plain(stage)}-"
     return f"part-{_plain(task)}-{middle}{job_id}"
@@ -190,15 +171,9 @@ def write_batches(
 
     Args:
         opener: Opens files. If this raises, the caller discards the files that it has opened.
-        stem: First part of the file names.
         empty_file: Whether to write an empty file with the schema if there are no rows and no partition
             columns.
         numbers: Number of files with that stem, by directory; updated in place.
-
-    Raises:
-        UnsupportedPartition: A value cannot be part of a path.
-        UnsupportedColumn: The format cannot hold a value.
-        S3CommitError: A file could not be written.
     """
     options = plan.options
     most = min(options.group_bytes, options.row_bytes)
@@ -238,9 +213,8 @@ def _write_largest(
 ) -> tuple[list[pa.RecordBatch], int]:
     """Write the partitions with most rows, and return a copy of the other rows, and their bytes.
 
-    Partitions with few rows wait for more of them, so that fewer files and row groups are small.
-
-    At most ``kept`` bytes of rows are left.
+    Partitions with few rows wait for more of them, so that fewer files and row groups are small. At most
+    ``kept`` bytes of rows are left.
     """
     if kept:
         # A sorted copy needs room.
@@ -305,11 +279,7 @@ class FileOpener(Protocol):
     """Opens files by their paths below the destination, as a task attempt does."""
 
     def open(self, relative_path: str, *, content_type: str = ...) -> TableFile:
-        """Open a new file for writing.
-
-        Raises:
-            S3CommitError: The file cannot be written.
-        """
+        """Open a new file for writing."""
 
 
 class _Open(NamedTuple):
@@ -323,7 +293,6 @@ class OpenFiles:
     Use it in a ``with`` block: an exception abandons the open encoders. The task attempt aborts the uploads.
 
     Args:
-        options: The options of the write, with the limits.
         stem: First part of the file names, unique to the task within its job.
         footer: Further entries of Parquet footers.
         numbers: Number of files with that stem, by directory; updated in place.
