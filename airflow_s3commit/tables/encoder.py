@@ -395,20 +395,28 @@ def footer_schema(
     return pq.read_schema(end) if options.format == "parquet" else orc.ORCFile(end).schema
 
 
-class _DetachableSink(io.RawIOBase):
+class _DetachableSink:
     """A sink that counts bytes and can be detached, because an abandoned encoder still writes its footer."""
+
+    closed = False
 
     def __init__(self, sink: SupportsWrite[bytes]) -> None:
         self._sink = sink
         self.bytes = 0
         self.detached = False
 
-    def write(self, data: bytes) -> int:  # type: ignore[override] # pyarrow passes no others
+    def write(self, data: bytes) -> int:
         """Append bytes, or drop them if the sink is detached; return how many."""
         if not self.detached:
             self._sink.write(data)
             self.bytes += len(data)
         return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the sink sends its bytes when it has enough of them."""
+
+    def close(self) -> None:
+        """Do nothing: the caller closes the sink."""
 
 
 def leaves(field: pa.Field, within: str = "") -> Iterator[str]:
