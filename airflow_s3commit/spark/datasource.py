@@ -161,7 +161,7 @@ class S3CommitWriter(DataSourceArrowWriter):
                 f"{len(reports)} of {len(messages)} tasks reported: an incomplete write is not sealed; write"
                 " again"
             )
-        commit_write(reports[0].target, [message.task for message in reports], self.options)
+        commit_write(reports[0].target, self.options, [message.task for message in reports])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort this write's uploads; a failure to abort is logged with the job's id, not raised."""

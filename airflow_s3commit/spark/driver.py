@@ -197,15 +197,15 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
 
 def commit_write(
     target: Target,
-    tasks: Sequence[CommittedTask] | None = None,
     options: WriteOptions | None = None,
+    tasks: Sequence[CommittedTask] | None = None,
     job: Job | None = None,
 ) -> tuple[SealReference, Manifest | None]:
     """Seal the stage; commit the job if it is the write's own.
 
     Args:
-        tasks: The tasks that succeeded; None for what Spark's own writers left.
         options: The options of a write in Python, which is refused if it does other than it means to.
+        tasks: The tasks that succeeded; None for what Spark's own writers left.
     """
     with renewing_store(target.store):
         job = job or target.job()

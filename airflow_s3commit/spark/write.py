@@ -190,7 +190,7 @@ def write_pending(
         ready = ready_job(target, parsed, job if isinstance(job, Job) else None)
         tasks = run_tasks(frame, plan, parsed, target, ready)
         with aborting(target, tasks_ended=True):
-            seal, manifest = commit_write(target, tasks, parsed, ready)
+            seal, manifest = commit_write(target, parsed, tasks, ready)
     except DestinationNotEmpty:
         if mode != "ignore" or destination is None:
             raise
