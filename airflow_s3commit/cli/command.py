@@ -24,9 +24,8 @@ from airflow_s3commit.cli.output import ExitCode, Output, exit_code, logged_to
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import CommandLines, after_error
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.context import JobContext, recorded
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
-from airflow_s3commit.protocol.metadata.sealed_job import recorded
 from airflow_s3commit.protocol.model.destination import Destination, is_pattern, matches
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout, check_id

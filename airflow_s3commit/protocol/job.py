@@ -14,9 +14,9 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
 from airflow_s3commit.protocol.hadoop.adopt import refuse_end
 from airflow_s3commit.protocol.hadoop.jobs import find_hadoop_job
-from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid, remembering
+from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid, recorded, remembering
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress
-from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, recorded, sealed_attempts
+from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, JobState

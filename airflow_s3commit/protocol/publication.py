@@ -254,8 +254,7 @@ def _wanted(place: Destination, table: Table, columns: Sequence[str]) -> dict[Va
 
     Readers of a catalog list directories, so one is refused in which replaced files are retained.
     """
-    left = (*table.retained.values(), *table.freed.values())
-    retained = {name for one in left for name, numbers in one.pieces.items() if numbers}
+    retained = {name for one in table.left for name, numbers in one.pieces.items() if numbers}
     if crowded := sorted(retained & table.live.keys()):
         raise InvalidOption(
             f"partition {crowded[0]!r} of {place.uri} has files that generation {table.generation} or one"

@@ -265,11 +265,7 @@ def follow(store: ObjectStore, destination: Destination, after: int, clock: Cloc
 
 
 def _entries_since(store: ObjectStore, home: Destination, known: Position, looks: int) -> Iterator[Read]:
-    """Yield the entries after a known one; makes sure of that at every twentieth look.
-
-    Raises:
-        InvalidRecord: It is not there any more, or an entry does not follow it or is damaged.
-    """
+    """Yield the entries after a known one, which every twentieth look makes sure of. As `entries_after`."""
     if not looks % _CHECK_EVERY and not _is_there(store, home, known):
         raise InvalidRecord(f"the log of {home.uri} was begun anew")
     yield from entries_after(store, home, known)

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 
 import msgspec
 
@@ -35,10 +36,10 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.protocol.hadoop.jobs import HadoopFile, HadoopJob, Survey, classify, fates
-from airflow_s3commit.protocol.metadata.context import JobContext, create_record, naming, new_uuid
+from airflow_s3commit.protocol.metadata.context import JobContext, create_record, naming, new_uuid, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_records
-from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_seal, recorded
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_seal
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord
@@ -106,7 +107,6 @@ class Adoption:
     clock: Clock = field(default_factory=SystemClock)
     new_id: Callable[[], str] = new_uuid
     _context: JobContext = field(init=False)
-    _survey: Survey | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -127,7 +127,7 @@ class Adoption:
     @property
     def job(self) -> HadoopJob | None:
         """The facts about the Hadoop job; None if it has no files."""
-        job = self._look().job
+        job = self._survey.job
         return job if job.files else None
 
     def refusal(self, *, commit: bool) -> S3CommitError | None:
@@ -170,7 +170,7 @@ class Adoption:
         """
         with self._preparing(commit=False):
             end, record = self._check(commit=False), self._context.record
-            if end is None and (survey := self._look()).job.files:
+            if end is None and (survey := self._survey).job.files:
                 if record is None:
                     # Without the options that could refuse it: an abort must not fail because of data.
                     options = msgspec.structs.replace(
@@ -186,13 +186,10 @@ class Adoption:
         """Remove the magic directory of a successful job, and abort its leftover uploads; return how many.
 
         For a sweep. What the job published stays, and so does everything else outside the magic directory.
-
-        Raises:
-            JobClosed: The job is not successful. Nothing was changed.
-            InvalidRecord: A file in its directory may be data, or cannot be read. Nothing was changed.
-            S3CommitError: Something could not be removed.
+        Nothing is changed if the job is not successful (`JobClosed`), or a file in its directory may be data,
+        or cannot be read (`InvalidRecord`).
         """
-        context, survey, job = self._context, self._look(), self.job
+        context, survey, job = self._context, self._survey, self.job
         if job is None:
             return 0
         verdict = classify(job)
@@ -225,12 +222,11 @@ class Adoption:
                     refuse_ended(self._context, end)
                     raise
 
-    def _look(self) -> Survey:
-        """Read Hadoop's files, at the first call."""
-        if self._survey is None:
-            store, home = self._context.store, self._context.layout.destination
-            self._survey = Survey(store, home, self._context.job_id, self.pendingsets_uri)
-        return self._survey
+    @cached_property
+    def _survey(self) -> Survey:
+        """What Hadoop's files say, which are read at the first use."""
+        home = self._context.layout.destination
+        return Survey(self.store, home, self._context.job_id, self.pendingsets_uri)
 
     def _end(self) -> Entry | None:
         """Return the entry that ended our job; None if it has not ended. Reads the job's record, if any."""
@@ -242,7 +238,7 @@ class Adoption:
         end, context = self._end(), self._context
         if end is not None and (end.kind == "commit") != commit:
             refuse_ended(context, end)
-        if end is not None or not ((survey := self._look()).job.files or commit):
+        if end is not None or not ((survey := self._survey).job.files or commit):
             return end
         # What was published since its seal, our commit has published.
         if find_seal(context) is None:
@@ -264,7 +260,7 @@ class Adoption:
         return None
 
     def _refuse_damage(self, errors: Iterable[S3CommitError]) -> None:
-        if unknown := self._look().unknown:
+        if unknown := self._survey.unknown:
             raise InvalidRecord(f"{unknown[0]} is no file of Hadoop's committers: move it elsewhere first")
         for error in errors:
             raise error
@@ -274,7 +270,7 @@ class Adoption:
         for upload, fate, is_there in fates(self._context.store, uploads, listed):
             if is_there and fate != "published":
                 raise self._occupied(upload.destinationKey, "an object of another writer is there")
-        self._refuse_listed(self._look().keys)
+        self._refuse_listed(self._survey.keys)
 
     def _refuse_listed(self, keys: Container[bytes]) -> None:
         """Refuse keys of files of the table, of other jobs: the table would list them twice."""
@@ -303,7 +299,7 @@ class Adoption:
 
     def _take_over(self) -> None:
         """Set our job up, copy Hadoop's pendingsets into it, and seal it. Repeatable."""
-        survey = self._look()
+        survey = self._survey
         self._set_up(self.options, survey.own)
         # Another job may have begun the log meanwhile, and listed what Hadoop has published.
         self._refuse_listed(survey.keys)
@@ -315,12 +311,12 @@ class Adoption:
         logger.info("%s: adopted %d tasks from %s", self._context.name, len(tasks), survey.uri)
 
     def _set_up(self, options: JobOptions, own: Container[str]) -> None:
-        stored = open_job(self._context, options, {"adopted_from": self._look().uri}, adopting=own)
+        stored = open_job(self._context, options, {"adopted_from": self._survey.uri}, adopting=own)
         self._context = self._context.as_recorded(stored.record, stored.sha256)
 
     def _copy(self, files: Iterable[HadoopFile]) -> None:
         """Copy files for the end of our job to abort their uploads; in a magic directory it finds them."""
-        if self._look().uri != self._context.layout.staging.uri:
+        if self._survey.uri != self._context.layout.staging.uri:
             for file, pendingset in self._read(files, forgiving=self.force):
                 self._import(file, pendingset, _LEFTOVERS, text_digest(file.key).hex())
 
@@ -329,7 +325,7 @@ class Adoption:
     ) -> Iterator[tuple[HadoopFile, PendingSet]]:
         """Read files again; skip one that cannot be read with a warning, or raise its error."""
         context = self._context
-        for file, outcome in self._look().read(files):
+        for file, outcome in self._survey.read(files):
             if not isinstance(outcome, InvalidRecord):
                 yield file, outcome
             elif not forgiving:
@@ -353,7 +349,7 @@ class Adoption:
         stored = create_record(context.store, context.staging_bucket, key, record)
         if stored.record != record:
             raise InvalidRecord(f"{file.uri} has changed since it was imported: stop its job first")
-        return committed_task(context, key, extra, stored, commits)
+        return committed_task(extra, stored)
 
 
 def refuse_end(job: HadoopJob, *, adopts: bool = False, older_than: float = 0.0, force: bool = False) -> None:

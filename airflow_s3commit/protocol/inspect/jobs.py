@@ -264,8 +264,7 @@ def _written(context: JobContext) -> Counts:
         if isinstance(outcome, InvalidRecord):
             raise outcome
         for upload in decode_uploads(outcome.body, context.staging_uri(info.key)):
-            rows = upload.s3commit.rows if upload.s3commit is not None else None
-            total = total.plus(Counts(files=1, bytes=upload.length, rows=rows))
+            total = total.plus(upload.counts.without_columns())
     return total
 
 
@@ -322,8 +321,7 @@ class JobDetails(Plain, Struct, frozen=True, kw_only=True):
 def describe_job(store: ObjectStore, destination: Destination, job_id: str) -> JobDetails:
     """Return the details of one job. Reads only. A damaged record does not raise: it is a problem.
 
-    Raises:
-        NoSuchJob: The job has neither records nor a staging, and has not ended.
+    Raises `NoSuchJob` if the job has neither records nor a staging, and has not ended.
     """
     jobs = find_jobs(store, destination, (destination,), job_id=job_id).values()
     if (summary := next(_summaries(store, destination, jobs), None)) is None:

@@ -14,14 +14,12 @@ from msgspec import Struct
 from airflow_s3commit._format import Column, Named, number, size, some
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchJob, NoSuchKey
 from airflow_s3commit.protocol.hadoop.jobs import fates
-from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.context import JobContext, naming, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import UPLOAD_METADATA
 from airflow_s3commit.protocol.metadata.sealed_job import (
     each_pendingset,
     find_seal,
-    load_stage_seals,
-    recorded,
     sealed_tasks,
 )
 from airflow_s3commit.protocol.model.codec import Plain
@@ -392,15 +390,15 @@ def _recorded(context: JobContext, report: PendingReport) -> Iterator[PendingUpl
     """Yield the uploads in the job's seal, or in all of its records, and add damaged ones to the report."""
     try:
         seal = find_seal(context)
-        stages = load_stage_seals(context, seal.record) if seal is not None else []
+        if seal is not None:
+            report.state = "sealed"
+            tasks = sealed_tasks(context, seal.record)
+            for _, pendingset in each_pendingset(context, tasks, report.damaged):
+                yield from pendingset.commits
+            return
     except InvalidRecord as error:
         report.state = "sealed"
         report.damaged.append(str(error))
-        return
-    if seal is not None:
-        report.state = "sealed"
-        for _, pendingset in each_pendingset(context, sealed_tasks(context, stages), report.damaged):
-            yield from pendingset.commits
         return
     unreadable = 0
     for upload in tracked_uploads(context):

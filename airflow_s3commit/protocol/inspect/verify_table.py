@@ -177,7 +177,7 @@ class _Comparison:
                     numbers.setdefault((name, one), one if stands_for is None else stands_for)
 
         expect(table.live, table.sources, None)
-        for left in (table.retained | table.freed).values():
+        for left in table.left:
             expect(left.pieces, table.sources, _RETAINED)
         for ending in log.unfinished.values():
             if ending.is_commit and (taken := self._taken_by(ending.number)) is not None:

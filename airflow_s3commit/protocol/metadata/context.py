@@ -18,6 +18,7 @@ from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import (
     DidNotHappen,
+    ForeignRecord,
     InvalidRecord,
     NoSuchKey,
     OutcomeUnknown,
@@ -26,10 +27,10 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     StoreUnsuitable,
 )
-from airflow_s3commit.protocol.model.codec import MIB, decode, encode, largest, sha256
+from airflow_s3commit.protocol.model.codec import MIB, JobOwned, decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
-from airflow_s3commit.protocol.model.layout import LOG, PENDINGSET_SUFFIX, RECORD, Layout
+from airflow_s3commit.protocol.model.layout import LOG, PENDINGSET_SUFFIX, RECORD, Layout, job_key
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 from airflow_s3commit.store.forwarding import RememberingStore, with_headers
@@ -111,11 +112,7 @@ class JobContext:
         return replace(self.in_staging(record.staging), store=store, record=record, record_sha256=digest)
 
     def in_staging(self, uri: str) -> JobContext:
-        """Return the context of the same job with its staging at a URI that one of its records names.
-
-        Raises:
-            InvalidRecord: It cannot be the staging of this job.
-        """
+        """Return the context with the staging that a record names; `InvalidRecord` if it cannot be its."""
         if uri in ("", self.layout.staging.uri):
             return self
         layout = Layout(self.layout.destination, Destination.parse(uri), self.job_id)
@@ -162,31 +159,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[R]):
-    """A record on the store.
-
-    Attributes:
-        modified: Time of the write, in seconds by the store's clock.
-        date: Time of the read or write, in seconds by the store's clock.
-    """
+    """A record on the store, with its URI and the SHA-256 of its bytes."""
 
     record: R
+    uri: str
     etag: str
-    modified: float
-    date: float
-    sha256: str = ""
+    sha256: str
 
 
 def load_record(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R]:
-    """Read a record.
-
-    Raises:
-        NoSuchKey: It is not there.
-        InvalidRecord: The object is no such record.
-    """
-    fetched = store.get(bucket, key, limit=largest(kind))
-    record = decode(kind, fetched.body, join_uri(bucket, key))
-    digest = sha256(fetched.body)
-    return Stored(record, fetched.info.etag, fetched.info.modified, fetched.date, digest)
+    """Read a record; `NoSuchKey` if it is not there, `InvalidRecord` if the object is no such record."""
+    fetched, uri = store.get(bucket, key, limit=largest(kind)), join_uri(bucket, key)
+    return Stored(decode(kind, fetched.body, uri), uri, fetched.info.etag, sha256(fetched.body))
 
 
 def find_record(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R] | None:
@@ -211,10 +195,8 @@ def fetch_listed(
 ) -> Iterator[tuple[ObjectInfo, Fetched | InvalidRecord]]:
     """Read listed objects, several at once; yield each, or the error that it is too large, in any order.
 
-    Skips objects that are gone. Holds a bounded number of bytes, unless one object alone has more.
-
-    Args:
-        limit: Returns the maximum bytes to read of a key.
+    Skips objects that are gone. ``limit`` returns the maximum bytes to read of a key. Holds a bounded number
+    of bytes, unless one object alone has more.
     """
     for group in in_small_batches(listed, _AHEAD, lambda info: info.size, _AHEAD_BYTES):
         calls = [(info, Get(bucket, info.key, limit(info.key))) for info in group]
@@ -242,18 +224,19 @@ def in_small_batches(
 def create_record(store: ObjectStore, bucket: str, key: str, record: R) -> Stored[R]:
     """Create a record if absent; return the stored one (ours, or an earlier writer's).
 
-    The caller compares their nonces. Repeatable with the same record.
-
-    Raises:
-        OutcomeUnknown: The response was lost, and reading back did not settle it.
-        StoreUnsuitable: The store has no create-only writes.
+    The caller compares their nonces. Repeatable with the same record. Raises `OutcomeUnknown` if the response
+    was lost, and reading back did not settle it; `StoreUnsuitable` if the store has no create-only writes.
     """
     body = encode(record)
     try:
         written = store.put(bucket, key, body, if_none_match=True)
     except (PreconditionFailed, OutcomeUnknown) as error:
         # A client sends a request again: so it may be this record, also after `PreconditionFailed`.
-        return _read_back(store, bucket, key, type(record), error)
+        try:
+            return load_record(store, bucket, key, type(record))
+        except DidNotHappen as second:
+            why = f"{error}; and reading it back did not settle it: {described(second)}"
+            raise OutcomeUnknown(why) from error
     except StoreRejected as error:
         if error.code != "NotImplemented":
             raise
@@ -261,14 +244,61 @@ def create_record(store: ObjectStore, bucket: str, key: str, record: R) -> Store
             f"the store {store.endpoint} is unsuitable: in bucket {bucket} a write with If-None-Match: * is"
             f" rejected ({error}); use another store, or a newer version of this one"
         ) from error
-    return Stored(record, written.etag, written.date, written.date, sha256(body))
+    return Stored(record, join_uri(bucket, key), written.etag, sha256(body))
 
 
-def _read_back(
-    store: ObjectStore, bucket: str, key: str, kind: type[R], first: PreconditionFailed | OutcomeUnknown
-) -> Stored[R]:
-    """Read a record that a request has created, if not another writer; `OutcomeUnknown` if that fails."""
-    try:
-        return load_record(store, bucket, key, kind)
-    except DidNotHappen as error:
-        raise OutcomeUnknown(f"{first}; and reading it back did not settle it: {described(error)}") from first
+def recorded(context: JobContext) -> JobContext:
+    """Return the context with the job's record, and with the staging that it names; unchanged without one.
+
+    A record never changes, so one that was read before is as good as one that is read now. Errors are those
+    of `find_job`.
+    """
+    if context.record is None and (stored := find_job(context)) is not None:
+        return context.as_recorded(stored.record, stored.sha256)
+    return context
+
+
+def find_job(context: JobContext) -> Stored[JobRecord] | None:
+    """Read a job's record; None if the job was never set up, or has ended and is cleaned up.
+
+    Raises `InvalidRecord` if it is damaged, was copied here, or is not the one that the job's reference
+    names.
+    """
+    key = job_key(context.layout.destination, context.job_id)
+    stored = find_record(context.store, context.bucket, key, JobRecord)
+    if stored is not None:
+        check_job(context, stored)
+        if context.record_sha256:
+            check_digest(stored.sha256, context.record_sha256, stored.uri)
+    return stored
+
+
+def check_job(context: JobContext, stored: Stored[JobRecord]) -> JobRecord:
+    """Return the record of a job, which names its staging; `ForeignRecord` if it was copied here."""
+    record, layout = stored.record, context.layout
+    if (record.job_id, record.destination) != (layout.job_id, layout.destination.uri):
+        origin = f"of job {record.job_id} on {record.destination}"
+        raise ForeignRecord(f"{stored.uri} is {origin}: it was copied here")
+    return record
+
+
+def check_place(record: JobOwned, layout: Layout, where: str) -> None:
+    """Raise `ForeignRecord` if a record among those of a job is another job's, or was copied here."""
+    if record.job_id != layout.job_id:
+        raise ForeignRecord(f"{where} is of job {record.job_id}, not of {layout.job_id}")
+    if record.staging != layout.staging.uri:
+        raise ForeignRecord(
+            f"{where} was written for {record.staging}, not for {layout.staging.uri}: it was copied here, so"
+            " it says nothing of this place, and nobody acts on it"
+        )
+    if record.destination != layout.destination.uri:
+        raise ForeignRecord(
+            f"{where} is of a job on {record.destination}, not on {layout.destination.uri}: it was copied"
+            " here, and nobody acts on it"
+        )
+
+
+def check_digest(digest: str, expected: str | None, where: str) -> None:
+    """Raise `InvalidRecord` if an object does not have the SHA-256 in the record that names it."""
+    if digest != expected:
+        raise InvalidRecord(f"{where} was changed after it was written: its SHA-256 is not {expected}")

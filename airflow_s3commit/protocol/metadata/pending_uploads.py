@@ -44,10 +44,8 @@ def tracked_uploads(
 ) -> Iterator[PendingUpload | None]:
     """Yield every upload that a pendingset or its own record names; None for a record that cannot be read.
 
-    Args:
-        prefix: Prefix to list; by default all stages.
-        skip: Keys of pendingsets to skip, with the records of their task attempts.
-        listed: The keys that a listing of the prefix shows; None to list it.
+    ``listed`` has the keys below a prefix, by default that of all stages; None lists it. Pendingsets to
+    ``skip``, by their keys, are skipped with the records of their task attempts.
     """
     # The listing shows an upload's own record right after the pendingset that may name it too.
     named: set[str] = set()
@@ -105,12 +103,9 @@ _BATCH = 1_000
 def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
     """Complete every upload, and yield each completed one.
 
-    Repeatable: a HEAD of the object recognises an upload that was completed before.
-
-    Raises:
-        JobFailed: An upload is gone, and its object is missing or another writer's; or the store rejects its
-            parts.
-        S3CommitError: A request failed; call it again.
+    Repeatable: a HEAD of the object recognises an upload that was completed before. Raises `JobFailed` if an
+    upload is gone, and its object is missing or another writer's, or the store rejects its parts. If another
+    request fails, call it again.
     """
     calls = (
         (upload, Complete(upload.bucket, upload.destinationKey, upload.uploadId, upload.part_etags))
@@ -136,7 +131,8 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
             ) from outcome
         else:
             yield upload
-    yield from _check_objects(context, doubtful)
+    if doubtful:
+        yield from _check_objects(context, doubtful)
 
 
 def _is_completed(context: JobContext, upload: PendingUpload) -> bool:

@@ -97,10 +97,8 @@ def read_registry(
 ) -> list[Registered]:
     """Return the destinations of a registry, in order of their URIs: a listing, and a read for each new one.
 
-    Objects that are damaged, or that were changed or copied, are left out with a warning.
-
-    Args:
-        known: Objects of an earlier reading, which need not be read again.
+    Objects ``known`` from an earlier reading need not be read again. Those that are damaged, or that were
+    changed or copied, are left out with a warning.
     """
     known, found = known or {}, []
     listed = store.list_objects(registry.bucket, registry.prefix, recursive=False)
@@ -149,8 +147,7 @@ def has_records(store: ObjectStore, record: RegisteredDestination) -> bool:
 def is_gone(store: ObjectStore, record: RegisteredDestination) -> bool:
     """Return whether nothing is left of a destination: no object and no pending upload. Reads only.
 
-    Raises:
-        S3CommitError: A request failed, or there is no such bucket, which may be another store's.
+    A missing bucket, which may be another store's, is an error.
     """
     return all(
         next(store.list_objects(root.bucket, root.prefix), None) is None

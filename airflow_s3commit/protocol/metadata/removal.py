@@ -2,8 +2,7 @@
 
 Each of them must pass `why_not`: may this job destroy this thing? What it refuses is left, with a warning.
 (Two exceptions: `sweep` aborts uploads that no job claims, and probes of a store remove what they created.)
-Two more questions of ownership: is this record the job's, and written for this place (`check_place`)? A copy
-is not. Is this object the completed upload (`is_ours`)?
+One more question of ownership: is this object the completed upload (`is_ours`)?
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from airflow_s3commit.exceptions import (
-    ForeignRecord,
     InvalidRecord,
     NoSuchKey,
     NoSuchUpload,
@@ -26,7 +24,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.store_check import look_at_bulk_deletes
-from airflow_s3commit.protocol.model.codec import JobOwned, text_digest
+from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import (
@@ -76,22 +74,6 @@ class Thing:
     bucket: str
     key: str
     proof: Proof
-
-
-def check_place(record: JobOwned, layout: Layout, where: str) -> None:
-    """Raise `ForeignRecord` if a record among those of a job is another job's, or was copied here."""
-    if record.job_id != layout.job_id:
-        raise ForeignRecord(f"{where} is of job {record.job_id}, not of {layout.job_id}")
-    if record.staging != layout.staging.uri:
-        raise ForeignRecord(
-            f"{where} was written for {record.staging}, not for {layout.staging.uri}: it was copied here, so"
-            " it says nothing of this place, and nobody acts on it"
-        )
-    if record.destination != layout.destination.uri:
-        raise ForeignRecord(
-            f"{where} is of a job on {record.destination}, not on {layout.destination.uri}: it was copied"
-            " here, and nobody acts on it"
-        )
 
 
 def is_ours(upload: PendingUpload, existing: ObjectInfo) -> bool:
@@ -225,9 +207,8 @@ def abort_upload(context: JobContext, key: str, upload_id: str) -> None:
 def delete_record(context: JobContext, bucket: str, key: str, *, if_match: str | None = None) -> None:
     """Delete a record of the job. Repeatable: a missing one counts as deleted.
 
-    Raises:
-        InvalidRecord: It is not the job's.
-        PreconditionFailed: It has another ETag than ``if_match``.
+    Raises `InvalidRecord` if it is not the job's, `PreconditionFailed` if it has another ETag than
+    ``if_match``.
     """
     _require(context, Thing("record", bucket, key, "staging"))
     context.store.delete(bucket, key, if_match=if_match)
@@ -243,12 +224,7 @@ def forget_destination(store: ObjectStore, bucket: str, key: str, etag: str) -> 
 
 
 def delete_records(context: JobContext, keys: Iterable[str]) -> None:
-    """Delete objects of the job's staging, a thousand per request.
-
-    Raises:
-        InvalidRecord: A key is not in the staging.
-        StoreRejected: The store refused to delete one.
-    """
+    """Delete objects of the job's staging, a thousand per request; `InvalidRecord` for a key elsewhere."""
     for batch in in_batches(keys, _BATCH):
         for key in batch:
             _require(context, Thing("record", context.staging_bucket, key, "staging"))
@@ -312,12 +288,8 @@ def delete_objects(
     """Delete the job's objects that still have their ETags, and return how many.
 
     Sends a thousand per request, a few requests concurrently; retries objects that the store was too busy
-    for.
-
-    Raises:
-        StoreRejected: The store refused an object for another reason than that it changed.
-        Unavailable: The store stayed too busy for some of them.
-        OutcomeUnknown: The same, and some of them may be gone.
+    for. If it stays too busy, `Unavailable`, or `OutcomeUnknown` where some of them may be gone.
+    `StoreRejected` if it refuses an object for another reason than that it changed.
     """
     deleted = 0
     own = (
@@ -371,13 +343,12 @@ def _delete_batch(context: JobContext, doomed: list[ObjectToDelete]) -> list[Del
 def abort_uploads(context: JobContext, uploads: Iterable[PendingId]) -> int:
     """Abort uploads of the job, and return how many. Repeatable.
 
-    Tries all of them before it raises the first error.
-
-    Raises:
-        S3CommitError: An upload could not be aborted.
+    Tries all of them, then raises the first error of one that could not be aborted.
     """
     calls = (
-        (upload, Abort(upload.bucket, upload.key, upload.upload_id)) for upload in _own(context, uploads)
+        (upload, Abort(upload.bucket, upload.key, upload.upload_id))
+        for upload in uploads
+        if _may_destroy(context, Thing("upload", upload.bucket, upload.key, upload.proof))
     )
     done, failed = 0, 0
     first: S3CommitError | None = None
@@ -391,12 +362,6 @@ def abort_uploads(context: JobContext, uploads: Iterable[PendingId]) -> int:
         first.add_note(f"{failed} uploads could not be aborted and may stay pending; {done} were aborted")
         raise first
     return done
-
-
-def _own(context: JobContext, uploads: Iterable[PendingId]) -> Iterator[PendingId]:
-    for upload in uploads:
-        if _may_destroy(context, Thing("upload", upload.bucket, upload.key, upload.proof)):
-            yield upload
 
 
 def _may_destroy(context: JobContext, thing: Thing) -> bool:

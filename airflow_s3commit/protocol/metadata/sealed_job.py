@@ -1,25 +1,25 @@
-"""Read what a job consists of: its record, seals and pendingsets; each is checked by what names it."""
+"""Read what a job wrote: its seals and pendingsets; each is checked by what names it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, JobClosed, NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata.context import (
     JobContext,
     Stored,
+    check_digest,
+    check_place,
     find_record,
     in_small_batches,
     load_record,
 )
-from airflow_s3commit.protocol.metadata.removal import check_place
 from airflow_s3commit.protocol.model.codec import decode, largest, sha256
-from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import JobRecord
-from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, job_key, owner_of, seal_key
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, owner_of, seal_key
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,
+    Counts,
     SealedTask,
     SealRecord,
     SealReference,
@@ -34,83 +34,38 @@ _AHEAD = 32
 _AHEAD_FILES = 10_000
 
 
-def recorded(context: JobContext) -> JobContext:
-    """Return the context with the job's record, and with the staging that it names; unchanged without one.
-
-    A record never changes, so one that was read before is as good as one that is read now. Errors are those
-    of `find_job`.
-    """
-    if context.record is None and (stored := find_job(context)) is not None:
-        return context.as_recorded(stored.record, stored.sha256)
-    return context
-
-
-def find_job(context: JobContext) -> Stored[JobRecord] | None:
-    """Read a job's record; None if the job was never set up, or has ended and is cleaned up.
-
-    Raises:
-        InvalidRecord: It is damaged, was copied here, or is not the one that the job's reference names.
-    """
-    key = job_key(context.layout.destination, context.job_id)
-    stored = find_record(context.store, context.bucket, key, JobRecord)
-    if stored is not None:
-        check_job(context, stored.record)
-        if context.record_sha256:
-            check_digest(stored.sha256, context.record_sha256, join_uri(context.bucket, key))
-    return stored
-
-
-def check_job(context: JobContext, record: JobRecord) -> JobRecord:
-    """Return the record of a job, which names its staging; `ForeignRecord` if it was copied here."""
-    layout = context.layout
-    if (record.job_id, record.destination) != (layout.job_id, layout.destination.uri):
-        where = join_uri(context.bucket, job_key(layout.destination, layout.job_id))
-        raise ForeignRecord(f"{where} is of job {record.job_id} on {record.destination}: it was copied here")
-    return record
-
-
-def committed_task(
-    context: JobContext, key: str, extra: TaskExtra, stored: Stored[PendingSet], uploads: list[PendingUpload]
-) -> CommittedTask:
+def committed_task(extra: TaskExtra, stored: Stored[PendingSet]) -> CommittedTask:
     """Return the result of a task attempt's commit, by its pendingset."""
-    rows = [upload.s3commit.rows if upload.s3commit is not None else None for upload in uploads]
-    known = [count for count in rows if count is not None]
+    total = Counts.total(upload.counts.without_columns() for upload in stored.record.commits)
     return CommittedTask(
         stage=extra.stage,
         stage_attempt=extra.stage_attempt,
         task=extra.task,
         attempt=extra.attempt,
-        location=context.staging_uri(key),
-        files=len(uploads),
-        bytes=sum(upload.length for upload in uploads),
-        rows=sum(known) if len(known) == len(rows) else None,
+        location=stored.uri,
+        files=total.files,
+        bytes=total.bytes,
+        rows=total.rows,
         sha256=stored.sha256,
     )
 
 
-def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRecord]:
-    """Read the seals of all sealed stages, each checked against the job's seal.
+def sealed_tasks(context: JobContext, seal: SealRecord) -> Iterator[tuple[str, SealedTask]]:
+    """Yield the task attempts that count, with the keys of their pendingsets, in the seals' order.
 
-    Raises:
-        InvalidRecord: One is missing or was changed.
+    First reads the seals of all stages; raises `InvalidRecord` if one is missing or was changed.
     """
-    return [
-        load_stage_seal(context, stage.stage, stage.stage_attempt, stage.sha256).record
-        for stage in seal.stages
+    stages = [
+        load_stage_seal(context, one.stage, one.stage_attempt, one.sha256).record for one in seal.stages
     ]
-
-
-def check_digest(digest: str, expected: str | None, where: str) -> None:
-    """Raise `InvalidRecord` if an object does not have the SHA-256 in the record that names it."""
-    if digest != expected:
-        raise InvalidRecord(f"{where} was changed after it was written: its SHA-256 is not {expected}")
-
-
-def sealed_tasks(context: JobContext, stages: Iterable[StageSealRecord]) -> Iterator[tuple[str, SealedTask]]:
-    """Yield the task attempts that count, with the keys of their pendingsets, in the seals' order."""
     for stage in stages:
-        for task in stage.tasks:
-            yield context.layout.pendingset(stage.stage, stage.stage_attempt, task.task, task.attempt), task
+        yield from tasks_of(context, stage)
+
+
+def tasks_of(context: JobContext, stage: StageSealRecord) -> Iterator[tuple[str, SealedTask]]:
+    """Yield the task attempts of a stage's seal, with the keys of their pendingsets."""
+    for task in stage.tasks:
+        yield context.layout.pendingset(stage.stage, stage.stage_attempt, task.task, task.attempt), task
 
 
 def each_pendingset(
@@ -119,13 +74,8 @@ def each_pendingset(
     """Yield the pendingset of each sealed task, given with its key, in their order; prefetched and checked.
 
     The checks: its SHA-256 against the seal, its job and task, and that each upload's key is below the
-    destination.
-
-    Args:
-        damaged: Gets what is wrong with a pendingset, which is left out then; None to raise it.
-
-    Raises:
-        InvalidRecord: A pendingset is missing, was changed, or names a key outside the destination.
+    destination. One that fails them, or is missing, raises `InvalidRecord`; or it is left out, and
+    ``damaged`` gets what is wrong with it.
     """
     bucket, limit = context.staging_bucket, largest(PendingSet)
     for batch in in_small_batches(tasks, _AHEAD, lambda pair: pair[1].counts.files, _AHEAD_FILES):
@@ -146,20 +96,18 @@ def load_stage_seal(
 ) -> Stored[StageSealRecord]:
     """Read the seal of a stage attempt, and compare its SHA-256 with the expected one, if there is one.
 
-    Raises:
-        InvalidRecord: It is missing, was changed, or is of another stage attempt.
+    Raises `InvalidRecord` if it is missing, was changed, or is of another stage attempt.
     """
     key = context.layout.stage_seal(stage, stage_attempt)
-    where = context.staging_uri(key)
-    try:
-        stored = load_record(context.store, context.staging_bucket, key, StageSealRecord)
-    except NoSuchKey:
-        raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed") from None
-    check_place(stored.record, context.layout, where)
+    stored = find_record(context.store, context.staging_bucket, key, StageSealRecord)
+    if stored is None:
+        where = context.staging_uri(key)
+        raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed")
+    check_place(stored.record, context.layout, stored.uri)
     if (stored.record.stage, stored.record.stage_attempt) != (stage, stage_attempt):
-        raise InvalidRecord(f"{where} is the seal of another stage attempt")
+        raise InvalidRecord(f"{stored.uri} is the seal of another stage attempt")
     if expected is not None:
-        check_digest(stored.sha256, expected, where)
+        check_digest(stored.sha256, expected, stored.uri)
     return stored
 
 
@@ -187,7 +135,7 @@ def find_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> Seal
     """Return the seal of a stage attempt; None if it is not sealed."""
     key = context.layout.stage_seal(stage, stage_attempt)
     stored = find_record(context.store, context.staging_bucket, key, StageSealRecord)
-    return stage_reference(context, stored) if stored is not None else None
+    return stage_reference(stored) if stored is not None else None
 
 
 def committed_attempts(
@@ -195,10 +143,8 @@ def committed_attempts(
 ) -> list[CommittedTask]:
     """Return the task attempts of a stage attempt that were committed, read from their pendingsets.
 
-    For writers that keep no results of their own. Several attempts of one task may be among them.
-
-    Raises:
-        InvalidRecord: A pendingset is damaged, or of another stage attempt.
+    For writers that keep no results of their own. Several attempts of one task may be among them. Raises
+    `InvalidRecord` if a pendingset is damaged, or of another stage attempt.
     """
     found = []
     prefix = context.layout.tasks(stage, stage_attempt) + (f"{task}_" if task is not None else "")
@@ -206,12 +152,12 @@ def committed_attempts(
         if not info.key.endswith(PENDINGSET_SUFFIX):
             continue
         stored = load_record(context.store, context.staging_bucket, info.key, PendingSet)
-        extra, where = stored.record.s3commit, context.staging_uri(info.key)
+        extra = stored.record.s3commit
         if extra is None or info.key != context.layout.pendingset(
             stage, stage_attempt, extra.task, extra.attempt
         ):
-            raise InvalidRecord(f"{where} is not a pendingset of stage {stage}-{stage_attempt}")
-        found.append(committed_task(context, info.key, extra, stored, stored.record.commits))
+            raise InvalidRecord(f"{stored.uri} is not a pendingset of stage {stage}-{stage_attempt}")
+        found.append(committed_task(extra, stored))
     return found
 
 
@@ -234,11 +180,11 @@ def sealed_attempts(context: JobContext) -> list[tuple[str, str]]:
     return sorted((stage, attempt) for stage, attempt, is_sealed in stage_attempts(context) if is_sealed)
 
 
-def stage_reference(context: JobContext, stored: Stored[StageSealRecord]) -> SealReference:
+def stage_reference(stored: Stored[StageSealRecord]) -> SealReference:
     """Return the reference of a stage's seal."""
     record = stored.record
     return SealReference(
-        location=context.staging_uri(context.layout.stage_seal(record.stage, record.stage_attempt)),
+        location=stored.uri,
         sha256=stored.sha256,
         tasks=len(record.tasks),
         counts=record.counts,
@@ -247,25 +193,16 @@ def stage_reference(context: JobContext, stored: Stored[StageSealRecord]) -> Sea
 
 
 def find_seal(context: JobContext) -> Stored[SealRecord] | None:
-    """Read the job's seal; None if it is not sealed.
-
-    Raises:
-        InvalidRecord: It is damaged, or of another job or place.
-    """
+    """Read the job's seal; None without one. `InvalidRecord` if it is damaged, or of another job or place."""
     key = seal_key(context.layout.destination, context.job_id)
     stored = find_record(context.store, context.bucket, key, SealRecord)
     if stored is not None:
-        check_place(stored.record, context.layout, join_uri(context.bucket, key))
+        check_place(stored.record, context.layout, stored.uri)
     return stored
 
 
 def sealed_uploads(context: JobContext, tasks: Iterable[tuple[str, SealedTask]]) -> Iterator[PendingUpload]:
-    """Yield the sealed uploads as `each_pendingset` does, each checked to be the job's own.
-
-    Raises:
-        InvalidRecord: A record was changed, or a file lies outside the destination; or it does not have the
-            job's id in its name, and could overwrite another job's file. Hadoop's adopted files may.
-    """
+    """Yield the sealed uploads as `each_pendingset` does; each is the job's own by `check_name`."""
     for _, pendingset in each_pendingset(context, tasks):
         for upload in pendingset.commits:
             check_name(context, upload.destinationKey)
@@ -286,21 +223,18 @@ def bare_keys(context: JobContext, seal: SealRecord) -> set[str]:
     """Return the keys of the files of an adopted job, whose names do not show whose they are; else none."""
     if context.record is None or not context.record.adopted:
         return set()
-    tasks = sealed_tasks(context, load_stage_seals(context, seal))
-    return {upload.destinationKey for upload in sealed_uploads(context, tasks)}
+    return {upload.destinationKey for upload in sealed_uploads(context, sealed_tasks(context, seal))}
 
 
 def load_seal(context: JobContext, sha256: str | None = None) -> SealRecord:
     """Read the job's seal, and compare its SHA-256 with the one that the caller was given, if any.
 
-    Raises:
-        JobClosed: The job is not sealed.
-        InvalidRecord: The seal is damaged, another job's, or not the one that the caller expects.
+    Raises `JobClosed` if the job is not sealed; `InvalidRecord` as `find_seal`, and if it is not that seal.
     """
     stored = find_seal(context)
     if stored is None:
         raise JobClosed(f"{context.name} is not sealed: seal it first, or abort it")
     if sha256 is not None and stored.sha256 != sha256:
-        where = join_uri(context.bucket, seal_key(context.layout.destination, context.job_id))
-        raise InvalidRecord(f"{where} is not the seal that was handed over: its SHA-256 is {stored.sha256}")
+        why = f"is not the seal that was handed over: its SHA-256 is {stored.sha256}"
+        raise InvalidRecord(f"{stored.uri} {why}")
     return stored.record

@@ -71,10 +71,8 @@ def _seen_of(store: ObjectStore) -> _Seen:
 def look_at_uploads(context: JobContext, options: JobOptions) -> None:
     """Start, list and abort an upload as tasks will, so that what the store refuses shows before any work.
 
-    Raises:
-        AccessDenied: The credentials may not do one of these.
-        StoreRejected: The store has no such storage class, tags or headers.
-        StoreUnsuitable: The store does not list the upload, and ``track_pending`` is ``task``.
+    That is `AccessDenied`, or `StoreRejected` for a storage class, tags or headers that it does not have.
+    Raises `StoreUnsuitable` if it does not list the upload, and ``track_pending`` is ``task``.
     """
     bucket, headers = context.bucket, options.object_options.of_data
     seen = _seen_of(context.store).uploads
@@ -114,8 +112,7 @@ def _lists_upload(context: JobContext, headers: Mapping[str, str]) -> bool:
 def look_at_conditions(context: JobContext, bucket: str, key: str, body: bytes, etag: str) -> None:
     """Try conditional writes of an object that is there, with its own content and ETag.
 
-    Raises:
-        StoreUnsuitable: The store does not honour create-only writes or compare-and-swap.
+    Raises `StoreUnsuitable` if the store does not honour create-only writes or compare-and-swap.
     """
     seen = _seen_of(context.store).conditions
     if bucket not in seen:

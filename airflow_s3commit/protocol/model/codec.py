@@ -131,11 +131,7 @@ def largest(kind: type[Struct]) -> int:
 
 
 def encode(record: Struct) -> bytes:
-    """Return a record as JSON that `decode` accepts.
-
-    Raises:
-        InvalidRecord: `decode` would not accept it.
-    """
+    """Return a record as JSON that `decode` accepts; `InvalidRecord` if it would not."""
     name = type(record).__name__
     try:
         body = msgspec.json.encode(record)
@@ -150,8 +146,7 @@ def encode(record: Struct) -> bytes:
 def decode(kind: type[R], body: bytes, where: str) -> R:
     """Read a record, whose URI is for the message.
 
-    Raises:
-        InvalidRecord: It is empty, truncated, of another type or version, or beyond a limit.
+    Raises `InvalidRecord` if it is empty, truncated, of another type or version, or beyond a limit.
     """
     if not body:
         raise InvalidRecord(f"{where} is empty; a {kind.__name__} was expected")
@@ -162,11 +157,7 @@ def decode(kind: type[R], body: bytes, where: str) -> R:
 
 
 def decode_lines(kind: type[R], lines: Iterable[bytes], where: str) -> Iterator[R]:
-    """Read records in JSON lines, lazily; their URI is for the message.
-
-    Raises:
-        InvalidRecord: A line is not of this type, or beyond a limit.
-    """
+    """Read records in JSON lines, lazily, as `decode`; their URI is for the message."""
     decoder = _decoder(kind)
     for number, line in enumerate(lines, start=1):
         try:
@@ -179,11 +170,8 @@ def decode_lines(kind: type[R], lines: Iterable[bytes], where: str) -> Iterator[
 def from_plain(kind: type[R], mapping: Mapping[str, Any], name: str) -> R:
     """Read a record from plain values, as XCom and Spark pass them; ignores other entries.
 
-    Args:
-        name: Name of the record with its article, for the message.
-
-    Raises:
-        InvalidRecord: An entry is missing, of another type, or beyond a limit.
+    Its name, with the article, is for the message. Raises `InvalidRecord` if an entry is missing, of another
+    type, or beyond a limit.
     """
     try:
         _decoder(kind)

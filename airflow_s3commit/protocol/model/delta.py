@@ -70,14 +70,10 @@ class DeltaColumns(Struct, frozen=True):
 
 
 def columns_of(written: Mapping[str, str]) -> DeltaColumns:
-    """Merge the columns of the files of a table.
+    """Merge the columns of the files of a table, by who wrote files with each schema first, oldest first.
 
-    Args:
-        written: Who wrote files with a schema first, by the schema's text; oldest first.
-
-    Raises:
-        InvalidOption: Delta does not have a type or name, the files are no Parquet, or two writers disagree.
-        InvalidRecord: A text is damaged.
+    Raises `InvalidOption` if Delta does not have a type or name, the files are no Parquet, or two writers
+    disagree; `InvalidRecord` if a schema's text is damaged.
     """
     names: dict[str, tuple[str, str]] = {}
     files: dict[str, Any] = {}
@@ -131,8 +127,7 @@ def _shown(kind: Any) -> str:
 def _delta_type(name: str, kind: Any, owner: str) -> Any:
     """Return a type of Spark's JSON as Delta has it: everything in it may be null.
 
-    Raises:
-        InvalidOption: Delta has no such type, or cannot have the name of a column or field.
+    Refuses types, and names of columns or fields, that Delta does not have.
     """
     if _NOT_IN_NAMES.search(name):
         raise InvalidOption(
@@ -185,8 +180,8 @@ _READERS: Mapping[str, Any] = {
 def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | None]:
     """Return the values of the partition columns in a directory, as Delta has them.
 
-    Raises:
-        InvalidOption: The directories are not those of the columns, or a value is not of its column's type.
+    Raises `InvalidOption` if the directories are not those of the columns, or a value is not of its column's
+    type.
     """
     try:
         found = hive_values(partition) if partition else {}
@@ -218,12 +213,10 @@ def version_lines(
     added: Iterable[FileEntry] = (),
     with_bounds: bool = True,
 ) -> Iterator[bytes]:
-    """Yield the lines of the version of an entry.
+    """Yield the lines of the version of an entry, from the columns before and after it.
 
-    Args:
-        before: The columns before it; None in the first version.
-        after: The columns after it; None if the entry changes no files.
-        with_bounds: Whether to publish statistics of columns: a version with very many files does without.
+    There are none before the first version, and none after an entry that changes no files. A version with
+    very many files does without statistics of columns: ``with_bounds``.
     """
     moment = entry.since
     differs = before is None or not SAME_ROWS.items() <= entry.context.items()

@@ -84,11 +84,10 @@ def is_data(relative_path: str) -> bool:
 
 
 def check_relative_path(path: str) -> None:
-    """Check the path of a data file below a destination.
+    """Refuse a path of a data file below a destination, as `InvalidPath`.
 
-    Raises:
-        InvalidPath: It could leave the destination, is ambiguous to a store, is hidden from readers, or has
-            characters that a listing cannot name.
+    It could leave the destination, is ambiguous to a store, is hidden from readers, or has characters that a
+    listing cannot name.
     """
     elements = path.split("/")
     if not path or "" in elements:
@@ -259,12 +258,8 @@ def partition_form(name: str) -> str:
 def check_partition_names(names: Iterable[Any], what: str) -> list[str]:
     """Return names of partitions, such as ``dt=2013-01-01``, without slashes around them.
 
-    Args:
-        what: Where they come from, for the message.
-
-    Raises:
-        ValueError: A name is not text, or it or a column's value is empty or ``None``, as templates and shell
-            variables without a value leave it.
+    Raises `ValueError`, which says ``what`` they are of, if a name is not text, or it or a column's value is
+    empty or ``None``, as templates and shell variables without a value leave it.
     """
     checked = []
     for name in names:
@@ -290,8 +285,7 @@ def check_directories(path: str, what: str) -> None:
 def hive_values(path: str) -> dict[str, str]:
     """Return the columns and unescaped values of a Hive path such as ``dt=2013-01-01/region=eu``.
 
-    Raises:
-        ValueError: A part of the path is not ``column=value``.
+    Raises `ValueError` if a part of the path is not ``column=value``.
     """
     values: dict[str, str] = {}
     for part in path.strip("/").split("/"):

@@ -66,13 +66,10 @@ _ATTEMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,127}")
 
 
 def check_id(value: str, what: str = "job id") -> str:
-    """Return an id that may become part of a key.
+    """Return an id that may become part of a key; `InvalidRecord` if it cannot.
 
-    It is made of letters, digits, ``-``, ``_``, and below a job ``.``; that of an attempt of letters, digits
-    and ``.`` alone, so that no two attempts share a key.
-
-    Raises:
-        InvalidRecord: It has other characters, or none, or more than 128.
+    It is made of 1 to 128 letters, digits, ``-``, ``_``, and below a job ``.``; that of an attempt of
+    letters, digits and ``.`` alone, so that no two attempts share a key.
     """
     is_job, is_attempt = what == "job id", what.endswith("attempt")
     pattern = _ID if is_job else _ATTEMPT_ID if is_attempt else _STEP_ID
@@ -94,11 +91,7 @@ def is_canonical(job_id: str) -> bool:
 
 
 def check_new_id(job_id: str) -> str:
-    """Return the id of a new job: a canonical UUID, because file names are searched for it.
-
-    Raises:
-        InvalidRecord: It is not canonical, or no UUID.
-    """
+    """Return the id of a new job: a canonical UUID, for which file names are searched; or `InvalidRecord`."""
     if is_canonical(job_id):
         return job_id
     try:

@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.model.codec import (
 )
 from airflow_s3commit.protocol.model.job import ObjectOptions, PendingsetFormat
 from airflow_s3commit.protocol.model.layout import PENDING_SUFFIX, PENDINGSET_SUFFIX
-from airflow_s3commit.protocol.model.sealed_job import KnownColumns
+from airflow_s3commit.protocol.model.sealed_job import Counts, KnownColumns
 from airflow_s3commit.store.base import MAX_PARTS, CheckedEtag, PartEtag
 
 _MD5 = re.compile("[0-9a-fA-F]{32}")
@@ -128,6 +128,12 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
             force_setattr(self, "etags", bare)
 
     @property
+    def counts(self) -> Counts:
+        """The totals of the one file, with what is known of its rows and columns."""
+        rows, columns = (self.s3commit.rows, self.s3commit.statistics) if self.s3commit else (None, None)
+        return Counts(files=1, bytes=self.length, rows=rows, columns=columns)
+
+    @property
     def expected_etag(self) -> str:
         """The ETag of the completed object: ``md5(concat(md5(part)))-<parts>``.
 
@@ -219,11 +225,7 @@ def pending_bytes(key: str) -> int:
 
 
 def decode_uploads(body: bytes, where: str) -> list[PendingUpload]:
-    """Read the uploads of a pendingset, or the one upload of a ``.pending``, by the suffix of the name.
-
-    Raises:
-        InvalidRecord: It is not one.
-    """
+    """Read the uploads of a pendingset, or the one upload of a ``.pending``, by the suffix of the name."""
     if where.endswith(PENDINGSET_SUFFIX):
         return decode(PendingSet, body, where).commits
     return [decode(PendingUpload, body, where)]

@@ -67,19 +67,11 @@ class WrittenColumns(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, text: str, where: str) -> WrittenColumns:
-        """Read the text.
-
-        Raises:
-            InvalidRecord: It is damaged.
-        """
+        """Read the text; `InvalidRecord` if it is damaged."""
         return decode(cls, text.encode(), where)
 
     def text(self) -> str:
-        """Return the text: the same for the same columns.
-
-        Raises:
-            InvalidRecord: There are too many columns.
-        """
+        """Return the text, the same for the same columns; `InvalidRecord` if there are too many."""
         return encode(self).decode()
 
 

@@ -248,8 +248,7 @@ class Table:
     def apply(self, entry: Entry, sha256: str) -> Left:
         """Apply the entry after the head, and return what left the table.
 
-        Raises:
-            InvalidRecord: It restores what is not in place. The table is as before.
+        Raises `InvalidRecord` if it restores what is not in place. The table is as before.
         """
         for name, numbers in entry.commit.restores.items() if entry.commit is not None else ():
             if len({*numbers}) < len(numbers) or not all(self.can_restore(name, one) for one in numbers):
@@ -272,6 +271,11 @@ class Table:
         else:
             self._forget(left)
         return Left(left, sources, gained)
+
+    @property
+    def left(self) -> list[Retained]:
+        """What left the table and may be in place: what is retained, then what is freed."""
+        return [*self.retained.values(), *self.freed.values()]
 
     def copy(self) -> Table:
         """Return a table that entries can be applied to without changing this one."""
@@ -305,14 +309,13 @@ class Table:
     def numbers_in(self, partition: str) -> set[int]:
         """Return the commits whose files in a partition are in the table, retained or freed."""
         numbers = {*self.live.get(partition, ())}
-        for one in (*self.retained.values(), *self.freed.values()):
+        for one in self.left:
             numbers.update(one.pieces.get(partition, ()))
         return numbers
 
     def partitions(self) -> set[str]:
         """Return the partitions with files that are in the table, retained or freed."""
-        left = (*self.retained.values(), *self.freed.values())
-        return {*self.live}.union(*(one.pieces for one in left))
+        return {*self.live}.union(*(one.pieces for one in self.left))
 
     def jobs_in(self, partition: str) -> set[str | None]:
         """Return the jobs whose files in a partition are in the table, retained or freed; None for no id."""
@@ -338,16 +341,12 @@ class Table:
 
     def unowned_in_place(self) -> dict[str, str]:
         """Return the ETags of other programs' objects that are retained or freed, by key."""
-        found: dict[str, str] = {}
-        for one in (*self.retained.values(), *self.freed.values()):
-            found |= one.unowned
-        return found
+        return {key: etag for one in self.left for key, etag in one.unowned.items()}
 
     def count_references(self) -> None:
         """Count the partitions that refer to each commit, after the other attributes were set."""
         self._references.clear()
-        left = (*self.retained.values(), *self.freed.values())
-        for pieces in (self.live, *(one.pieces for one in left)):
+        for pieces in (self.live, *(one.pieces for one in self.left)):
             for numbers in pieces.values():
                 self._references.update(numbers)
 

@@ -17,7 +17,7 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     OutcomeUnknown,
 )
-from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.removal import (
     abort_uploads,
@@ -25,7 +25,7 @@ from airflow_s3commit.protocol.metadata.removal import (
     delete_ours,
     delete_record,
 )
-from airflow_s3commit.protocol.metadata.sealed_job import find_seal, recorded
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import lists_prefix, owner_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
@@ -46,12 +46,8 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
     """End a job that is not committed, and undo all it did. Repeatable by any process.
 
     Also for an id that nobody has set up: it is spent then. After: nothing of the job is visible, pending or
-    staged, and no process can commit it. ``_SUCCESS`` is not touched.
-
-    Raises:
-        AlreadyCommitted: The job is committed.
-        OutcomeUnknown: A response was lost, or a request failed after the entry; abort again.
-        Unavailable: Other jobs' entries came first a hundred times; abort again.
+    staged, and no process can commit it. ``_SUCCESS`` is not touched. Raises `AlreadyCommitted` if the job is
+    committed; and as `end_job` and `undo`: abort again.
     """
     with naming(context, "abort"):
         context = with_readable_record(context)
@@ -89,10 +85,8 @@ def abandon(context: JobContext, log: Log, job: JobRecord | None, why: str) -> E
 def undo(context: JobContext, entry: Entry) -> AbortReport:
     """Undo what an abandoned job did. Repeatable by any process.
 
-    Objects go after uploads: else a process that completes an upload late brings an object back.
-
-    Raises:
-        OutcomeUnknown: A request failed. The job is aborted: run the step again.
+    Objects go after uploads: else a process that completes an upload late brings an object back. If a request
+    fails, `OutcomeUnknown`: the job is aborted; run the step again.
     """
     done = (
         f"{context.name} is aborted, as entry {entry.number} of the log, but not all of it is undone, and"
@@ -144,8 +138,7 @@ def _undo_adopted(context: JobContext, staged: list[str] | None) -> tuple[int, i
 def with_readable_record(context: JobContext) -> JobContext:
     """Return the context with the job's record; without it if it is damaged: that does not prevent an abort.
 
-    Raises:
-        ForeignRecord: It was copied here.
+    Raises `ForeignRecord` if it was copied here.
     """
     try:
         return recorded(context)

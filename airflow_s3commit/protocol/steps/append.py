@@ -54,14 +54,9 @@ def decide(
 ) -> Taken:
     """Return what a commit that does not append takes from a table, or refuse the commit.
 
-    Args:
-        options: The options of the commit, as sealed.
-        partitions: The partitions that it writes or empties.
-        own: Keys of the job's own files, if their names do not show whose they are.
-
-    Raises:
-        DestinationNotEmpty: Conflict mode ``fail``, and there is data.
-        InvalidDestination: All is replaced, and another dataset lies below the destination.
+    The options are as sealed, the partitions those that it writes or empties; ``own`` has the keys of the
+    job's own files, if their names do not show whose they are. Raises `DestinationNotEmpty` in conflict mode
+    ``fail`` where there is data, `InvalidDestination` if all is replaced and another dataset lies below.
     """
     whole = options.whole_destination
     takes: Removal = "everything" if whole else "partitions"
@@ -92,11 +87,8 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
     """Try to create the entry after the head of a log, and return it. Repeatable.
 
     Before: the log is read. Returns None if another entry has its number: that is read now. Decide anew.
-
-    Raises:
-        OutcomeUnknown: The response was lost, and reading back did not settle it.
-        InvalidRecord: The entry that is there is damaged.
-        InvalidOption: The table is or would be published, and cannot be with this entry.
+    Raises as `create_record`; `InvalidRecord` for another entry that is damaged; `InvalidOption` if the table
+    is or would be published, and cannot be with this entry.
     """
     store, home = context.store, context.layout.destination
     if (newest := log.read_newest()) is not None:
@@ -111,7 +103,7 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
 
 def carried(context: JobContext, log: Log, entry: Entry) -> Entry:
     """Return the entry after the head of a log with what every entry has since an earlier one has it."""
-    if (before := log.read_newest()) is not None:
+    if (before := log.read_newest()) is not None and (before.marks or before.published):
         published = before.published or entry.published
         entry = replace(entry, marks=before.marks or entry.marks, published=published)
     if entry.published and entry.commit is not None and log.publishable_at != log.head.number:
@@ -123,14 +115,9 @@ def carried(context: JobContext, log: Log, entry: Entry) -> Entry:
 def end_job(context: JobContext, log: Log, make: Callable[[Position], Entry], *, otherwise: str) -> Entry:
     """Create the entry that ends a job, and return it, or the one that ended the job before.
 
-    Before: the log is read to its end. Repeatable. Raises as `append`.
-
-    Args:
-        make: Returns the entry after a position: anew for each try, as it may depend on those before it.
-        otherwise: The state of the job and the next action, for the error.
-
-    Raises:
-        Unavailable: Other jobs' entries came first a hundred times.
+    Before: the log is read to its end. Repeatable. ``make`` returns the entry after a position: anew for each
+    try, as it may depend on those before it. Raises as `append`; `Unavailable` if other jobs' entries came
+    first a hundred times, with ``otherwise``: the state of the job and the next action.
     """
     for _ in range(TRIES):
         if log.end is not None:
@@ -154,10 +141,8 @@ def ending(
 ) -> Entry:
     """Return the entry after a position that ends the job: a commit, or without one ``abandon``.
 
-    Args:
-        job: The job's record; None if there is none, or it is damaged.
-        options: The options of a commit, which may turn on what every later entry has too: markers of
-            partitions, and publication.
+    The options of a commit may turn on what every later entry has too: markers of partitions, and
+    publication.
     """
     number = head.number + 1
     return entry_after(

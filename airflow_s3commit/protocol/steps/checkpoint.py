@@ -127,11 +127,7 @@ def _partition(table: Table, name: str) -> PartitionLine:
 
 
 def from_bytes(body: bytes, destination: str, where: str) -> Table:
-    """Read a checkpoint.
-
-    Raises:
-        InvalidRecord: It is damaged, or of another destination.
-    """
+    """Read a checkpoint; `InvalidRecord` if it is damaged, or of another destination."""
     lines = _lines(body, where)
     head = next(decode_lines(CheckpointStart, lines, where), None)
     if head is None or head.destination != destination:
@@ -194,11 +190,7 @@ def _add(
 
 
 def _lines(body: bytes, where: str) -> Iterator[bytes]:
-    """Yield the lines, decompressing little by little.
-
-    Raises:
-        InvalidRecord: It is no gzip, a line is too long or empty, or the last one is cut off.
-    """
+    """Yield the lines, decompressing little by little; each is whole, not empty, and not too long."""
     stream, held = zlib.decompressobj(wbits=31), b""
     for start in range(0, len(body), _STEP_BYTES):
         waiting = body[start : start + _STEP_BYTES]

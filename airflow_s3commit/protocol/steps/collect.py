@@ -14,8 +14,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, JobClosed, NoSuchKey
-from airflow_s3commit.protocol.metadata.context import JobContext, Stored, create_record, load_record, naming
-from airflow_s3commit.protocol.metadata.sealed_job import check_digest, committed_task, find_stage_seal
+from airflow_s3commit.protocol.metadata.context import (
+    JobContext,
+    Stored,
+    check_digest,
+    create_record,
+    load_record,
+    naming,
+)
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_stage_seal
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode
 from airflow_s3commit.protocol.model.destination import is_data
 from airflow_s3commit.protocol.model.job import JobOptions, Removal
@@ -128,15 +135,14 @@ class _Application:
                 f"{self.context.name}: Spark counts {task.rows} rows of task {task.task} of stage"
                 f" {self.stage}-{self.stage_attempt}, whose pendingset lists no file: run the stage again"
             )
-        key, stored = self._key(task), output.pendingset
-        if stored is not None and output.partial:
-            return committed_task(self.context, key, self._extra(task), stored, stored.record.commits)
+        if output.pendingset is not None and output.partial:
+            return committed_task(self._extra(task), output.pendingset)
         return CommittedTask(
             stage=self.stage,
             stage_attempt=self.stage_attempt,
             task=task.task,
             attempt=task.attempt,
-            location=self.context.staging_uri(key),
+            location=self.context.staging_uri(self._key(task)),
             files=task.files,
             bytes=task.bytes,
             rows=task.rows if task.files else 0,
@@ -188,7 +194,7 @@ class _Application:
                 raise InvalidRecord(
                     f"{context.staging_uri(key)} is missing, but the Spark driver counts it"
                 ) from None
-            check_digest(stored.sha256, output.task.sha256, context.staging_uri(key))
+            check_digest(stored.sha256, output.task.sha256, stored.uri)
             output.pendingset = stored
         return output.pendingset
 
@@ -225,12 +231,8 @@ def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[D
 
     A driver is a JVM; it has taken the number after those that it found. Contexts that it started one after
     the other share it. Output of an earlier driver is discarded if it was killed, or YARN started the newest
-    in its place.
-
-    Raises:
-        JobClosed: Two drivers have the newest number: they began at once. Or the newest has begun a write and
-            sealed none. Or an earlier one has sealed writes and was not killed.
-        InvalidRecord: A record is damaged, or of another job or stage attempt.
+    in its place. Raises `JobClosed` if two drivers have the newest number, as they began at once; if the
+    newest has begun a write and sealed none; or if an earlier one has sealed writes and was not killed.
     """
     drivers, ended = _drivers(context, stage, stage_attempt)
     if not drivers:

@@ -10,9 +10,9 @@ Any process may commit a job again after a crash at any point, beside a live com
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 
 from msgspec import UNSET, Raw, Struct
@@ -31,13 +31,11 @@ from airflow_s3commit.exceptions import (
     OutcomeUnknown,
     S3CommitError,
 )
-from airflow_s3commit.protocol.metadata.context import JobContext, naming, remembering
+from airflow_s3commit.protocol.metadata.context import JobContext, naming, recorded, remembering
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress, complete_counted
 from airflow_s3commit.protocol.metadata.sealed_job import (
     bare_keys,
     load_seal,
-    load_stage_seals,
-    recorded,
     sealed_tasks,
     sealed_uploads,
 )
@@ -46,7 +44,7 @@ from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import SealRecord, StageSealRecord
+from airflow_s3commit.protocol.model.sealed_job import SealedTask, SealRecord
 from airflow_s3commit.protocol.model.table import Commit, Entry, Table, UnownedObject
 from airflow_s3commit.protocol.steps.abort import abandon, undo
 from airflow_s3commit.protocol.steps.append import NOTHING, Taken, carried, decide, end_job, ending
@@ -94,7 +92,8 @@ def commit(
         if end is None and job is None:
             raise NoSuchJob(never_set_up(context))
         if end is None and job is not None:
-            run = _Run(context, job, log, seen, progress, lambda: counting.counters)
+            files = FileList(context)
+            run = _Run(context, job, log, files, seen, progress, lambda: counting.counters)
             end = _publish(run, seal_sha256)
             known = run.known(end)
         assert end is not None
@@ -112,28 +111,24 @@ class _Run:
     context: JobContext
     job: JobRecord
     log: Log
+    files: FileList
     seen: int | None
     report: Callable[[Progress], object] | None
     requests: Callable[[], dict[str, int]]
     seal: SealRecord = field(init=False)
-    files: FileList = field(init=False)
     metrics: dict[str, int] = field(default_factory=dict)
-    stages: list[StageSealRecord] | None = None
-    own: set[str] | None = None
+    counted: set[str] = field(default_factory=set)
     entered: str = ""
     has_begun: bool = False
     is_complete: bool = False
 
-    def __post_init__(self) -> None:
-        self.files = FileList(self.context)
-
-    @property
+    @cached_property
     def options(self) -> JobOptions:
         return self.job.options.as_sealed(self.seal.removes)
 
-    @property
-    def partitions(self) -> Collection[str]:
-        return self.seal.partitions.keys()
+    @cached_property
+    def own(self) -> set[str]:
+        return bare_keys(self.context, self.seal)
 
     def table_at_head(self) -> Table:
         """Return the table at the head of the log as it was read."""
@@ -141,26 +136,24 @@ class _Run:
 
     def known(self, end: Entry) -> Known:
         """Return what this process knows of the commit: nothing if another process created its entry."""
-        if self.stages is None or end.nonce != self.entered:
+        if end.nonce != self.entered:
             return Known()
         table = self.log.table
         before = table if table is not None and table.head.number == end.number - 1 else None
-        counted = {key for key, _ in sealed_tasks(self.context, self.stages)}
         staged = None
         if self.context.alone == "writer" and self.options.track_pending == "task":
             layout = self.context.layout
-            seals = (layout.stage_seal(stage.stage, stage.stage_attempt) for stage in self.stages)
-            staged = [*counted, *seals]
-        return Known(counted, staged, before)
+            seals = (layout.stage_seal(stage.stage, stage.stage_attempt) for stage in self.seal.stages)
+            staged = [*self.counted, *seals]
+        return Known(self.counted, staged, before)
 
     def taken(self) -> Taken:
         """Return what the commit takes at the head of the log, or refuse it."""
         _refuse_changes(self)
         if self.options.only_adds:
             return NOTHING
-        if self.own is None:
-            self.own = bare_keys(self.context, self.seal)
-        return decide(self.context, self.options, self.partitions, self.table_at_head(), self.own)
+        partitions = self.seal.partitions.keys()
+        return decide(self.context, self.options, partitions, self.table_at_head(), self.own)
 
     def entry(self, head: Position, digest: str = "", within: list[Raw] | None = None) -> Entry:
         """Return the entry after a head, with the list of files if it is known."""
@@ -221,10 +214,7 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
 def _give_up(run: _Run, error: S3CommitError) -> Entry:
     """Abort a job that can certainly not be committed, unless it has published nothing; raise the error.
 
-    Returns the entry of another process that has ended the job meanwhile.
-
-    Raises:
-        OutcomeUnknown: The abort failed.
+    Returns the entry of another process that has ended the job meanwhile; `OutcomeUnknown` if that fails.
     """
     try:
         # Another process may have ended it, and removed what this one needs.
@@ -255,8 +245,12 @@ def _complete(run: _Run) -> None:
 
 
 def _listed(run: _Run) -> Iterator[PendingUpload]:
-    run.stages = load_stage_seals(run.context, run.seal)
-    for upload in sealed_uploads(run.context, sealed_tasks(run.context, run.stages)):
+    def counted() -> Iterator[tuple[str, SealedTask]]:
+        for key, task in sealed_tasks(run.context, run.seal):
+            run.counted.add(key)
+            yield key, task
+
+    for upload in sealed_uploads(run.context, counted()):
         run.files.add(upload)
         run.has_begun = True
         yield upload
@@ -267,16 +261,13 @@ def _refuse_changes(run: _Run) -> None:
 
     A commit that replaces may have listed a file of an adopted job, taken it for one of nobody, and delete it
     yet: names of Hadoop do not show whose files they are.
-
-    Raises:
-        DestinationChanged: One has.
     """
     for entry in run.log.after_base if run.seen is not None or run.job.adopted else ():
         made = entry.commit
         if made is None:
             continue
-        touched = made.partitions.keys() | made.restores.keys()
-        if not (run.options.whole_destination or made.takes == "everything" or touched & set(run.partitions)):
+        touched = run.seal.partitions.keys() & (made.partitions.keys() | made.restores.keys())
+        if not (run.options.whole_destination or made.takes == "everything" or touched):
             continue
         if run.seen is not None and entry.number > run.seen:
             raise DestinationChanged(
@@ -308,12 +299,10 @@ def complete_part(
     seal_sha256: str | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> int:
-    """Complete every ``parts``-th task attempt of the seal, from number ``part`` on; return how many files.
+    """Complete every ``parts``-th task attempt of the seal, from number ``part`` on; as `Job.complete_part`.
 
-    Before: the job is sealed. It goes by the seal: an upload of an attempt that does not count would become a
-    visible file that no entry names. Repeatable by any process, beside a commit or an abort.
-
-    For the arguments and errors see `Job.complete_part`.
+    It goes by the seal: an upload of an attempt that does not count would become a visible file that no entry
+    names. Repeatable by any process, beside a commit or an abort.
     """
     if not 0 <= part < parts:
         raise InvalidOption(f"part {part} of {parts}: parts are numbered from 0 to {parts - 1}")
@@ -321,8 +310,7 @@ def complete_part(
         context = recorded(context)
         load_job(context)
         seal = load_seal(context, seal_sha256)
-        tasks = sealed_tasks(context, load_stage_seals(context, seal))
-        uploads = sealed_uploads(context, islice(tasks, part, None, parts))
+        uploads = sealed_uploads(context, islice(sealed_tasks(context, seal), part, None, parts))
         try:
             return complete_counted(context, uploads, seal.counts.files, progress).files_done
         except S3CommitError as error:
@@ -348,10 +336,7 @@ class Preview(Plain, Struct, frozen=True, kw_only=True):
 
 
 def preview(context: JobContext) -> Preview:
-    """Return what the commit of a sealed job would take now. Changes nothing.
-
-    For the errors see `Job.preview`.
-    """
+    """Return what the commit of a sealed job would take now. Changes nothing. Raises as `Job.preview`."""
     with naming(context, "preview of the commit"):
         table, taken = _decided(context)
         home = context.layout.destination

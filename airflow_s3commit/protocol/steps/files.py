@@ -70,8 +70,7 @@ _BATCH = 1_000
 def files_of(store: ObjectStore, home: Destination, source: Source) -> Iterator[FileEntry]:
     """Yield every file that a commit wrote, after checking its list against the digest in the entry.
 
-    Raises:
-        InvalidRecord: The list is gone, or was changed.
+    Raises `InvalidRecord` if the list is gone, or was changed, `Unavailable` if it does not fit on the disk.
     """
     return _files(FileEntry, store, home, source, None)
 
@@ -99,12 +98,7 @@ def key_with_list(home: Destination, source: Source) -> str:
 def _files(
     kind: type[F], store: ObjectStore, home: Destination, source: Source, body: bytes | None
 ) -> Iterator[F]:
-    """Yield the files of a commit's list, from the object that has it; None: read that first.
-
-    Raises:
-        InvalidRecord: The list was changed, or a file is outside of the destination.
-        Unavailable: The local disk, which holds a long list, failed.
-    """
+    """Yield the files of a commit's list, from its object; None reads that first. Raises as `files_of`."""
     where = join_uri(home.bucket, key_with_list(home, source))
     with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
         digest = hashlib.sha256()
@@ -160,11 +154,7 @@ def _lines(spool: IO[bytes], where: str) -> Iterator[bytes]:
 def files_in(
     store: ObjectStore, home: Destination, sources: Mapping[int, Source], pieces: Pieces
 ) -> Iterator[FileEntry]:
-    """Yield the files of some pieces of a table, commit by commit in any order.
-
-    Raises:
-        InvalidRecord: A list of files is gone, or was changed.
-    """
+    """Yield the files of some pieces of a table, commit by commit in any order. Raises as `files_of`."""
     partitions_of: dict[int, set[str]] = {}
     for name, numbers in pieces.items():
         for number in numbers:
@@ -240,14 +230,9 @@ def unowned_objects(
     """Return the data objects that the table does not have, and that no job of this destination wrote.
 
     Other programs put them there, or wrote over a file that is older than the log. Spark's own names have ids
-    like those of jobs, so an id in a name is looked up.
-
-    Args:
-        partitions: Directories to list, without those below them; None for the whole destination.
-        own: Keys of the job's own files, if their names do not show whose they are.
-
-    Raises:
-        InvalidDestination: The whole destination is listed, and another dataset lies below it.
+    like those of jobs, so an id in a name is looked up. Listed are some partitions, without those below them,
+    or the whole destination: `InvalidDestination` if another dataset lies below it. ``own`` has keys of the
+    job's own files, if their names do not show whose they are.
     """
     home, nested = context.layout.destination, set[str]()
     touched = table.partitions() if partitions is None else partitions
@@ -325,8 +310,7 @@ class TableFiles(Container[ObjectInfo]):
 def list_older_data(context: JobContext, own: Container[str] = ()) -> FileList:
     """Return the list of all data objects of a destination that has no log, without a job's ``own``.
 
-    Raises:
-        InvalidDestination: Another dataset lies below it.
+    Raises `InvalidDestination` if another dataset lies below it.
     """
     home, nested, files = context.layout.destination, set[str](), FileList(context)
     for info in data_objects(context, None, nested=nested):
@@ -437,10 +421,8 @@ F = TypeVar("F", bound="FileEntry | FileSummary")
 def write_list(context: JobContext, files: FileList, owner: str) -> None:
     """Write a list of files that is too long for an entry, under its own digest, in constant memory.
 
-    Repeatable: every process writes the same bytes.
-
-    Raises:
-        NoSuchUpload: Another process ended the job, and aborted the upload of the list.
+    Repeatable: every process writes the same bytes. Raises `NoSuchUpload` if another process ended the job,
+    and aborted the upload of the list.
     """
     if files.short() is not None:
         return

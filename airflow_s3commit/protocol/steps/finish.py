@@ -40,7 +40,7 @@ from airflow_s3commit.protocol.metadata.removal import (
     delete_record,
     delete_records,
 )
-from airflow_s3commit.protocol.metadata.sealed_job import find_seal, load_stage_seals, sealed_tasks
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal, sealed_tasks
 from airflow_s3commit.protocol.model.codec import decode, decode_lines, encode, largest
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -94,10 +94,8 @@ def finish(context: JobContext, entry: Entry, known: Known = Known()) -> None:
 
     Before: the entry is in the log. After: its version is written, if the table is published; what it took is
     deleted, unless it is retained; ``_SUCCESS`` is of this commit or a later one; the receipt exists; nothing
-    of the job is pending or staged.
-
-    Raises:
-        OutcomeUnknown: A request failed. The job is committed: run the step again.
+    of the job is pending or staged. If a request fails, `OutcomeUnknown`: the job is committed, run this
+    again.
     """
     done = f"{context.name} is committed, as entry {entry.number} of the log, and not finished"
     with after_effect(done, "commit it again to finish what is left"):
@@ -117,7 +115,7 @@ def _finish(context: JobContext, entry: Entry, known: Known) -> None:
             # Before the deletions: other engines see the newest version, whose files must be there.
             publish(context, entry, table.copy())
         left = table.apply(entry, "")
-    if not commit.retain:
+    if takes and not commit.retain:
         deleted = delete_objects(context, _doomed(context, commit, left), "plan")
         if deleted:
             logger.info("%s: deleted %d replaced objects", context.name, deleted)
@@ -153,11 +151,10 @@ def _counted(context: JobContext) -> set[str]:
     """Return the keys of the pendingsets that count; none if another process is removing the seals."""
     try:
         stored = find_seal(context)
-        stages = load_stage_seals(context, stored.record) if stored is not None else []
+        return {key for key, _ in sealed_tasks(context, stored.record)} if stored is not None else set()
     except InvalidRecord as error:
         logger.info("%s: its seals are going: %s", context.name, error)
         return set()
-    return {key for key, _ in sealed_tasks(context, stages)}
 
 
 def first_keys(context: JobContext, entry: Entry) -> list[str]:
@@ -245,10 +242,8 @@ def write_marker(
 
     A marker that another program wrote after the entry stays, as it speaks of newer data than this commit;
     unless ``over_others``, which writes over one that is damaged too. ``keys`` returns those of its first
-    files, at most 100.
-
-    Raises:
-        StoreUnsuitable: The store reads the marker as one thing, and compares it as another.
+    files, at most 100. Raises `StoreUnsuitable` if the store reads the marker as one thing, and compares it
+    as another.
     """
     store, bucket = context.store, context.bucket
     tried: list[dict[str, Any]] = []
@@ -336,11 +331,10 @@ def refuse_markers_beside_retained(
 ) -> None:
     """Refuse what would show retained files to a reader that waits for a partition's marker and lists it.
 
-    Raises:
-        InvalidOption: ``retain`` in a table with markers, or ``partition_success`` in one that retains files.
+    That is ``retain`` in a table with markers, and ``partition_success`` in one that retains files.
     """
     home = context.layout.destination.uri
-    if options.retain_seconds and marks:
+    if marks and options.retain_seconds:
         raise InvalidOption(
             f"{context.name}: retain={options.retain!r} is refused, because a commit of {home} has asked for"
             " partition_success=True: a reader that waits for the marker of a partition lists it, and would"

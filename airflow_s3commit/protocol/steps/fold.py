@@ -48,14 +48,9 @@ CHECKPOINT_EVERY = 13
 
 
 def read_table(store: ObjectStore, home: Destination, number: int | None = None) -> Table:
-    """Return the table after an entry, or after the newest.
+    """Return the table after an entry of any kind, or after the newest that there is by the end of this call.
 
-    Args:
-        number: The entry, of any kind; None for the newest that there is by the end of this call.
-
-    Raises:
-        NoSuchKey: There is no entry of this number.
-        InvalidRecord: An entry is damaged, or does not follow the one before.
+    Raises `NoSuchKey` if there is no entry of this number, and as `entries_after`.
     """
     table = _from_checkpoint(store, home, number)
     listed = find_head(store, home) if number is None else number
@@ -67,8 +62,7 @@ def read_table(store: ObjectStore, home: Destination, number: int | None = None)
 def table_at_head(store: ObjectStore, home: Destination, log: Log) -> Table:
     """Return the table at the head of a log, without reading again what was read. Apply entries to a copy.
 
-    Raises:
-        InvalidRecord: An entry is damaged, missing, or does not follow the one before.
+    Raises as `entries_after`.
     """
     if log.table is None:
         before = log.reads[0].entry.number - 1 if log.reads else log.head.number
@@ -81,11 +75,7 @@ def table_at_head(store: ObjectStore, home: Destination, log: Log) -> Table:
 
 
 def table_before(store: ObjectStore, home: Destination, entry: Entry) -> Table:
-    """Return the table that an entry follows.
-
-    Raises:
-        InvalidRecord: An entry is damaged, or does not follow the one before.
-    """
+    """Return the table that an entry follows. Raises as `entries_after`."""
     table = read_table(store, home, entry.number - 1)
     refuse_gap(home, entry, table.head.sha256)
     return table
@@ -99,15 +89,11 @@ def entries_after(
     *,
     listed: int = 0,
 ) -> Iterator[Read]:
-    """Yield the entries after a position, each checked against the one before.
+    """Yield the entries after a position up to the last, or until one is missing, each checked.
 
-    Args:
-        last: The last entry to yield; None to go on until one is missing.
-        listed: The newest entry that a listing has shown: those up to it are read several at once.
-
-    Raises:
-        NoSuchKey: The last entry is missing.
-        InvalidRecord: One is damaged, missing, or does not follow the one before.
+    Those up to ``listed``, the newest that a listing has shown, are read several at once. Raises `NoSuchKey`
+    if the last entry is missing, `InvalidRecord` if one is damaged, missing, or does not follow the one
+    before.
     """
     digest = position.sha256
     for read in _in_order(store, home, position.number + 1, last, last or listed):
@@ -176,11 +162,7 @@ Outcome: TypeAlias = Read | NoSuchKey | InvalidRecord
 
 
 def newest_entry(store: ObjectStore, home: Destination) -> Read | None:
-    """Return the newest entry of a log; None without a log.
-
-    Raises:
-        InvalidRecord: It is damaged, or of another destination.
-    """
+    """Return the newest entry of a log, None without one; `InvalidRecord` if it is damaged, or of a copy."""
     newest, number = None, find_head(store, home)
     if number:
         newest = read_entry(store, home, number)
@@ -204,8 +186,7 @@ def entries_before(
 ) -> Iterator[Read]:
     """Yield the entries before one, newest first, each checked against the one after it.
 
-    Raises:
-        InvalidRecord: An entry is missing or damaged, or another one follows it.
+    Raises `InvalidRecord` if an entry is missing or damaged, or another one follows it.
     """
     for _, outcome in fetch_entries(store, home, range(read.entry.number - 1, 0, -1), at_once=at_once):
         where = join_uri(home.bucket, entry_key(home, read.entry.number - 1))
@@ -224,11 +205,7 @@ def entries_before(
 def fetch_entries(
     store: ObjectStore, home: Destination, numbers: Iterable[int], *, at_once: int = AT_ONCE
 ) -> Iterator[tuple[int, Outcome]]:
-    """Read entries by their numbers, several at once, and yield each in the given order. Checks no chain.
-
-    Raises:
-        S3CommitError: A request failed.
-    """
+    """Read entries by their numbers, several at once, and yield each in the given order. Checks no chain."""
     limit = largest(Entry)
     for batch in in_batches(numbers, at_once):
         calls = ((number, Get(home.bucket, entry_key(home, number), limit)) for number in batch)
@@ -341,19 +318,11 @@ def history(
 
 
 def refuse_rewound(store: ObjectStore, home: Destination, since: int, last: int) -> None:
-    """Raise if a reader at a generation cannot go on to a later one by the files that were added since.
+    """Refuse to go on from a generation, 0 for none, to a later entry by the files that were added since.
 
     After a rollback no rule tells by the generation alone which files a reader has seen: of two readers at
-    one generation, one may have read a file that came back, and the other not.
-
-    Args:
-        since: The newest generation that the reader has read; 0 for none.
-        last: Number of the entry to go on to; 0 for an empty log.
-
-    Raises:
-        HistoryRewound: A rollback came in between, or the log has no such entry. Read the whole table, and go
-            on from its generation.
-        InvalidRecord: An entry is damaged.
+    one generation, one may have read a file that came back, and the other not. Raises `HistoryRewound` if one
+    came in between, or the log has no such entry: then read the whole table, and go on from its generation.
     """
     if not since:
         return
@@ -374,12 +343,9 @@ def refuse_rewound(store: ObjectStore, home: Destination, since: int, last: int)
 
 
 def read_success(store: ObjectStore, home: Destination) -> SuccessData:
-    """Read a destination's ``_SUCCESS``.
+    """Read a destination's ``_SUCCESS``; `NoSuchKey` if there is none, `InvalidRecord` if it is no manifest.
 
-    Raises:
-        NoSuchKey: It does not exist.
-        ForeignRecord: It is empty: the classic committer's marker.
-        InvalidRecord: It is truncated, or no manifest.
+    Raises `ForeignRecord` if it is empty: the classic committer's marker.
     """
     key = home.key(SUCCESS)
     body = store.get(home.bucket, key, limit=largest(SuccessData)).body

@@ -98,8 +98,7 @@ class Log:
     def read_listed(self) -> None:
         """Read the newest entry that a listing shows, unless the log was read before. It may lag.
 
-        Raises:
-            InvalidRecord: The entry is damaged, or is of another destination.
+        Raises `InvalidRecord` if the entry is damaged, or is of another destination.
         """
         if not self._is_begun:
             number = find_head(self._context.store, self._home)
@@ -110,8 +109,7 @@ class Log:
     def read(self) -> Entry | None:
         """Read on until there is no newer entry; return the one that ended the job, if any. Repeatable.
 
-        Raises:
-            InvalidRecord: An entry is damaged, is of another destination, or does not follow the one before.
+        Raises `InvalidRecord` for an entry that is damaged, of another destination, or does not follow.
         """
         self.read_listed()
         try:
@@ -135,13 +133,9 @@ class Log:
         return self.newest.entry if self.newest is not None else None
 
     def take(self, read: Read, *, follows: bool = True) -> None:
-        """Go on to an entry that was read, or created.
+        """Go on to an entry that was read or created: it follows the head, or the log begins with it.
 
-        Args:
-            follows: Whether it must follow the head; otherwise the log begins with it.
-
-        Raises:
-            InvalidRecord: It is of another destination, or does not follow the head.
+        Raises `InvalidRecord` if it is of another destination, or does not follow the head.
         """
         refuse_copy(self._home, read.entry)
         if follows:
@@ -176,12 +170,7 @@ def refuse_copy(home: Destination, entry: Entry) -> None:
 
 
 def read_entry(store: ObjectStore, home: Destination, number: int) -> Read:
-    """Read an entry by its key.
-
-    Raises:
-        NoSuchKey: There is none of this number.
-        InvalidRecord: It is damaged.
-    """
+    """Read an entry by its key; `NoSuchKey` if there is none, `InvalidRecord` if it is damaged."""
     body = store.get(home.bucket, entry_key(home, number), limit=largest(Entry)).body
     return decode_entry(body, home, number)
 
@@ -222,10 +211,8 @@ def find_head(store: ObjectStore, home: Destination) -> int:
 def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | None:
     """Return the entry that ended a job, by its receipt; None if it has none.
 
-    Without a receipt the job may have ended by the newest entry. So read that first.
-
-    Raises:
-        InvalidRecord: It is damaged, or is of another job or destination.
+    Without a receipt the job may have ended by the newest entry. So read that first. Raises `InvalidRecord`
+    if the receipt is damaged, or of another job or destination.
     """
     found = find_record(store, home.bucket, receipt_key(home, job_id), Entry)
     if found is None:
@@ -259,10 +246,6 @@ def find_end(context: JobContext) -> Entry | None:
 
 
 def look_up_end(context: JobContext, job: JobRecord | None) -> Entry | None:
-    """Return the entry that ended a job; None if it has not ended.
-
-    Raises:
-        InvalidRecord: An entry or the receipt is damaged.
-    """
+    """Return the entry that ended a job; None if it has not. `InvalidRecord` if that cannot be read."""
     # The newest entry first: it alone may lack its receipt.
     return Log(context, job.base if job is not None else None).read() or find_end(context)

@@ -123,11 +123,7 @@ class OutputFile:
 
     @property
     def upload_id(self) -> str:
-        """The store's id of the upload; waits until it has started.
-
-        Raises:
-            DidNotHappen: The upload could not be started.
-        """
+        """The store's id of the upload; waits until it has started, and raises why it could not."""
         assert self._started is not None
         return self._started.result()
 

@@ -89,12 +89,8 @@ def _apply(store: ObjectStore, table: Table, entry: Entry, sha256: str = "", *, 
 def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[TableChange]:
     """Yield what each commit after an entry changes, oldest first.
 
-    Args:
-        since: The entry. After none, number 0, the first change has the whole table as it is now: files that
-            older commits removed may be gone.
-
-    Raises:
-        InvalidRecord: The log does not have this entry; or one is damaged, or does not follow the one before.
+    After none, number 0, the first change has the whole table as it is now: files that older commits removed
+    may be gone. Raises `InvalidRecord` if the log does not have this entry, and as `entries_after`.
     """
     if since.number:
         try:
@@ -127,11 +123,8 @@ def publish(context: JobContext, entry: Entry, before: Table | None = None) -> N
     """Write the version of an entry, unless it is there. Repeatable by any process.
 
     Before: the table is published since this entry, or an older one. ``before`` is the table that it follows,
-    if that is known; the entry is applied to it.
-
-    Raises:
-        InvalidRecord: Another program wrote this version.
-        OutcomeUnknown: The response was lost.
+    if that is known; the entry is applied to it. Raises `InvalidRecord` if another program wrote this
+    version, `OutcomeUnknown` after a lost response.
     """
     store, home, version = context.store, context.layout.destination, entry.delta_version
     assert version is not None
@@ -201,12 +194,7 @@ def missing_versions(store: ObjectStore, home: Destination, newest: int) -> list
 
 
 def read_origin(store: ObjectStore, home: Destination, version: int) -> Origin:
-    """Return the entry that a version is of.
-
-    Raises:
-        NoSuchKey: There is no such version.
-        InvalidRecord: Another program wrote it.
-    """
+    """Return the entry that a version is of; `NoSuchKey` without it, `InvalidRecord` if it is another's."""
     key = version_key(home, version)
     try:
         start = store.get(home.bucket, key, limit=START_BYTES).body
@@ -217,11 +205,7 @@ def read_origin(store: ObjectStore, home: Destination, version: int) -> Origin:
 
 
 def delta_columns(table: Table) -> DeltaColumns:
-    """Return the columns of a table as Delta has them.
-
-    Raises:
-        InvalidOption: The columns of some files are unknown, or Delta cannot have them.
-    """
+    """Return the columns of a table as Delta has them; `InvalidOption` if some are unknown, or cannot be."""
     if unknown := table.without_schemas():
         source = table.sources[unknown[0]]
         raise InvalidOption(f"the columns of files of {_owner(source)} are unknown: {_UNKNOWN}")
@@ -241,11 +225,9 @@ def _owner(source: Source) -> str:
 def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     """Return a commit's entry; not published as long as the table has no columns.
 
-    Before: the log is read up to the entry before. The entry need not have its list of files yet.
-
-    Raises:
-        InvalidOption: Delta cannot have a column or partition of the table after the commit; or there are
-            versions of another writer.
+    Before: the log is read up to the entry before. The entry need not have its list of files yet. Raises
+    `InvalidOption` if Delta cannot have a column or partition of the table after the commit; or there are
+    versions of another writer.
     """
     commit, is_first = entry.commit, entry.delta_version == 0
     assert commit is not None
@@ -264,11 +246,8 @@ def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
 def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool) -> bool:
     """Return whether a job publishes, and refuse one of which it is known that it could not.
 
-    Before: the newest entry is read.
-
-    Raises:
-        InvalidOption: Hadoop wrote the job's files, or files that stay in the table cannot be published; or
-            there are versions of another writer.
+    Before: the newest entry is read. Raises `InvalidOption` if Hadoop wrote the job's files, or files that
+    stay in the table cannot be published; or there are versions of another writer.
     """
     newest = log.read_newest()
     is_published = newest is not None and newest.published > 0

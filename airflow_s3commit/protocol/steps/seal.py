@@ -24,11 +24,10 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     find_stage_seal,
     load_stage_seal,
     sealed_attempts,
-    sealed_tasks,
     stage_reference,
+    tasks_of,
 )
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
-from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import ObjectOptions, Removal
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of, seal_key
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
@@ -67,16 +66,10 @@ def seal_stage(
     removes: Removal | None = None,
     emptied: Iterable[str] = (),
 ) -> SealReference:
-    """Record which task attempts of a stage count. Repeatable by any process with the same tasks.
+    """Record which task attempts of a stage count; as `Job.seal_stage`.
 
-    Before: every task attempt was committed. After: the seal names their pendingsets by their digests. Each
-    of them is read once, so that a damaged one fails here and not at the commit.
-
-    Args:
-        removes: What the writer asked to remove, for conflict mode ``as-written``.
-        emptied: Partitions among those that get no files.
-
-    For the errors see `Job.seal_stage`.
+    ``removes`` is what the writer asked to remove, for conflict mode ``as-written``, and ``emptied`` are the
+    partitions among those that get no files.
     """
     with naming(context, f"seal of stage {stage}-{stage_attempt}"), refusing_ended(context):
         context = context if context.record is not None else context.as_recorded(job_record(context))
@@ -98,7 +91,7 @@ def seal_stage(
         len(record.tasks),
         stored.record.counts.files,
     )
-    return stage_reference(context, stored)
+    return stage_reference(stored)
 
 
 def _make_stage_seal(
@@ -182,7 +175,7 @@ def _read_output(
             _add_key(seen, upload.destinationKey, task)
             check_name(context, upload.destinationKey)
             relative = context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
-            name, counts = partition_of(relative), _counts(upload)
+            name, counts = partition_of(relative), upload.counts
             partitions[name] = partitions.get(name, Counts()).plus(counts)
             added = added.plus(counts)
         if added.rows is None:
@@ -228,22 +221,8 @@ def slim(partitions: dict[str, Counts]) -> dict[str, Counts]:
     return {name: counts.without_columns() for name, counts in partitions.items()}
 
 
-def _counts(upload: PendingUpload) -> Counts:
-    extra = upload.s3commit
-    return Counts(
-        files=1,
-        bytes=upload.length,
-        rows=extra.rows if extra is not None else None,
-        columns=extra.statistics if extra is not None else None,
-    )
-
-
 def _add_key(seen: set[bytes], key: str, task: SealedTask) -> None:
-    """Add a key to a set of 16-byte digests, a million of which take about 100 MiB.
-
-    Raises:
-        DuplicateOutput: It was added before.
-    """
+    """Add a key to a set of 16-byte digests, of which a million take about 100 MiB; refuse a second one."""
     digest = text_digest(key)
     if digest in seen:
         raise DuplicateOutput(f"{key} is written twice; the second time by task {task.task}")
@@ -270,29 +249,21 @@ def commit_attempt(
         )
     with undoing(undo, f"withdrawing task {extra.task} of {context.name}", "a sweep removes what is left"):
         refuse_ended(context, find_end(context))
-    return committed_task(context, key, extra, stored, uploads)
+    return committed_task(extra, stored)
 
 
 def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
-    """Abort the recorded uploads of a stage attempt that another attempt replaces; return how many.
-
-    Repeatable by any process.
-
-    For the errors see `Job.abort_stage`.
-    """
+    """Abort the recorded uploads of a stage attempt that another attempt replaces; as `Job.abort_stage`."""
     _refuse_if_sealed(context, stage, stage_attempt)
     tracked = tracked_uploads(context, context.layout.stage(stage, stage_attempt))
     return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
 
 
 def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
-    """Abort the recorded uploads of a task attempt whose process is gone; return how many.
+    """Abort the recorded uploads of a task attempt whose process is gone; as `Job.abort_attempt`.
 
-    Before: the stage attempt is not sealed. After: the uploads and their records are gone, so the attempt
-    cannot be sealed. Repeatable by any process. With ``track_pending="task"`` an attempt records nothing
-    before it commits: the job's commit or abort, or a sweep, finds its uploads.
-
-    For the errors see `Job.abort_attempt`.
+    The uploads and their records go, so the attempt cannot be sealed. With ``track_pending="task"`` an
+    attempt records nothing before it commits: the job's commit or abort, or a sweep, finds its uploads.
     """
     pendingset = context.layout.pendingset(stage, stage_attempt, task, attempt)
     with naming(context, f"abort of task {task} attempt {attempt} of stage {stage}-{stage_attempt}"):
@@ -322,12 +293,7 @@ def seal(
     *,
     digests: Mapping[tuple[str, str], str] | None = None,
 ) -> SealReference:
-    """Create the job's seal, from the seals of its stages. Repeatable by any process with the same stages.
-
-    Before: each stage attempt is sealed. After: the job's seal names them by their digests.
-
-    For the arguments and errors see `Job.seal`.
-    """
+    """Create the job's seal, which names the seals of its stages by their digests; as `Job.seal`."""
     with naming(context, "seal"), refusing_ended(context):
         job_record(context)
         chosen = sorted(stages) if stages is not None else sealed_attempts(context)
@@ -340,7 +306,7 @@ def seal(
             raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
     logger.info("%s: sealed, %d files", context.name, stored.record.counts.files)
     return SealReference(
-        location=join_uri(context.bucket, key),
+        location=stored.uri,
         sha256=stored.sha256,
         tasks=sum(stage.tasks for stage in stored.record.stages),
         counts=stored.record.counts,
@@ -403,11 +369,7 @@ def _make_seal(
 
 
 def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | None:
-    """Return what all stages together asked to remove.
-
-    Raises:
-        InvalidOption: Some stages overwrite partitions, others add to other ones.
-    """
+    """Return what all stages together asked to remove; refuse a mix of overwriting and adding partitions."""
     asked = {stage.removes or "nothing" for stage in stages}
     if all(stage.removes is None for stage in stages):
         return None
@@ -427,6 +389,7 @@ def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | No
 
 def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> None:
     seen = set[bytes]()
-    for task, pendingset in each_pendingset(context, sealed_tasks(context, stages)):
+    tasks = (pair for stage in stages for pair in tasks_of(context, stage))
+    for task, pendingset in each_pendingset(context, tasks):
         for upload in pendingset.commits:
             _add_key(seen, upload.destinationKey, task)

@@ -34,11 +34,14 @@ from airflow_s3commit.protocol.metadata.context import (
     JobContext,
     Stored,
     after_effect,
+    check_job,
     create_record,
+    find_job,
     naming,
+    recorded,
 )
 from airflow_s3commit.protocol.metadata.removal import delete_record
-from airflow_s3commit.protocol.metadata.sealed_job import check_job, find_job, find_seal, recorded
+from airflow_s3commit.protocol.metadata.sealed_job import find_seal
 from airflow_s3commit.protocol.metadata.store_check import look_at_conditions, look_at_uploads
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
@@ -67,10 +70,8 @@ def open_job(
     """Look at the store, set up a job, and look at conditional writes on its new record.
 
     Each process looks at a bucket once. Repeatable by any process. For the arguments and errors see `set_up`.
-
-    Raises:
-        AccessDenied: The credentials may not do what a job needs.
-        StoreUnsuitable: The store does not do what a job relies on. The job's record is removed.
+    Further `AccessDenied` if the credentials may not do what a job needs; `StoreUnsuitable` if the store does
+    not do what a job relies on: then the job's record is removed.
     """
     with naming(context, "setup"):
         look_at_uploads(context, options)
@@ -83,9 +84,8 @@ def open_job(
 def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
     """Look at conditional writes on a job's new record, which is removed if the store does not heed them.
 
-    Raises:
-        StoreUnsuitable: It does not.
-        OutcomeUnknown: A request failed. The job is set up: set it up again, or abort it.
+    Raises `StoreUnsuitable` then. If a request fails, `OutcomeUnknown`: the job is set up; do it again, or
+    abort the job.
     """
     key = job_key(context.layout.destination, context.job_id)
     try:
@@ -138,7 +138,7 @@ def set_up(
     )
     key = job_key(context.layout.destination, context.job_id)
     stored = create_unless_ended(context, context.bucket, key, record)
-    found = check_job(context, stored.record)
+    found = check_job(context, stored)
     if (found.options, found.adopted) != (options, record.adopted):
         raise JobMismatch(
             f"{context.name} is open with other options: {found.options}; give the new job another id"
@@ -151,10 +151,8 @@ def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
 
     That entry lists the data that is there, or nothing. It is made before any upload is completed there:
     otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable. ``own`` has
-    keys of objects of a job that is adopted: its commit lists them.
-
-    Raises:
-        InvalidDestination: There is no log, and the destination is an object, or another dataset lies below.
+    keys of objects of a job that is adopted: its commit lists them. Raises `InvalidDestination` if there is
+    no log, and the destination is an object, or another dataset lies below.
     """
     log.read_listed()
     if log.head.number:
@@ -200,11 +198,8 @@ def load_job(context: JobContext) -> JobRecord:
 def job_record(context: JobContext) -> JobRecord:
     """Read the record of a job, which it may keep for a while after its end.
 
-    Raises:
-        AlreadyCommitted: The job is committed, and has no record left.
-        JobClosed: The job is aborted, and has no record left.
-        NoSuchJob: It was never set up.
-        InvalidRecord: Its record is damaged, or was copied here.
+    Raises as `refuse_ended` if the job has ended and has no record left; `NoSuchJob` if it was never set up;
+    `InvalidRecord` if its record is damaged, or was copied here.
     """
     record = recorded(context).record
     if record is None:
@@ -238,10 +233,7 @@ def create_unless_ended(
     """Create a record, then look: refuse, as `refuse_ended`, a step whose job has ended since its first look.
 
     If this process wrote the record, and not an earlier one with the same, it deletes it then, or calls
-    ``withdraw`` with the entry that ended the job.
-
-    Raises:
-        OutcomeUnknown: A request failed. The record is written: take the step again.
+    ``withdraw`` with the entry that ended the job. If a request fails after the write, `OutcomeUnknown`.
     """
     stored = create_record(context.store, bucket, key, record)
     with after_write(context):

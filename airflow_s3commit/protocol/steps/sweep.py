@@ -13,8 +13,8 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuchKey, Unavailable
-from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, naming
-from airflow_s3commit.protocol.metadata.removal import check_place, delete_objects
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, check_place, naming
+from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.store_check import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
@@ -118,10 +118,8 @@ def find_jobs(
 ) -> dict[str, Found]:
     """List the jobs that have a staging or records of their own, and read their records. See `find_end`.
 
-    Args:
-        roots: Directories to search for stagings; by default only records are listed.
-        job_id: The only job to look for; None for all.
-        known: Jobs that other listings have shown; the others are added to them.
+    Stagings are searched in ``roots``, by default only records are listed; all jobs, or the one of an id.
+    They are added to those ``known`` from other listings.
     """
     jobs = {} if known is None else known
     for root in dict.fromkeys(roots):

@@ -17,7 +17,6 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     find_seal,
     load_seal,
     load_stage_seal,
-    load_stage_seals,
     sealed_tasks,
 )
 from airflow_s3commit.protocol.model.codec import MIB, encode, sha256
@@ -47,10 +46,9 @@ def refused(lake: Lake, error: type[Exception], step: Callable[[], object], matc
 
 def read(lake: Lake, seal: SealRecord) -> list[str]:
     """Read every pendingset that was sealed and return the keys in them."""
-    stages = load_stage_seals(lake.context(), seal)
     return [
         upload.destinationKey
-        for _, pendingset in each_pendingset(lake.context(), sealed_tasks(lake.context(), stages))
+        for _, pendingset in each_pendingset(lake.context(), sealed_tasks(lake.context(), seal))
         for upload in pendingset.commits
     ]
 
@@ -58,8 +56,7 @@ def read(lake: Lake, seal: SealRecord) -> list[str]:
 def test_what_was_sealed_is_read() -> None:
     """Pendingsets come in the order of their seal, with their task."""
     lake, seal = sealed_lake()
-    stages = load_stage_seals(lake.context(), seal)
-    tasks = sealed_tasks(lake.context(), stages)
+    tasks = sealed_tasks(lake.context(), seal)
     assert [task.task for task, _ in each_pendingset(lake.context(), tasks)] == ["00000", "00001"]
     assert len(read(lake, seal)) == 2
 
@@ -74,8 +71,7 @@ def test_what_was_sealed_is_read() -> None:
 def test_a_pendingset_in_another_s_place_is_refused(fields: dict[str, Any]) -> None:
     """A pendingset is accepted only for the job and task attempt that it was written for."""
     lake, seal = sealed_lake()
-    (stage,) = load_stage_seals(lake.context(), seal)
-    ((key, sealed), _) = sealed_tasks(lake.context(), [stage])
+    ((key, sealed), _) = sealed_tasks(lake.context(), seal)
     known = json.loads(lake.store.get(BUCKET, key, limit=MIB).body)
     own = fields.keys() & {"jobId", "s3commit"}
     changed = {**known, **(fields if own else {"s3commit": {**known["s3commit"], **fields}})}

@@ -8,13 +8,8 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import ForeignRecord
-from airflow_s3commit.protocol.metadata.removal import (
-    Proof,
-    Thing,
-    check_place,
-    is_ours,
-    why_not,
-)
+from airflow_s3commit.protocol.metadata.context import check_place
+from airflow_s3commit.protocol.metadata.removal import Proof, Thing, is_ours, why_not
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import Layout, entry_key, job_key, list_key, receipt_key, seal_key

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol import table_rollback
-from airflow_s3commit.protocol.metadata.context import create_record
-from airflow_s3commit.protocol.metadata.sealed_job import find_job
+from airflow_s3commit.protocol.metadata.context import create_record, find_job
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.layout import OPEN_JOBS, seal_key
 from airflow_s3commit.protocol.model.table import Table

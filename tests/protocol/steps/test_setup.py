@@ -22,7 +22,7 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.metadata.sealed_job import find_job
+from airflow_s3commit.protocol.metadata.context import find_job
 from airflow_s3commit.protocol.model.job import Committer, JobOptions
 from airflow_s3commit.protocol.steps.setup import load_job
 from airflow_s3commit.store.forwarding import CountingStore
