@@ -218,8 +218,8 @@ def find_receipt(store: ObjectStore, home: Destination, job_id: str) -> Entry | 
     if found is None:
         return None
     if (found.record.job_id, found.record.destination) != (job_id, home.uri):
-        where = join_uri(home.bucket, receipt_key(home, job_id))
-        raise InvalidRecord(f"{where} is not the receipt of job {job_id} on {home.uri}: it was copied here")
+        what = f"the receipt of job {job_id} on {home.uri}"
+        raise InvalidRecord(f"{found.uri} is not {what}: it was copied here")
     return found.record
 
 

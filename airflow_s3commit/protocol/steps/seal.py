@@ -79,7 +79,7 @@ def seal_stage(
         stored = create_unless_ended(context, context.staging_bucket, key, record)
         if stored.record.tasks != record.tasks:
             raise JobClosed(
-                f"{context.staging_uri(key)} was sealed before, with other task attempts: a stage attempt is"
+                f"{stored.uri} was sealed before, with other task attempts: a stage attempt is"
                 " one write. Write all rows at once, give each write a stage of its own, or run the stage"
                 " again as a new attempt"
             )

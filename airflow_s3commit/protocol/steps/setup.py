@@ -92,7 +92,7 @@ def look_at_record(context: JobContext, stored: Stored[JobRecord]) -> None:
         with after_write(context):
             look_at_conditions(context, context.bucket, key, encode(stored.record), stored.etag)
     except StoreUnsuitable as error:
-        with noting(error, f"deleting {join_uri(context.bucket, key)}", "it is left until a sweep"):
+        with noting(error, f"deleting {stored.uri}", "it is left until a sweep"):
             delete_record(context, context.bucket, key)
         raise
 
@@ -244,7 +244,7 @@ def create_unless_ended(
             delete_record(context, bucket, key, if_match=stored.etag)
 
     if end is not None:
-        clean_up, doing = partial(withdraw or delete, end), f"clearing away {join_uri(bucket, key)}"
+        clean_up, doing = partial(withdraw or delete, end), f"clearing away {stored.uri}"
         is_own = stored.record.nonce == record.nonce
         with undoing(clean_up, doing, "it is left until a sweep") if is_own else nullcontext():
             refuse_ended(context, end)
