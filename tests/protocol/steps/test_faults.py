@@ -108,7 +108,7 @@ def _deletes_before_the_entry(patch: pytest.MonkeyPatch) -> None:
     def delete_first(run: Any) -> None:
         complete(run)
         table = run.table_at_head()
-        pieces = table.left_by("partitions", run.partitions)
+        pieces = table.left_by("partitions", run.seal.partitions)
         for file in finish.files_in(run.context.store, run.context.layout.destination, table.sources, pieces):
             run.context.store.delete(run.context.bucket, file.key)
 
