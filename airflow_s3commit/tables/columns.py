@@ -114,11 +114,9 @@ class WrittenSchema:
 
 
 def to_text(form: str, stored: pa.Schema, partitions: pa.Schema, *, typed: bool = True) -> str | None:
-    """Return the text of a schema; None if it is too long.
+    """Return the text of a schema, ``stored`` in the footers of the files; None if it is too long.
 
-    Args:
-        stored: The schema in the footers of the files.
-        typed: Whether the types of the partition columns are known.
+    ``typed`` says whether the types of the partition columns are known.
     """
     known = [
         _spark_field(field) if typed else SparkField(name=field.name, type="void") for field in partitions

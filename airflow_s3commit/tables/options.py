@@ -150,11 +150,9 @@ def _shown(default: Any, unit: str) -> str:
 
 
 def read_fields(options: Mapping[str, str], known: Sequence[Option]) -> dict[str, Any]:
-    """Parse the texts of options; return the values by field.
+    """Parse the texts of options, whose names have any case; return the values by field.
 
-    Args:
-        options: Texts by option name, in any case.
-        known: All options, in the order in which an error lists them.
+    An error lists the known options in their order.
     """
     by_name = {option.name.lower(): option for option in known}
     found: dict[str, Any] = {}
@@ -327,11 +325,7 @@ def parse_table_options(
     format: str | None = None,  # noqa: A002 - as Spark calls it
     partition_by: Sequence[str] | None = None,
 ) -> TableOptions:
-    """Parse the options of writing a table.
-
-    Args:
-        format: The files' format; None to take it from the options.
-        partition_by: The partition columns; None to take them from the options.
+    """Parse the options of writing a table; format and partition columns may be among them.
 
     Raises:
         InvalidOption: An option is unknown, malformed, does not apply to the format, contradicts another, or
