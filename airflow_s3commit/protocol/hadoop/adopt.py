@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
 
 import msgspec
 
@@ -107,6 +106,7 @@ class Adoption:
     clock: Clock = field(default_factory=SystemClock)
     new_id: Callable[[], str] = new_uuid
     _context: JobContext = field(init=False)
+    _surveyed: Survey | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -222,11 +222,14 @@ class Adoption:
                     refuse_ended(self._context, end)
                     raise
 
-    @cached_property
+    @property
     def _survey(self) -> Survey:
         """What Hadoop's files say, which are read at the first use."""
-        home = self._context.layout.destination
-        return Survey(self.store, home, self._context.job_id, self.pendingsets_uri)
+        # Not a cached_property: in Python 3.11 it has one lock for all instances, held while they are read.
+        if self._surveyed is None:
+            home = self._context.layout.destination
+            self._surveyed = Survey(self.store, home, self._context.job_id, self.pendingsets_uri)
+        return self._surveyed
 
     def _end(self) -> Entry | None:
         """Return the entry that ended our job; None if it has not ended. Reads the job's record, if any."""

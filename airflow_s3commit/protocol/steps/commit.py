@@ -118,6 +118,7 @@ class _Run:
     seal: SealRecord = field(init=False)
     metrics: dict[str, int] = field(default_factory=dict)
     counted: set[str] = field(default_factory=set)
+    bare: set[str] | None = None
     entered: str = ""
     has_begun: bool = False
     is_complete: bool = False
@@ -126,9 +127,11 @@ class _Run:
     def options(self) -> JobOptions:
         return self.job.options.as_sealed(self.seal.removes)
 
-    @cached_property
     def own(self) -> set[str]:
-        return bare_keys(self.context, self.seal)
+        # Not a cached_property: in Python 3.11 it has one lock for all instances, held during the requests.
+        if self.bare is None:
+            self.bare = bare_keys(self.context, self.seal)
+        return self.bare
 
     def table_at_head(self) -> Table:
         """Return the table at the head of the log as it was read."""
@@ -153,7 +156,7 @@ class _Run:
         if self.options.only_adds:
             return NOTHING
         partitions = self.seal.partitions.keys()
-        return decide(self.context, self.options, partitions, self.table_at_head(), self.own)
+        return decide(self.context, self.options, partitions, self.table_at_head(), self.own())
 
     def entry(self, head: Position, digest: str = "", within: list[Raw] | None = None) -> Entry:
         """Return the entry after a head, with the list of files if it is known."""

@@ -11,7 +11,6 @@ import hashlib
 import tempfile
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from itertools import islice
 from os import SEEK_END
 from tempfile import SpooledTemporaryFile
@@ -274,6 +273,7 @@ class TableFiles(Container[ObjectInfo]):
             name: {owner for number in numbers for owner in table.sources[number].owners}
             for name, numbers in pieces.items()
         }
+        self._listed: set[bytes] | None = None
 
     @classmethod
     def all_in(cls, store: ObjectStore, home: Destination, table: Table, partitions: Iterable[str]) -> Self:
@@ -287,12 +287,14 @@ class TableFiles(Container[ObjectInfo]):
         owners = self._owners.get(partition_of(self._home.relative(found.key) or ""), ())
         if owner is not None and owner in owners:
             return True
-        return None in owners and not self._listed.isdisjoint(
-            (upload_digest(found.key, found.etag), text_digest(found.key))
-        )
+        if None not in owners:
+            return False
+        # Not a cached_property: in Python 3.11 it has one lock for all instances, held while lists are read.
+        if self._listed is None:
+            self._listed = self._read()
+        return not self._listed.isdisjoint((upload_digest(found.key, found.etag), text_digest(found.key)))
 
-    @cached_property
-    def _listed(self) -> set[bytes]:
+    def _read(self) -> set[bytes]:
         """The files whose names need not have the id of their job: by key and ETag, or Hadoop's by key."""
         listed: set[bytes] = set()
         for number, source in self._table.sources.items():
