@@ -46,7 +46,7 @@ FACES = {
     "airflow_s3commit.reader": "UnreadableFiles UnreadablePartitions dataset",
     "airflow_s3commit.sensors": "S3SuccessManifestSensor",
     "airflow_s3commit.spark": """
-        MissingJar PendingWrite S3CommitDataSource batch_conf commit_job committer_conf
+        MissingJar MissingLibrary PendingWrite S3CommitDataSource batch_conf commit_job committer_conf
         foreach_batch pending_conf pending_jar py_files read_table register register_partitions
         write_pending
     """,

@@ -28,6 +28,7 @@ from airflow_s3commit.spark.driver import (
 )
 from airflow_s3commit.spark.options import parse_options
 from airflow_s3commit.spark.session import count_rows, getter_of, store_from_conf
+from airflow_s3commit.spark.shipping import MissingLibrary
 from airflow_s3commit.spark.task import TaskIds, plan_table, write_task
 from airflow_s3commit.spark.writer_settings import hadoop_conf, site_conf, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
@@ -35,7 +36,7 @@ from airflow_s3commit.store.credentials import StoreAddress
 try:
     from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 except ModuleNotFoundError as error:
-    raise ImportError(
+    raise MissingLibrary(
         'format("s3commit") needs the Python data source API of PySpark 4.0, and this is PySpark'
         f" {pyspark.__version__}: write with airflow_s3commit.spark.write_pending or foreach_batch, and read"
         " with read_table",

@@ -1,10 +1,10 @@
 """What a session ships to its executors: this package as a zip, and a jar for Spark's own writers.
 
-The zip, for ``--py-files``, does not contain the package's libraries: msgspec and pyarrow are compiled for
-one platform and one Python, and cannot be imported from a zip. The jar has the commit protocol that lets
-Spark's own writers write for a job. A wheel contains it. In a checkout it is compiled when it is first
-needed, with ``javac`` and the jars of PySpark; the class files run on Java 8 and newer, on Scala 2.12 and
-2.13.
+The zip, for ``--py-files``, does not contain the package's libraries, whose presence is checked: msgspec and
+pyarrow are compiled for one platform and one Python, and cannot be imported from a zip. The jar has the
+commit protocol that lets Spark's own writers write for a job. A wheel contains it. In a checkout it is
+compiled when it is first needed, with ``javac`` and the jars of PySpark; the class files run on Java 8 and
+newer, on Scala 2.12 and 2.13.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 import zipfile
 from functools import cache
@@ -110,6 +112,28 @@ def _below(path: str, folder: Traversable) -> Iterator[tuple[str, bytes]]:
             yield from _below(name, entry)
         elif name.endswith(".py"):
             yield name, entry.read_bytes()
+
+
+class MissingLibrary(ImportError):
+    """A library that this package needs is not installed on this machine."""
+
+
+def require_libraries(names: Iterable[str] | None = None) -> None:
+    """Check that libraries are installed; by default those that this package needs in this kind of process.
+
+    Raises `MissingLibrary` with the machine, its Python, and the command that installs them.
+    """
+    if names is None:
+        # That module is imported in Spark's Python workers alone.
+        names = ("boto3", "msgspec", *(["pyarrow"] if "pyspark.worker" in sys.modules else []))
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise MissingLibrary(
+            f"airflow-s3commit needs {' and '.join(missing)}, missing in {sys.executable} on"
+            f" {platform.node()}. --py-files ships the package without its libraries: install them on every"
+            f" executor with: {sys.executable} -m pip install boto3 msgspec pyarrow",
+            name=missing[0],
+        )
 
 
 #: The commit protocol, for ``spark.sql.sources.commitProtocolClass``.

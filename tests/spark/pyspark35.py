@@ -8,7 +8,7 @@ import sys
 from pyspark import __version__
 from pyspark.sql import SparkSession
 
-from airflow_s3commit.spark import foreach_batch, write_pending
+from airflow_s3commit.spark import MissingLibrary, foreach_batch, write_pending
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         from airflow_s3commit.spark import register  # noqa: PLC0415
 
         refused = f"{register} was imported"
-    except ImportError as error:
+    except MissingLibrary as error:
         refused = str(error)
     sys.stdout.write(json.dumps({"version": __version__, "refused": refused}) + "\n")
 

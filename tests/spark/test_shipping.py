@@ -1,4 +1,4 @@
-"""The zip and the jar that ship the package, and the error if a compiler is missing."""
+"""The zip and the jar that ship the package, and the errors if a library or a compiler is missing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pyspark
 import pytest
 
 from airflow_s3commit import __version__
-from airflow_s3commit.spark import MissingJar, pending_jar, py_files
-from airflow_s3commit.spark.shipping import PROTOCOL_CLASS
+from airflow_s3commit.spark import MissingJar, MissingLibrary, pending_jar, py_files
+from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, require_libraries
 
 
 def test_the_zip_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
@@ -70,6 +70,28 @@ def test_the_usual_place_is_the_users_own(tmp_path: Path, monkeypatch: pytest.Mo
     path = Path(py_files())
     assert path.parent == tmp_path / "airflow-s3commit"
     assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_missing_library_is_named_with_what_to_run() -> None:
+    """The error names the library, this Python, and the command that installs what is needed."""
+    with pytest.raises(MissingLibrary, match=r"needs no_such_library, missing in .* -m pip install"):
+        require_libraries(["sys", "no_such_library"])
+    require_libraries()
+
+
+@pytest.mark.parametrize("library", ["boto3", "msgspec", "pyarrow"])
+def test_importing_the_door_without_a_library_says_so(library: str) -> None:
+    """If a library is missing in a Python worker, importing the Spark door names it and the remedy."""
+    code = (
+        f"import sys; sys.modules.update({{{library!r}: None, 'pyspark.worker': sys}})\n"
+        "try: import airflow_s3commit.spark.session\n"
+        "except ImportError as error: print(type(error).__name__, error)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    said = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    ).stdout
+    assert said.startswith(f"MissingLibrary airflow-s3commit needs {library}")
 
 
 @pytest.mark.spark

@@ -61,7 +61,8 @@ def test_executors_get_the_package_by_py_files(
     driver.call("write", python=bare, **how)
     assert table.rows() == list(range(ROWS))
     poor = python_without(tmp_path / "poor", "msgspec")
-    with pytest.raises(ApplicationFailed, match="No module named 'msgspec'"):
+    told = r"airflow-s3commit needs msgspec.*-m pip install boto3 msgspec pyarrow"
+    with pytest.raises(ApplicationFailed, match=told):
         driver.call("write", python=poor, **how)
     assert table.rows() == list(range(ROWS))
     assert table.pending() == []
