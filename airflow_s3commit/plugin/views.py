@@ -105,7 +105,8 @@ class DestinationView:
         jobs: The jobs that are in progress or not finished.
         ended: The jobs that ended recently, latest first.
         cut: Whether there are more jobs than were read.
-        problem: Why the destination, or its jobs that ended, could not be read; None if they were.
+        problem: Why the destination could not be read; None if it was read.
+        damage: Why the jobs that ended could not be read; None if they were, or were not wanted.
     """
 
     home: RegisteredDestination
@@ -113,6 +114,7 @@ class DestinationView:
     ended: Sequence[Listed] = ()
     cut: bool = False
     problem: str | None = None
+    damage: str | None = None
 
     def visible_to(self, may_read: Callable[[Mapping[str, str]], bool]) -> DestinationView:
         """Return the view without the jobs whose context a user may not read."""
@@ -130,14 +132,14 @@ def read_destination(
     found = list(islice(list_jobs(store, home.place, home.staging_root), MOST_JOBS + 1))
     progress = commit_progress(store, home.place, found)
     jobs = [Listed(home, job, progress.get(job.job_id)) for job in found[:MOST_JOBS]]
-    endings, problem = list[JobSummary](), None
+    endings, damage = list[JobSummary](), None
     try:
         endings = latest_endings(store, home.place, MOST_ENDED) if ended else []
     except InvalidRecord as error:
-        problem = f"the jobs that ended are not shown: {error}"
+        damage = str(error)
     alive = {job.job_id for job in found}
     done = [Listed(home, job) for job in endings if job.job_id not in alive]
-    return DestinationView(home, jobs, done, cut=len(found) > MOST_JOBS, problem=problem)
+    return DestinationView(home, jobs, done, cut=len(found) > MOST_JOBS, damage=damage)
 
 
 @dataclass(frozen=True)

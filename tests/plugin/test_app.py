@@ -467,7 +467,7 @@ def test_a_log_that_cannot_be_read_is_a_message(client: TestClient, store: Memor
     commit(store, context=NIGHTLY, day=1)
     store.put("lake", f"flights/_s3commit/log/{2:020d}.json", b"{")
     page = signed_in(client, "auditor").get(f"/s3commit/destination?at={FLIGHTS}")
-    assert (page.status_code, "the jobs that ended are not shown" in page.text) == (200, True)
+    assert (page.status_code, "The log is damaged" in page.text) == (200, True)
     assert "No job has ended" not in page.text
     assert f"{2:020d}.json" in page.text
 

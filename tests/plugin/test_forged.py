@@ -112,7 +112,7 @@ def test_a_forged_record_hides_no_other_job() -> None:
             overview, *others = asyncio.run(pages(service, places[0], own))
             what = f"{key}: {forged[:2000]!r}"
             assert [job_id for job_id in shown_by_others if job_id not in overview] == [], what
-            assert "/log/" in key or "could not be read" not in overview, what
+            assert "could not be read" not in overview, what
             assert not any("<script>alert" in page or "\x1b" in page for page in (overview, *others)), what
         lake.put("lake", key, body)
     assert count > 499 * 20

@@ -237,7 +237,7 @@ def test_a_store_that_is_away_is_named_and_the_others_are_shown(store: MemorySto
     assert "1 destination could not be read" in page
     assert "no route to the store" in page
     assert "<dt>Jobs in progress</dt><dd>1</dd>" in page
-    assert "what was read of 1 is shown" in page
+    assert "the last reading is shown" in page
 
 
 def test_a_hanging_store_does_not_hold_the_page(store: MemoryStore) -> None:
