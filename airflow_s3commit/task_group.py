@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow.sdk import Asset, TaskGroup, XComArg
 
+from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import KILL_WINDOW, S3CommitAbortOperator
@@ -26,6 +29,7 @@ from airflow_s3commit.operators.seal import (
 )
 from airflow_s3commit.operators.setup import S3CommitSetupOperator, options_among
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
+from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.templates import at_least, check_value, mapping
 
 if TYPE_CHECKING:
@@ -327,11 +331,23 @@ def s3_commit_task_group(
     skips = {"skipped_stages": skipped_stages, "on_empty": on_empty}
     commit = {"outlets": outlets, "partition_asset": partition_asset}
     options = {"aws_conn_id": aws_conn_id, "kill_window": kill_window, **options_among(arguments)}
+    _check_names(group_id, arguments)
     with TaskGroup(group_id, **arguments) as group:
         setup = S3CommitSetupOperator(task_id="setup", destination=destination, **options, **step)
         building = S3CommitGroup(group, setup)
         yield building
         building.wire(step, skips, commit, audit, parts)
+
+
+def _check_names(group_id: str, arguments: Arguments) -> None:
+    """Raise `InvalidOption` for an argument that neither the group, its job nor Airflow's group has."""
+    of_group = inspect.signature(TaskGroup).parameters
+    if unknown := sorted(arguments.keys() - of_group.keys()):
+        options = JobOptions.__struct_fields__
+        known = [*inspect.signature(s3_commit_task_group).parameters, *options, *of_group]
+        near = get_close_matches(unknown[0], known, 1)
+        advice = f"did you mean {near[0]}?" if near else f"the options of its job are {', '.join(options)}"
+        raise InvalidOption(f"The commit group {group_id} has no argument {unknown[0]}; {advice}")
 
 
 def _writer(stage: Any) -> str | None:
