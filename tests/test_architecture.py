@@ -209,6 +209,25 @@ def test_foreign_libraries_stay_where_they_belong(path: Path) -> None:
         assert allowed is None or _room(path) in allowed, f"{path} imports {name}"
 
 
+#: Values of the protocol and the store that are kept once they are worked out. None of them makes a request.
+KEPT = {
+    "protocol/metadata/context.py": {"job_id", "bucket", "staging_bucket", "name"},
+    "protocol/steps/commit.py": {"options"},
+}
+
+
+def test_no_lock_of_all_instances_is_held_during_a_request() -> None:
+    """A ``cached_property`` of Python 3.11 has one lock, on which two jobs could wait for each other."""
+    found: dict[str, set[str]] = {}
+    for path in _modules():
+        where = path.relative_to(ROOT).as_posix()
+        for node in _nodes(path) if where.startswith(("protocol/", "store/")) else ():
+            marks = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+            if "cached_property" in map(ast.unparse, marks):
+                found.setdefault(where, set()).add(node.name)
+    assert found == KEPT
+
+
 def test_the_package_works_without_the_checkout() -> None:
     """Nothing in the package imports what the wheel does not hold: the demo, the stack and the tests."""
     outside = {"dev", "tests", "benchmarks"}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -241,6 +240,7 @@ class Planner:
     context: JobContext
     plan: SweepPlan
     found: dict[str, Found] = field(default_factory=dict)
+    _are_true: bool | None = field(init=False, default=None)
 
     @property
     def time(self) -> float:
@@ -385,11 +385,13 @@ class Planner:
                 ReplacedFiles(generation=generation, files=len(freed), bytes=stored, reason=why)
             )
 
-    @cached_property
+    @property
     def _times_are_true(self) -> bool:
         """Whether listings show when uploads began: a probe tells, once."""
-        home = self.context.layout.destination
-        return bool(has_true_upload_times(self.context.store, home.bucket, home.key(TIME)))
+        if self._are_true is None:
+            home = self.context.layout.destination
+            self._are_true = bool(has_true_upload_times(self.context.store, home.bucket, home.key(TIME)))
+        return self._are_true
 
     def _sizes(self, uploads: Iterable[Upload]) -> list[int]:
         ids = (PendingId(self.context.bucket, upload.key, upload.upload_id) for upload in uploads)

@@ -225,7 +225,6 @@ class Adoption:
     @property
     def _survey(self) -> Survey:
         """What Hadoop's files say, which are read at the first use."""
-        # Not a cached_property: in Python 3.11 it has one lock for all instances, held while they are read.
         if self._surveyed is None:
             home = self._context.layout.destination
             self._surveyed = Survey(self.store, home, self._context.job_id, self.pendingsets_uri)

@@ -128,7 +128,6 @@ class _Run:
         return self.job.options.as_sealed(self.seal.removes)
 
     def own(self) -> set[str]:
-        # Not a cached_property: in Python 3.11 it has one lock for all instances, held during the requests.
         if self.bare is None:
             self.bare = bare_keys(self.context, self.seal)
         return self.bare

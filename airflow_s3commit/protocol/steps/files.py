@@ -289,7 +289,6 @@ class TableFiles(Container[ObjectInfo]):
             return True
         if None not in owners:
             return False
-        # Not a cached_property: in Python 3.11 it has one lock for all instances, held while lists are read.
         if self._listed is None:
             self._listed = self._read()
         return not self._listed.isdisjoint((upload_digest(found.key, found.etag), text_digest(found.key)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from botocore import xform_name
@@ -93,6 +93,7 @@ class GlueTable:
         if catalog_id is not None:
             self._table["CatalogId"] = catalog_id
         self._locations: dict[tuple[str, ...], str] = {}
+        self._described: Mapping[str, Any] | None = None
 
     @property
     def location(self) -> str:
@@ -150,12 +151,13 @@ class GlueTable:
         inputs = {values: {"Values": list(values)} for values in partitions}
         self._all("BatchDeletePartition", "PartitionsToDelete", inputs, _MOST_DELETED)
 
-    @cached_property
+    @property
     def described(self) -> Mapping[str, Any]:
-        """The table, as Glue describes it. It raises what `location` raises."""
-        name = {key.replace("TableName", "Name"): value for key, value in self._table.items()}
-        found = self._call("GetTable", lambda: self._client.get_table(**name))
-        return dict(found["Table"])
+        """The table, as Glue describes it at the first use. It raises what `location` raises."""
+        if self._described is None:
+            name = {key.replace("TableName", "Name"): value for key, value in self._table.items()}
+            self._described = dict(self._call("GetTable", lambda: self._client.get_table(**name))["Table"])
+        return self._described
 
     def _all(
         self, operation: str, name: str, inputs: Mapping[tuple[str, ...], Mapping[str, Any]], most: int
