@@ -57,7 +57,7 @@ _QUERY_ID = "sql.streaming.queryId"
 #: The local property that Spark sets to the id of the query's run.
 _JOB_GROUP = "spark.jobGroup.id"
 
-#: The run and the number of the last batch that this process has written, by the first batch of each write.
+#: The run and the number of the last batch that this process has written, by the write: its batch 0.
 _WRITTEN: dict[Batch, tuple[str, int]] = {}
 
 

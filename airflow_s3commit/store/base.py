@@ -151,7 +151,7 @@ class ObjectStore(Protocol):
 
     @property
     def profiles(self) -> MutableMapping[str, StoreProfile]:
-        """What this object has learned about each bucket from responses, or was told: requests follow it."""
+        """How each bucket behaves, learned from responses or set by the caller; requests are made to suit."""
 
     def check_bucket(self, bucket: str) -> None:
         """Check that a bucket exists and that these credentials may use it.

@@ -2,7 +2,9 @@
 
 The Hadoop job must be dead, since its driver and tasks ignore our records. Each pendingset that counts
 becomes a committed task of one stage. Everything is read and checked before anything is written. Our records
-depend on Hadoop's alone, so whoever resumes after a crash, or runs beside another one, writes the same bytes.
+depend on Hadoop's files alone, so a process that resumes after a crash, or runs beside another, writes the
+same bytes.
+
 Hadoop's files in a magic directory, which is the staging of our job too, name the uploads that do not count;
 files of another directory are copied into a stage that is not sealed. The end of the job aborts these, and
 removes the magic directory. A staging committer's directory belongs to its cluster and stays.

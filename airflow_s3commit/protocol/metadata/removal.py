@@ -265,7 +265,7 @@ def delete_ours(
 def _completed(
     context: JobContext, uploads: Iterable[PendingUpload]
 ) -> Iterator[tuple[PendingUpload, ObjectInfo]]:
-    """Yield the uploads whose object is there, and it."""
+    """Yield the uploads whose object is there, each with the object."""
     calls = ((upload, Head(upload.bucket, upload.destinationKey)) for upload in uploads)
     for upload, outcome in outcomes(context.store, calls, NoSuchKey):
         if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):

@@ -86,7 +86,7 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
         values: Number of values that are not null; None if unknown.
         nulls: Number of nulls; None if unknown.
         least: Least value; None if there is none, or it is unknown.
-        greatest: Greatest value; None likewise.
+        greatest: Greatest value; None if there is none, or it is unknown.
         decimal: The bounds are decimal numbers as text, compared as numbers.
     """
 

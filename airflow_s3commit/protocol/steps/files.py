@@ -261,10 +261,11 @@ def _jobs_among(context: JobContext, ids: set[str]) -> set[str]:
 
 
 class TableFiles(Container[ObjectInfo]):
-    """The files in some pieces of a table, to tell listed objects by: most of them by the job in their names.
+    """The files in some pieces of a table; says of a listed object whether it is one of them.
 
-    Files that are older than the log, or that Hadoop wrote, are told by key and ETag, once there are such. An
-    object that another program has written over one of them is none of them. A million take about 100 MiB.
+    The job's id in an object's name decides. Where files are older than the log, or Hadoop wrote them, their
+    lists are read, a million keys of which take about 100 MiB: a file that is older counts by its key and
+    ETag, so an object that another program has written over it does not; one of Hadoop's by its key.
     """
 
     def __init__(self, store: ObjectStore, home: Destination, table: Table, pieces: Pieces) -> None:
@@ -294,7 +295,7 @@ class TableFiles(Container[ObjectInfo]):
         return not self._listed.isdisjoint((upload_digest(found.key, found.etag), text_digest(found.key)))
 
     def _read(self) -> set[bytes]:
-        """The files whose names need not have the id of their job: by key and ETag, or Hadoop's by key."""
+        """Return digests of the files whose names need not have their job's id."""
         listed: set[bytes] = set()
         for number, source in self._table.sources.items():
             if None not in source.owners:

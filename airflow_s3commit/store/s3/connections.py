@@ -344,7 +344,7 @@ class _Connection(pycurl.Curl):  # type: ignore[misc]
 
 
 class Connections:
-    """A pool of connections for one thread at a time; so many stay open between requests.
+    """A pool for one thread at a time, which keeps up to ``connections`` open between requests.
 
     ``has_waited`` tells whether the last `wait` had to wait for the store.
     """

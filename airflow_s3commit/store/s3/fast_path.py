@@ -121,7 +121,7 @@ class Throttle:
     which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
     second because all requests in flight get the same response, and widened by one per window of successes.
 
-    There may be ``window`` requests in flight now, and ``most`` ever; so many ``per_second``, or unbounded.
+    At most ``window`` requests may be in flight now, ``most`` at any time; ``per_second`` bounds their rate.
     """
 
     def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:

@@ -162,7 +162,7 @@ class GlueTable:
     def _all(
         self, operation: str, name: str, inputs: Mapping[tuple[str, ...], Mapping[str, Any]], most: int
     ) -> None:
-        """Send partitions' inputs in the field ``name``, at most so many at once; those that fail again."""
+        """Send inputs of partitions as ``name``, at most ``most`` a request; send those that fail again."""
         send = getattr(self._client, xform_name(operation))
         left, why = list(inputs), ""
         for _ in range(_TRIES):
