@@ -14,13 +14,13 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob
 from airflow_s3commit.protocol.hadoop.adopt import refuse_end
 from airflow_s3commit.protocol.hadoop.jobs import find_hadoop_job
-from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid, recorded, remembering
+from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, JobState
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.layout import RECORD, Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
@@ -40,6 +40,7 @@ from airflow_s3commit.protocol.steps.setup import (
 )
 from airflow_s3commit.protocol.steps.task_attempt import UPLOAD_THREADS, TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
+from airflow_s3commit.store.remembering import RememberingStore
 
 #: The entry of a job's context that holds its display name.
 NAME = "name"
@@ -124,7 +125,8 @@ class Job:
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
         plain = JobContext(
-            remembering(store, layout.destination) if alone else store,
+            # Not the job's record: the looks at the store are at that, and need the store's own answers.
+            RememberingStore(store, but=(RECORD,)) if alone else store,
             layout,
             clock=clock or SystemClock(),
             new_id=new_id,

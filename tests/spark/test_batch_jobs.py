@@ -215,7 +215,7 @@ def test_a_later_batch_sends_an_exact_number_of_requests(mode: Any) -> None:
             task = attempt.commit()
         commit_batch(job, token, [task])
         totals.append(sum(driver.counters.values()))
-    assert totals[3] - totals[2] == {"append": 15, "replace": 18}[mode]
+    assert totals[3] - totals[2] == {"append": 16, "replace": 19}[mode]
 
 
 def test_options_may_change_while_an_attempt_is_partly_set_up() -> None:

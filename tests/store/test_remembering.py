@@ -7,7 +7,8 @@ import pytest
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed
 from airflow_s3commit.store.base import Get, Head, ObjectToDelete
-from airflow_s3commit.store.forwarding import CountingStore, RememberingStore
+from airflow_s3commit.store.forwarding import CountingStore
+from airflow_s3commit.store.remembering import RememberingStore
 
 
 @pytest.fixture
@@ -113,16 +114,6 @@ def _is_remembered(store: RememberingStore, key: str) -> bool:
         return store.get("lake", key).body == b"1"
     except NoSuchKey:
         return False
-
-
-def test_what_is_only_created_is_read_once(counted: CountingStore) -> None:
-    """Where a key says that its object is never overwritten, a second read asks nobody."""
-    store = RememberingStore(counted, is_fixed=lambda key: key.startswith("log/"))
-    for key in ("log/1", "log/2", "data"):
-        counted.put("lake", key, b"1")
-        store.get("lake", key) if key != "log/2" else list(store.perform([(0, Get("lake", key, 10))]))
-        counted.put("lake", key, b"2")
-    assert [store.get("lake", key).body for key in ("log/1", "log/2", "data")] == [b"1", b"1", b"2"]
 
 
 def test_what_was_swapped_is_believed_until_a_swap_is_refused(counted: CountingStore) -> None:

@@ -30,27 +30,15 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.model.codec import MIB, JobOwned, decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
-from airflow_s3commit.protocol.model.layout import LOG, PENDINGSET_SUFFIX, RECORD, Layout, job_key
+from airflow_s3commit.protocol.model.layout import Layout, job_key
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
-from airflow_s3commit.store.forwarding import RememberingStore, with_headers
+from airflow_s3commit.store.forwarding import with_headers
 
 Alone: TypeAlias = Literal["", "driver", "writer"]
 
 #: Start of the note on an error that names the step it left.
 STEP_NOTE = "while running "
-
-
-def remembering(store: ObjectStore, home: Destination) -> ObjectStore:
-    """Return a store that remembers the records that one process has written: a saving of requests.
-
-    Also entries of the log and pendingsets that it has read. Not the job's record: the looks at the store are
-    at that, and need the store's own answers.
-    """
-    log = home.key(LOG)
-    return RememberingStore(
-        store, but=(RECORD,), is_fixed=lambda key: key.startswith(log) or key.endswith(PENDINGSET_SUFFIX)
-    )
 
 
 def new_uuid() -> str:

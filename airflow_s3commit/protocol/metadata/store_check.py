@@ -42,7 +42,8 @@ from airflow_s3commit.protocol.model.layout import (
     entry_key,
 )
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete
-from airflow_s3commit.store.forwarding import CountingStore, RememberingStore, store_without_headers
+from airflow_s3commit.store.forwarding import CountingStore, store_without_headers
+from airflow_s3commit.store.remembering import RememberingStore
 
 #: An ETag that no object has.
 NO_ETAG = "0" * 32

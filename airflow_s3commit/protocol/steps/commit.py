@@ -31,7 +31,7 @@ from airflow_s3commit.exceptions import (
     OutcomeUnknown,
     S3CommitError,
 )
-from airflow_s3commit.protocol.metadata.context import JobContext, naming, recorded, remembering
+from airflow_s3commit.protocol.metadata.context import JobContext, naming, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress, complete_counted
 from airflow_s3commit.protocol.metadata.sealed_job import (
     bare_keys,
@@ -78,8 +78,7 @@ def commit(
     ``seen`` is the entry that a preview was made at. For the other arguments and the errors see `Job.commit`.
     """
     counting = CountingStore(context.store)
-    store = counting if context.alone else remembering(counting, context.layout.destination)
-    context = recorded(replace(context, store=store))
+    context = recorded(replace(context, store=counting))
     with naming(context, "commit"):
         job, known = context.record, Known()
         log = Log(context, job.base if job is not None else None)
