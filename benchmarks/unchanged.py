@@ -96,11 +96,7 @@ class Lake:
     server: S3Server
     bucket: str
     endpoint_url: str
-
-    @property
-    def store(self) -> S3Store:
-        """Return a new store on it."""
-        return S3Store.connect(replace(self.server.config, endpoint_url=self.endpoint_url))
+    store: S3Store
 
     def uri(self, name: str, scheme: str = "s3") -> str:
         """Return the URI of a table."""
@@ -239,8 +235,13 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
             sys.exit("neither S3A nor the unchanged job can be measured without the jars of S3A")
         register(spark)
         meter, heap = Meter(spark), DriversHeap(spark)
-        timed = Lake(server, TIMED, address)
-        counted = Lake(server, COUNTED, counter.endpoint_url)
+        # One client for all rounds, as the session has one of S3A.
+        stores = {
+            at: S3Store.connect(replace(server.config, endpoint_url=at))
+            for at in (address, counter.endpoint_url)
+        }
+        timed = Lake(server, TIMED, address, stores[address])
+        counted = Lake(server, COUNTED, counter.endpoint_url, stores[counter.endpoint_url])
         for case, tasks in _cases(options):
             title = f"{case.rows:,} rows, {tasks} tasks, {case.partitions} partitions"
             title += f", {options.latency} ms a request" if options.latency else ""
