@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 from tempfile import SpooledTemporaryFile
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,15 +26,13 @@ from airflow_s3commit.protocol.model.delta import SAME_ROWS
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, owner_of, partition_of
-from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.protocol.steps.files import files_in, unowned_objects
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.execute import in_threads
-from airflow_s3commit.tables.columns import ROW_METADATA, DifferentTypes, from_text, merge
-from airflow_s3commit.tables.encoder import spark_footer
+from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge
 from airflow_s3commit.tables.options import parse_table_options
-from airflow_s3commit.tables.write import OpenFiles
+from airflow_s3commit.tables.write import TablePlan, write_batches
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import FileEntry
@@ -56,8 +54,10 @@ _AHEAD = 8
 #: Bytes that are read at once; a larger file is kept on disk while it is read.
 _PIECE = 4 * 1024 * 1024
 
-#: Where Spark keeps its version in a footer.
-_SPARK_VERSION = b"org.apache.spark.version"
+
+#: How the entries of a footer begin that say how Spark reads the file; and those for other calendars.
+_SPARK = b"org.apache.spark."
+_LEGACY = {_SPARK + b"legacyDateTime", _SPARK + b"legacyINT96"}
 
 
 class Compacted(Plain, Struct, frozen=True, kw_only=True):
@@ -142,10 +142,11 @@ def compact(
     plan = _plan(table, home, partitions, target_bytes)
     chosen = [one.partition for one in plan.partitions]
     pieces = table.left_by("partitions", chosen)
-    columns = _columns(table, home, pieces) if chosen else None
-    if columns is not None:
-        _refuse_company(store, home, table, chosen)
-    if dry_run or columns is None:
+    if not chosen:
+        return plan
+    schema, text = _columns(table, home, pieces)
+    _refuse_company(store, home, table, chosen)
+    if dry_run:
         return plan
     with write_job(
         home,
@@ -157,7 +158,8 @@ def compact(
         generation=plan.seen,
     ) as writer:
         asked = {**(options or {}), "targetFileBytes": str(target_bytes)}
-        files, rows = _rewrite(writer, store, columns, files_in(store, home, table.sources, pieces), asked)
+        files, rows = _rewrite(writer, store, schema, files_in(store, home, table.sources, pieces), asked)
+        writer.describe(files, text)
     assert writer.manifest is not None
     return replace(plan, generation=writer.manifest.generation, files=files, rows=rows)
 
@@ -178,37 +180,24 @@ def _plan(table: Table, home: Destination, partitions: Collection[str], target: 
     return Compaction(destination=home.uri, seen=table.head.number, partitions=found, left=left)
 
 
-class _Columns(NamedTuple):
-    """The columns of the new files, what Spark adds to a footer, and the text that a record has of them."""
-
-    schema: pa.Schema
-    spark: dict[str, str]
-    text: str
-
-
-def _columns(table: Table, home: Destination, pieces: Pieces) -> _Columns:
-    """Return the columns of all files of some pieces: those of a job that wrote all of them."""
-    texts: dict[str, str] = {}
+def _columns(table: Table, home: Destination, pieces: Pieces) -> tuple[pa.Schema, str]:
+    """Return the columns of all files of some pieces, and the text of a job that wrote all of them."""
+    owners: dict[str, str] = {}
     for one in sorted(set(chain.from_iterable(pieces.values()))):
         source = table.sources[one]
-        owner = source.job_id or OLDER_DATA
+        owner = f"job {source.job_id or OLDER_DATA}"
         if not source.schemas:
-            raise _not_by_pyarrow(home, f"job {owner} recorded no columns of its files")
-        texts |= dict.fromkeys(source.schemas, owner)
-        if any(WrittenColumns.of(text, owner).arrow is None for text in source.schemas):
-            raise _not_by_pyarrow(home, f"Spark's own writers wrote the files of job {owner}")
-    known = {text: from_text(text, f"the columns of job {owner}").files for text, owner in texts.items()}
+            raise _not_by_pyarrow(home, f"{owner} recorded no columns of its files")
+        owners |= dict.fromkeys(source.schemas, owner)
     try:
+        known = {text: from_text(text, owner).files for text, owner in owners.items()}
         whole = merge(list(known.values()))
-    except DifferentTypes as error:
-        raise _not_by_pyarrow(home, f"jobs have written different types: {error}") from error
+    except (InvalidOption, DifferentTypes) as error:
+        raise _not_by_pyarrow(home, str(error)) from error
     text = next((text for text, files in known.items() if files.equals(whole)), None)
     if text is None:
         raise _not_by_pyarrow(home, "no job has written all columns of these partitions")
-    metadata = dict(whole.metadata or {})
-    version, row = metadata.pop(_SPARK_VERSION, None), metadata.pop(ROW_METADATA.encode(), None)
-    spark = spark_footer(version.decode(), row.decode()) if version and row else {}
-    return _Columns(whole.with_metadata(metadata or None), spark, text)
+    return whole, text
 
 
 def _not_by_pyarrow(home: Destination, why: str) -> InvalidOption:
@@ -239,54 +228,47 @@ def _refuse_company(store: ObjectStore, home: Destination, table: Table, chosen:
 def _rewrite(
     writer: JobWriter,
     store: ObjectStore,
-    columns: _Columns,
+    schema: pa.Schema,
     files: Iterator[FileEntry],
     options: Mapping[str, str],
 ) -> tuple[int, int]:
     """Write the rows of files anew, partition by partition; return how many files and rows were written."""
-    home, rows = Destination.parse(writer.job.reference.destination), 0
-    parsed = parse_table_options(options, format="parquet", partition_by=())
+    home, written, rows = Destination.parse(writer.job.reference.destination), 0, 0
+    known = (schema.metadata or {}).items()
+    footer = {key.decode(): value.decode() for key, value in known if key.startswith(_SPARK)}
+    plan = TablePlan(schema, (), parse_table_options(options, format="parquet", partition_by=()), footer)
     by_partition: dict[str, list[FileEntry]] = {}
     for file in files:
         by_partition.setdefault(file.partition, []).append(file)
-    stem = f"part-00000-{writer.job.reference.job_id}"
-    with OpenFiles(writer, columns.schema, parsed, stem=stem, footer=columns.spark) as opened:
-        for partition in sorted(by_partition):
-            waiting, found = list[pa.RecordBatch](), by_partition[partition]
-            sources = in_threads(lambda file: _copied(store, home.bucket, file), found, _AHEAD)
-            for file, source in zip(found, sources, strict=True):
-                for batch in _batches(join_uri(home.bucket, file.key), file, source, columns.schema):
-                    rows += batch.num_rows
-                    waiting.append(batch)
-                    if sum(one.nbytes for one in waiting) >= parsed.group_bytes:
-                        opened.write(partition, pa.Table.from_batches(waiting))
-                        waiting.clear()
-            opened.write(partition, pa.Table.from_batches(waiting, columns.schema))
-            opened.end(partition)
-            logger.info("%s: %d files of %r are written anew", home.uri, len(found), partition or ".")
-        opened.close()
-    writer.describe(opened.files, columns.text)
-    return opened.files, rows
+    for partition, found in sorted(by_partition.items()):
+        copies = in_threads(lambda file: _copied(store, home.bucket, file), found, _AHEAD)
+        batches = (
+            batch
+            for file, copy in zip(found, copies, strict=True)
+            for batch in _batches(join_uri(home.bucket, file.key), file, copy, schema)
+        )
+        stem = f"{partition}/part-00000-{writer.job.reference.job_id}".removeprefix("/")
+        made = write_batches(writer, batches, plan, stem, empty_file=False)
+        written, rows = written + made.files, rows + made.rows
+        logger.info("%s: %d files of %r are written anew", home.uri, len(found), partition or ".")
+    return written, rows
 
 
-def _batches(where: str, file: FileEntry, source: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(where: str, file: FileEntry, copy: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in the columns of a schema; a column that it lacks is null."""
     read = 0
-    with closing(source), pq.ParquetFile(source) as parquet:
-        for number in range(len(parquet.schema)):
-            # pyarrow would write these times in another way.
-            if parquet.schema.column(number).physical_type == "INT96":
-                name = parquet.schema.column(number).path
-                raise InvalidOption(f"{where} cannot be compacted by pyarrow: column {name!r} is INT96")
+    with closing(copy), pq.ParquetFile(copy) as parquet:
+        kinds = {parquet.schema.column(number).physical_type for number in range(len(parquet.schema))}
+        # pyarrow would write these times in another way; without its key Spark would read a date as another.
+        legacy = {key.decode() for key in parquet.metadata.metadata or () if key in _LEGACY}
+        odd = (kinds & {"INT96"}) | legacy | ({*parquet.schema_arrow.names} - {*schema.names})
+        if odd:
+            raise InvalidOption(f"{where} cannot be compacted by pyarrow without a change of {min(odd)!r}")
         for batch in parquet.iter_batches(batch_size=_ROWS):
-            rows, read = pa.Table.from_batches([batch]), read + batch.num_rows
-            arrays = [
-                rows[field.name].cast(field.type)
-                if field.name in rows.column_names
-                else pa.chunked_array([pa.nulls(len(rows), field.type)])
-                for field in schema
-            ]
-            yield from pa.table(arrays, schema=schema).combine_chunks().to_batches()
+            read += batch.num_rows
+            rows = [schema.empty_table(), pa.Table.from_batches([batch])]
+            whole = pa.concat_tables(rows, promote_options="permissive").cast(schema)
+            yield from whole.combine_chunks().to_batches()
     if file.rows not in (None, read):
         raise DestinationChanged(f"{where} has {read} rows; {file.rows} were committed")
 

@@ -7,44 +7,29 @@ table, which changes together with the snapshot. So a publication may be repeate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from functools import cache
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from msgspec import Struct
+from pyiceberg import exceptions, types
 from pyiceberg.conversions import to_bytes
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    ValidationError,
-    ValidationException,
-)
 from pyiceberg.expressions.literals import literal
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    IcebergType,
-    PrimitiveType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-)
 
 from airflow_s3commit.exceptions import InvalidOption, OutcomeUnknown, Unavailable
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.delta import DeltaColumns, partition_values
+from airflow_s3commit.protocol.model.delta import DeltaColumns, TableChange, partition_values
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
-from airflow_s3commit.protocol.steps.publish import TableChange, changes, delta_columns
+from airflow_s3commit.protocol.steps.publish import changes
 from airflow_s3commit.tables.columns import from_text
 
 if TYPE_CHECKING:
@@ -104,9 +89,9 @@ def publish_iceberg(
     for _ in range(_TRIES):
         try:
             newest = _publish(store, home, catalog, table, published)
-        except (CommitFailedException, ValidationException):
+        except (exceptions.CommitFailedException, exceptions.ValidationException):
             continue
-        except CommitStateUnknownException as error:
+        except exceptions.CommitStateUnknownException as error:
             raise OutcomeUnknown(f"the catalog's answer about {table} was lost; publish it again") from error
         return IcebergReport(destination=home.uri, table=table, generation=newest, published=published)
     raise Unavailable(f"other processes have changed {table} {_TRIES} times meanwhile; publish it again")
@@ -116,12 +101,12 @@ def _publish(store: ObjectStore, home: Destination, catalog: Catalog, name: str,
     """Publish what is missing, note each generation, and return the newest one in the catalog."""
     try:
         found = catalog.load_table(name)
-    except NoSuchTableError:
+    except exceptions.NoSuchTableError:
         first = next(changes(store, home, Position()), None)
-        if first is None or not (columns := delta_columns(first.table)).fields:
+        if first is None or not first.after.fields:
             return 0
         # Another process may create it first, and publish: only the table itself says what it has.
-        found = _create(catalog, name, home, columns)
+        found = _create(catalog, name, home, first.after)
     since = _published(found, name, home)
     for change in changes(store, home, since):
         _commit(found, name, home, change)
@@ -152,7 +137,7 @@ def _create(catalog: Catalog, name: str, home: Destination, columns: DeltaColumn
         return catalog.create_table_if_not_exists(
             name, schema, location=home.uri.rstrip("/"), partition_spec=spec, properties=properties
         )
-    except NoSuchNamespaceError as error:
+    except exceptions.NoSuchNamespaceError as error:
         raise InvalidOption(f"the catalog has no namespace for {name}: create it first") from error
 
 
@@ -176,7 +161,7 @@ def _published(found: IcebergTable, name: str, home: Destination) -> Position:
 
 def _commit(found: IcebergTable, name: str, home: Destination, change: TableChange) -> None:
     """Add the snapshot of a commit, by one change of the catalog."""
-    number, columns = change.table.head.number, delta_columns(change.table)
+    number, columns = change.entry.number, change.after
     if [field.name for field in found.spec().fields] != [*columns.partitions]:
         raise InvalidOption(
             f"generation {number} of {home.uri} has the partition columns {[*columns.partitions]}, which are"
@@ -191,19 +176,19 @@ def _commit(found: IcebergTable, name: str, home: Destination, change: TableChan
         try:
             with transaction.update_schema() as update:
                 update.union_by_name(_schema(columns))
-        except ValidationError as error:
+        except exceptions.ValidationError as error:
             raise InvalidOption(
                 f"generation {number} of {home.uri} has columns that {name} cannot get ({error}): publish it"
                 " under another name"
             ) from error
-        files = _Files(home, transaction.table_metadata, columns, _zones(change, columns, home))
+        facts = home, transaction.table_metadata, columns, _zones(change, columns, home)
         removed, update_snapshot = list(change.removed), transaction.update_snapshot(told)
         # Readers that follow a table take what was only added, and stop at anything else.
         with update_snapshot.overwrite() if removed else update_snapshot.merge_append() as snapshot:
-            for file in removed:
-                snapshot.delete_data_file(files.of(file))
-            for file in change.added:
-                snapshot.append_data_file(files.of(file))
+            for file in _data_files(removed, *facts):
+                snapshot.delete_data_file(file)
+            for file in _data_files(change.added, *facts):
+                snapshot.append_data_file(file)
         transaction.set_properties({GENERATION: str(number)})
 
 
@@ -223,75 +208,68 @@ def _zones(change: TableChange, columns: DeltaColumns, home: Destination) -> dic
     return {name: pa.lib.string_to_tzinfo(zone) for name, zone in zones.items() if zone}
 
 
-class _Files:
-    """Makes the records of data files that Iceberg's manifests have."""
+def _data_files(
+    files: Iterable[FileEntry],
+    home: Destination,
+    metadata: TableMetadata,
+    columns: DeltaColumns,
+    zones: Mapping[str, tzinfo],
+) -> Iterator[DataFile]:
+    """Yield the records of data files that Iceberg's manifests have."""
+    fields = {field.name: field for field in metadata.schema().fields}
 
-    def __init__(
-        self, home: Destination, metadata: TableMetadata, columns: DeltaColumns, zones: dict[str, tzinfo]
-    ) -> None:
-        self._home = home
-        self._fields = {field.name: field for field in metadata.schema().fields}
-        self._spec_id = metadata.default_spec_id
-        self._columns = columns
-        self._zones = zones
-        self._record_of = cache(self._record)
+    @cache
+    def record(partition: str) -> Record:
+        texts = partition_values(partition, columns).items()
+        return Record(*(_value(fields[name].field_type, text, zones.get(name, UTC)) for name, text in texts))
 
-    def of(self, file: FileEntry) -> DataFile:
-        where = join_uri(self._home.bucket, file.key)
+    for file in files:
+        where = join_uri(home.bucket, file.key)
         if file.rows is None:
             raise InvalidOption(
                 f"the rows of {where} were not counted, and Iceberg must know them: replace it"
             )
-        values, nulls = dict[int, int](), dict[int, int]()
-        least, greatest = dict[int, bytes](), dict[int, bytes]()
-        for name, known in (file.statistics or {}).items():
-            if (field := self._fields.get(name)) is None:
-                continue
-            if known.values is not None and known.nulls is not None:
-                values[field.field_id], nulls[field.field_id] = known.values + known.nulls, known.nulls
-            for bounds, value in ((least, known.least), (greatest, known.greatest)):
-                if (bound := _bound(field.field_type, value)) is not None:
-                    bounds[field.field_id] = bound
+        known = [(fields[name], one) for name, one in (file.statistics or {}).items() if name in fields]
+        nulls = {field.field_id: one.nulls for field, one in known if one.nulls is not None}
         made = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=where,
             file_format=FileFormat.PARQUET,
-            partition=self._record_of(file.partition),
+            partition=record(file.partition),
             record_count=file.rows,
             file_size_in_bytes=file.size,
-            value_counts=values,
+            # They count nulls too.
+            value_counts=dict.fromkeys(nulls, file.rows),
             null_value_counts=nulls,
-            lower_bounds=least,
-            upper_bounds=greatest,
+            lower_bounds=_bounds((field, one.least) for field, one in known),
+            upper_bounds=_bounds((field, one.greatest) for field, one in known),
         )
-        made.spec_id = self._spec_id
-        return made
-
-    def _record(self, partition: str) -> Record:
-        texts = partition_values(partition, self._columns)
-        return Record(*(self._value(name, text) for name, text in texts.items()))
-
-    def _value(self, name: str, text: str | None) -> Any:
-        """Return a partition's value as Iceberg has it: dates in days, times in microseconds."""
-        kind = self._fields[name].field_type
-        if text is None or isinstance(kind, StringType):
-            return text
-        if isinstance(kind, BinaryType):
-            return text.encode()
-        if isinstance(kind, TimestampType | TimestamptzType):
-            moment = datetime.fromisoformat(text)
-            if isinstance(kind, TimestamptzType):
-                moment = moment.replace(tzinfo=moment.tzinfo or self._zones.get(name, UTC)).astimezone(UTC)
-            text = moment.isoformat()
-        return literal(text).to(kind).value
+        made.spec_id = metadata.default_spec_id
+        yield made
 
 
-def _bound(kind: IcebergType, value: Any) -> bytes | None:
-    """Return a least or greatest value as Iceberg has it; None if it has none for the type."""
-    try:
-        return to_bytes(kind, literal(value).to(kind).value) if isinstance(kind, PrimitiveType) else None
-    except (TypeError, ValueError):
+def _value(kind: types.IcebergType, text: str | None, zone: tzinfo) -> Any:
+    """Return a partition's value as Iceberg has it: dates in days, times in microseconds."""
+    if text is None:
         return None
+    if isinstance(kind, types.BinaryType):
+        return text.encode()
+    if isinstance(kind, types.TimestampType | types.TimestamptzType):
+        moment = datetime.fromisoformat(text)
+        if isinstance(kind, types.TimestamptzType):
+            moment = moment.replace(tzinfo=moment.tzinfo or zone).astimezone(UTC)
+        text = moment.isoformat()
+    return literal(text).to(kind).value
+
+
+def _bounds(values: Iterable[tuple[types.NestedField, Any]]) -> dict[int, bytes]:
+    """Return the least or greatest values of fields as Iceberg has them, of types that have some."""
+    found = {}
+    for field, value in values:
+        kind: Any = field.field_type
+        with suppress(TypeError, ValueError):
+            found[field.field_id] = to_bytes(kind, literal(value).to(kind).value)
+    return found
 
 
 #: Iceberg's names of Spark's types, where they differ.
@@ -305,26 +283,20 @@ _NAMES = {
 
 
 def _schema(columns: DeltaColumns) -> Schema:
-    return Schema.model_validate(_struct(columns.fields, count(1)))
+    """Return columns as Iceberg has them, without ids."""
+    return Schema.model_validate(_type({"type": "struct", "fields": columns.fields}))
 
 
-def _struct(fields: Iterable[dict[str, Any]], ids: Iterator[int]) -> dict[str, Any]:
-    made = [
-        {"id": next(ids), "name": one["name"], "type": _type(one["type"], ids), "required": False}
-        for one in fields
-    ]
-    return {"type": "struct", "fields": made}
-
-
-def _type(kind: Any, ids: Iterator[int]) -> Any:
+def _type(kind: Any) -> Any:
     """Return Iceberg's JSON of a type, from Spark's JSON of one that Delta has."""
     match kind:
         case {"type": "array", "elementType": element}:
-            made = {"element-id": next(ids), "element": _type(element, ids), "element-required": False}
-            return {"type": "list", **made}
+            return {"type": "list", "element-id": -1, "element": _type(element), "element-required": False}
         case {"type": "map", "keyType": key, "valueType": value}:
-            made = {"key-id": next(ids), "key": _type(key, ids), "value-id": next(ids)}
-            return {"type": "map", **made, "value": _type(value, ids), "value-required": False}
+            ids = {"key-id": -1, "value-id": -1, "value-required": False}
+            return {"type": "map", "key": _type(key), "value": _type(value), **ids}
         case {"type": "struct", "fields": fields}:
-            return _struct(fields, ids)
+            known = [(one["name"], _type(one["type"])) for one in fields]
+            made = [{"id": -1, "name": name, "type": one, "required": False} for name, one in known]
+            return {"type": "struct", "fields": made}
     return _NAMES.get(kind, kind)

@@ -34,10 +34,12 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 from airflow_s3commit.protocol.publication import publish_table
+from airflow_s3commit.tables.columns import footer_text
 from tests.protocol.building import Crash, WatchedStore
 from tests.protocol.published import versions
 
 HOME = Destination.parse("s3://lake/t/")
+SPARK = "org.apache.spark.version"
 DIRECTORIES = ("2013-01-01", "a/b", "50% off", None)
 
 
@@ -253,7 +255,7 @@ def _other_columns(store: WatchedStore) -> None:
     [
         (_unknown, "recorded no columns"),
         (_by_spark, "Spark's own writers"),
-        (_other_type, "different types"),
+        (_other_type, "column 'id' is int32 and string"),
         (_other_columns, "no job has written all columns"),
     ],
 )
@@ -268,6 +270,56 @@ def test_what_pyarrow_would_change_is_refused(
     with pytest.raises(InvalidOption, match=words):
         compact(store, HOME)
     assert files(store) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "how", "words"),
+    [
+        ("org.apache.spark.legacyDateTime", {}, "legacyDateTime"),
+        ("x", {"use_deprecated_int96_timestamps": True}, "INT96"),
+        ("x", {}, ""),
+    ],
+)
+def test_times_that_would_be_others_are_refused(
+    store: WatchedStore, key: str, how: dict[str, Any], words: str
+) -> None:
+    """Files that were put may have what pyarrow writes otherwise, and Spark reads otherwise without a key."""
+    made = pa.table({"at": pa.array([0], pa.timestamp("us"))}).replace_schema_metadata(
+        {key: "", SPARK: "3.5"}
+    )
+    _put(store, made, **how)
+    _put(store, made, **how)
+    if words:
+        with pytest.raises(InvalidOption, match=words):
+            compact(store, HOME)
+        assert len(files(store)) == 2
+        return
+    compact(store, HOME)
+    (file,) = files(store)
+    assert pq.read_metadata(io.BytesIO(store.get("lake", file).body)).metadata[SPARK.encode()] == b"3.5"
+
+
+def _put(store: WatchedStore, made: pa.Table, recorded: pa.Table | None = None, **how: Any) -> None:
+    """Commit a file that another program has written, with the columns of its footer."""
+    bodies = []
+    for one in (made, recorded or made):
+        sink = io.BytesIO()
+        pq.write_table(one, sink, **how)
+        bodies.append(sink.getvalue())
+    with write_job(HOME, store=store, conflict_mode="append") as writer:
+        with writer.open("dt=x/a.parquet") as file:
+            file.write(bodies[0])
+        writer.describe(1, footer_text(bodies[1], ["dt"]))
+
+
+def test_a_column_that_is_in_no_record_is_not_dropped(store: WatchedStore) -> None:
+    """A file that has more columns than its job has recorded is not written anew without them."""
+    whole = pa.table({"id": [1], "more": [2]})
+    for _ in range(2):
+        _put(store, whole, whole.select(["id"]))
+    with pytest.raises(InvalidOption, match="without a change of 'more'"):
+        compact(store, HOME)
+    assert len(files(store)) == 2
 
 
 @pytest.mark.parametrize(

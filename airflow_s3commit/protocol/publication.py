@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
-from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidOption, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
@@ -69,13 +68,7 @@ class PublishReport(Plain, Struct, frozen=True, kw_only=True):
     written: int
 
 
-def publish_table(
-    store: ObjectStore,
-    destination: str | Destination,
-    *,
-    clock: Clock | None = None,
-    new_id: Callable[[], str] = new_uuid,
-) -> PublishReport:
+def publish_table(store: ObjectStore, destination: str | Destination) -> PublishReport:
     """Publish a table as versions of a Delta table, from now on; or write the versions that are missing.
 
     The first version has all files of the table. It is that of a commit without files, so the table gets a
@@ -88,7 +81,7 @@ def publish_table(
         OutcomeUnknown: A response was lost: publish it again.
     """
     home = Destination.of(destination)
-    context = JobContext(store, Layout.of(home, new_uuid()), clock or SystemClock(), new_id)
+    context = JobContext(store, Layout.of(home, new_uuid()))
     read = newest_entry(store, home)
     if read is None:
         raise NoSuchKey(
@@ -101,7 +94,7 @@ def publish_table(
                 f"{home.uri} has no columns yet: let its first job publish it, publish='delta'"
             )
         options = JobOptions(conflict_mode="append", publish="delta")
-        with write_job(home, store=store, job_options=options, name="publish", clock=clock) as writer:
+        with write_job(home, store=store, job_options=options, name="publish") as writer:
             pass
         assert writer.manifest is not None
         newest, written = read_entry(store, home, writer.manifest.generation).entry, 1

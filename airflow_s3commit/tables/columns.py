@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 
 #: The entry of a Parquet footer with the files' Spark schema, without partition columns, as JSON.
@@ -202,12 +202,13 @@ def from_text(text: str, where: str) -> WrittenSchema:
     """Read the text of a schema in Arrow's encoding.
 
     Raises:
-        InvalidRecord: It is damaged, or lacks Arrow's encoding.
+        InvalidRecord: It is damaged.
+        InvalidOption: It lacks Arrow's encoding, as Spark's own writers wrote the files.
     """
     columns = WrittenColumns.of(text, where)
     names = columns.partitions
     if columns.arrow is None:
-        raise InvalidRecord(
+        raise InvalidOption(
             f"{where} has columns without Arrow's encoding, as Spark's own writers record them"
         )
     try:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, SparkSchema, WrittenColumns
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge, to_text
 from airflow_s3commit.tables.encoder import Encoder, footer_schema, spark_footer
@@ -71,7 +71,7 @@ def test_a_damaged_schema_is_refused(arrow: str) -> None:
 def test_a_schema_of_spark_s_own_writers_has_no_types_of_arrow() -> None:
     """Readers take them from files, and an error says why if one asks the record."""
     text = WrittenColumns(format="parquet", spark=SparkSchema(fields=[]), partitions=[]).text()
-    with pytest.raises(InvalidRecord, match="the manifest of j1 has columns without Arrow's encoding"):
+    with pytest.raises(InvalidOption, match="the manifest of j1 has columns without Arrow's encoding"):
         from_text(text, "the manifest of j1")
 
 

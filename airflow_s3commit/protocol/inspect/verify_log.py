@@ -17,7 +17,6 @@ from msgspec import UNSET, Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, Line, decode, largest, sha256
-from airflow_s3commit.protocol.model.delta import START_BYTES, origin_of
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
@@ -43,7 +42,7 @@ from airflow_s3commit.protocol.steps.fold import (
     read_table,
 )
 from airflow_s3commit.protocol.steps.log import Read, find_head, read_entry
-from airflow_s3commit.protocol.steps.publish import missing_versions, read_origin
+from airflow_s3commit.protocol.steps.publish import START_BYTES, is_of, missing_versions, read_start
 from airflow_s3commit.protocol.steps.sweep import Found, find_jobs
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import outcomes
@@ -358,19 +357,12 @@ class LogCheck:
         ]
         for version, outcome in outcomes(self.store, calls, NoSuchKey, TooLarge):
             number, nonce = self._versions[version]
-            key = version_key(home, version)
-            try:
-                if isinstance(outcome, Fetched):
-                    origin = origin_of(outcome.body, join_uri(home.bucket, key))
-                else:
-                    origin = read_origin(self.store, home, version)
-                if (origin.generation, origin.nonce) != (number, nonce):
-                    raise InvalidRecord(f"is of entry {origin.generation} of another log")
-            except NoSuchKey:
-                # A checkpoint of Delta stands for it.
-                continue
-            except InvalidRecord as error:
-                self._add(key, f"{error}; it is to be of entry {number}", _FOREIGN_VERSION)
+            # Without it, a checkpoint of Delta stands for it.
+            with suppress(NoSuchKey):
+                fetched = outcome.body if isinstance(outcome, Fetched) else None
+                if not is_of(fetched or read_start(self.store, home, version), nonce):
+                    says = f"is not the version of entry {number}"
+                    self._add(version_key(home, version), says, _FOREIGN_VERSION)
         for version in sorted(missing - {newest}):
             self._add(version_key(home, version), "is missing", _VERSION, self._versions[version][0])
 

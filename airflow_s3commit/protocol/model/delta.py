@@ -7,11 +7,11 @@ protocol, made without a library. A feature that only this package writes keeps 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
@@ -19,21 +19,17 @@ import msgspec
 from msgspec import Raw, Struct
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.protocol.model.codec import Generation, Line, Text, decode
 from airflow_s3commit.protocol.model.destination import Destination, hive_values
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, Value, WrittenColumns
-from airflow_s3commit.protocol.model.table import Entry
+from airflow_s3commit.protocol.model.table import Entry, Pieces, Table
 
 #: The table feature that this package alone writes. Delta's writers refuse tables with features that they do
 #: not know; its readers need not know a feature of writers.
 GUARD = "airflowS3commit"
 
-#: The feature of timestamps without a time zone, which readers must know too.
-_NTZ = "timestampNtz"
-
-#: Bytes at the start of a version that have its first line, unless another program wrote it.
-START_BYTES = 64 * 1024
+#: The feature of timestamps without a time zone, which readers must know too; and their type in JSON.
+_NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 
 #: The directory of Hive and Spark for a null.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -56,12 +52,10 @@ class DeltaColumns(Struct, frozen=True):
     Attributes:
         fields: The columns of the files, then the partition columns: Spark's JSON.
         partitions: Types of the partition columns, outermost first.
-        plain: Types of the columns of the files that are not nested.
     """
 
     fields: list[dict[str, Any]]
     partitions: dict[str, str]
-    plain: dict[str, str]
 
     @property
     def text(self) -> str:
@@ -75,45 +69,38 @@ def columns_of(written: Mapping[str, str]) -> DeltaColumns:
     Raises `InvalidOption` if Delta does not have a type or name, the files are no Parquet, or two writers
     disagree; `InvalidRecord` if a schema's text is damaged.
     """
-    names: dict[str, tuple[str, str]] = {}
-    files: dict[str, Any] = {}
-    partitions: dict[str, str] | None = None
+    found: dict[str, tuple[str, Any, str]] = {}
+    partitions: list[str] | None = None
     for text, owner in written.items():
         one = WrittenColumns.of(text, owner)
         if one.format != "parquet":
             raise InvalidOption(f"{owner} writes {one.format} files, and Delta reads Parquet alone")
-        partitions = dict.fromkeys(one.partitions, _UNKNOWN) if partitions is None else partitions
-        if list(partitions) != one.partitions:
+        if partitions not in (None, one.partitions):
             raise InvalidOption(
-                f"{owner} has the partition columns {one.partitions}, and files before it"
-                f" {[*partitions]}: replace those of one kind"
+                f"{owner} has the partition columns {one.partitions}, and files before it {partitions}:"
+                " replace those of one kind"
             )
+        partitions = one.partitions
         _refuse_alike([field.name for field in one.spark.fields], owner)
         for field in one.spark.fields:
-            known = partitions if field.name in partitions else files
-            is_unknown = known is partitions and field.type == _UNKNOWN
-            kind = _UNKNOWN if is_unknown else _delta_type(field.name, field.type, owner)
-            spelled, first = names.setdefault(field.name.lower(), (field.name, owner))
-            if spelled != field.name:
+            if field.type == _UNKNOWN and field.name in partitions:
+                continue
+            kind = _delta_type(field.name, field.type, owner)
+            name, known, first = found.setdefault(field.name.lower(), (field.name, kind, owner))
+            if name != field.name:
                 raise InvalidOption(
-                    f"column {field.name!r} of {owner} is {spelled!r} in {first}, which is the same name to"
+                    f"column {field.name!r} of {owner} is {name!r} in {first}, which is the same name to"
                     " readers: rename one of them"
                 )
-            if known.get(field.name, _UNKNOWN) == _UNKNOWN:
-                known[field.name] = kind
-                names[field.name.lower()] = field.name, owner
-            elif not is_unknown and known[field.name] != kind:
+            if known != kind:
                 raise InvalidOption(
-                    f"column {field.name!r} of {owner} has the type {_shown(kind)}, and"
-                    f" {_shown(known[field.name])} in the files of {first}, which are in the table: readers"
-                    " of Delta want one type. Cast it, or replace these files in the same commit"
+                    f"column {name!r} of {owner} has the type {_shown(kind)}, and {_shown(known)} in the"
+                    f" files of {first}, which are in the table: readers of Delta want one type. Cast it, or"
+                    " replace these files in the same commit"
                 )
-    partitions = {name: "string" if kind == _UNKNOWN else kind for name, kind in (partitions or {}).items()}
-    return DeltaColumns(
-        fields=[_field(name, kind) for name, kind in {**files, **partitions}.items()],
-        partitions=partitions,
-        plain={name: kind for name, kind in files.items() if isinstance(kind, str)},
-    )
+    kinds = {name: kind for name, kind, _ in found.values()}
+    last = {name: kinds.pop(name, "string") for name in partitions or ()}
+    return DeltaColumns([_field(name, kind) for name, kind in {**kinds, **last}.items()], last)
 
 
 def _field(name: str, kind: Any) -> dict[str, Any]:
@@ -121,7 +108,7 @@ def _field(name: str, kind: Any) -> dict[str, Any]:
 
 
 def _shown(kind: Any) -> str:
-    return kind if isinstance(kind, str) else f"of a {kind['type']}"
+    return kind if isinstance(kind, str) else f"of a {kind.get('type')}"
 
 
 def _delta_type(name: str, kind: Any, owner: str) -> Any:
@@ -146,24 +133,22 @@ def _delta_type(name: str, kind: Any, owner: str) -> Any:
         case {"type": "struct", "fields": [*fields]}:
             known = [(str(one.get("name")), one.get("type")) for one in fields if isinstance(one, dict)]
             _refuse_alike([inner for inner, _ in known], owner)
-            return {
-                "type": "struct",
-                "fields": [_field(inner, _delta_type(inner, one, owner)) for inner, one in known],
-            }
-    shown = kind if isinstance(kind, str) else "unknown"
+            made = [_field(inner, _delta_type(inner, one, owner)) for inner, one in known]
+            return {"type": "struct", "fields": made}
     raise InvalidOption(
-        f"column {name!r} of {owner} has the type {shown}, which Delta does not have: cast it to another"
+        f"column {name!r} of {owner} has the type {_shown(kind)}, which Delta does not have: cast it"
     )
 
 
-def _refuse_alike(names: list[str], owner: str) -> None:
+def _refuse_alike(names: Iterable[str], owner: str) -> None:
     seen: dict[str, str] = {}
     for name in names:
-        if (other := seen.setdefault(name.lower(), name)) != name or names.count(name) > 1:
+        if name.lower() in seen:
             raise InvalidOption(
-                f"columns {other!r} and {name!r} of {owner} have the same name to readers of Delta: rename"
-                " one of them"
+                f"columns {seen[name.lower()]!r} and {name!r} of {owner} have the same name to readers of"
+                " Delta: rename one of them"
             )
+        seen[name.lower()] = name
 
 
 #: What reads the values of a partition column, by its type; any other type is read as text.
@@ -199,156 +184,119 @@ def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | N
     return {name: None if value == _NULL else value for name, value in found.items()}
 
 
+#: Files that a version adds with statistics of their columns: about 120 MB. With more it has the rows alone.
+MOST_WITH_BOUNDS = 200_000
+
 #: What the context of a job says that changes no row, as a compaction: streaming readers skip its version.
 SAME_ROWS = {"s3commit_rows": "unchanged"}
 
 
-def version_lines(
-    home: Destination,
-    entry: Entry,
-    before: DeltaColumns | None = None,
-    after: DeltaColumns | None = None,
-    *,
-    removed: Iterable[FileEntry] = (),
-    added: Iterable[FileEntry] = (),
-    with_bounds: bool = True,
-) -> Iterator[bytes]:
-    """Yield the lines of the version of an entry, from the columns before and after it.
+class TableChange(NamedTuple):
+    """What an entry changes.
 
-    There are none before the first version, and none after an entry that changes no files. A version with
-    very many files does without statistics of columns: ``with_bounds``.
+    Attributes:
+        entry: The entry.
+        table: The table after it, at whose head it is. Use all of this before the next change is drawn.
+        before: The columns before it; None for a first version, which has the whole table.
+        after: The columns after it.
+        gained: The commits of which files enter the table, by partition.
+        removed: The files that leave the table, in any order.
+        added: The files that enter it, in any order.
     """
-    moment = entry.since
-    differs = before is None or not SAME_ROWS.items() <= entry.context.items()
-    mode = entry.commit.mode if entry.commit is not None else entry.kind
-    made = {
-        "timestamp": moment,
-        "operation": "WRITE" if entry.commit is not None else entry.kind.upper(),
-        "operationParameters": {"mode": mode},
-        "engineInfo": "airflow-s3commit",
-        "s3commit": Origin(entry.number, entry.nonce, entry.job_id or ""),
-    }
-    yield _line({"commitInfo": made})
-    if after is not None and (before is None or before.text != after.text):
-        if before is None or (_has_ntz(after) and not _has_ntz(before)):
-            yield _line({"protocol": _protocol(after)})
-        metadata = {
-            "id": str(uuid5(NAMESPACE_URL, home.uri)),
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": after.text,
-            "partitionColumns": [*after.partitions],
-            "configuration": {},
-            "createdTime": moment,
+
+    entry: Entry
+    table: Table
+    before: DeltaColumns | None
+    after: DeltaColumns
+    gained: Pieces
+    removed: Iterable[FileEntry]
+    added: Iterable[FileEntry]
+
+
+def version_lines(home: Destination, entry: Entry, change: TableChange | None = None) -> Iterator[bytes]:
+    """Yield the lines of the version of an entry; without ``change`` it changes no files."""
+    kind = entry.commit.mode if entry.commit is not None else entry.kind
+    yield _line(
+        commitInfo={
+            "timestamp": entry.since,
+            "operation": "WRITE" if entry.commit is not None else kind.upper(),
+            "operationParameters": {"mode": kind},
+            "engineInfo": "airflow-s3commit",
+            "s3commit": {"generation": entry.number, "nonce": entry.nonce, "job": entry.job_id or ""},
         }
-        yield _line({"metaData": metadata})
-    yield _line({"txn": {"appId": f"airflow-s3commit:{home.uri}", "version": entry.number}})
-    if after is None:
+    )
+    txn = _line(txn={"appId": f"airflow-s3commit:{home.uri}", "version": entry.number})
+    if change is None:
+        yield txn
         return
+    before, after = change.before, change.after
+    if before is None or before.text != after.text:
+        ntz = [_NTZ] if _NTZ_TYPE in after.text else []
+        if before is None or (ntz and _NTZ_TYPE not in before.text):
+            versions = {"minReaderVersion": 3 if ntz else 1, "minWriterVersion": 7}
+            features = {"writerFeatures": [*ntz, GUARD], **({"readerFeatures": ntz} if ntz else {})}
+            yield _line(protocol={**versions, **features})
+        yield _line(
+            metaData={
+                "id": str(uuid5(NAMESPACE_URL, home.uri)),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": after.text,
+                "partitionColumns": [*after.partitions],
+                "configuration": {},
+                "createdTime": entry.since,
+            }
+        )
+    yield txn
+    differs = before is None or not SAME_ROWS.items() <= entry.context.items()
+    kinds = {one["name"]: one["type"] for one in after.fields if one["name"] not in after.partitions}
+    if change.table.counts_of(change.gained).files > MOST_WITH_BOUNDS:
+        kinds = {}
+
+    def facts(file: FileEntry, values: Callable[[str], dict[str, str | None]]) -> dict[str, Any]:
+        # The key below the table, escaped once more.
+        path = quote(file.key.removeprefix(home.prefix), safe="/=")
+        known = {"partitionValues": values(file.partition), "size": file.size, "dataChange": differs}
+        return {"path": path, **known}
+
     # The columns before say how the removed files are partitioned.
     had = cache(lambda partition: partition_values(partition, before or after))
     has = cache(lambda partition: partition_values(partition, after))
-    for file in removed:
+    for file in change.removed:
         yield _line(
-            {
-                "remove": {
-                    "path": _path(home, file),
-                    "deletionTimestamp": moment,
-                    "dataChange": differs,
-                    "extendedFileMetadata": True,
-                    "partitionValues": had(file.partition),
-                    "size": file.size,
-                }
-            }
+            remove={**facts(file, had), "deletionTimestamp": entry.since, "extendedFileMetadata": True}
         )
-    for file in added:
-        yield _line(
-            {
-                "add": {
-                    "path": _path(home, file),
-                    "partitionValues": has(file.partition),
-                    "size": file.size,
-                    "modificationTime": moment,
-                    "dataChange": differs,
-                    **_statistics(file, after if with_bounds else None),
-                }
-            }
-        )
+    for file in change.added:
+        known = {"modificationTime": entry.since, **_statistics(file, kinds)}
+        yield _line(add={**facts(file, has), **known})
 
 
-def _line(action: Any) -> bytes:
+def _line(**action: Any) -> bytes:
     return msgspec.json.encode(action) + b"\n"
 
 
-def _has_ntz(columns: DeltaColumns) -> bool:
-    return '"timestamp_ntz"' in columns.text
-
-
-def _protocol(columns: DeltaColumns) -> dict[str, Any]:
-    if not _has_ntz(columns):
-        return {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [GUARD]}
-    return {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": [_NTZ],
-        "writerFeatures": [_NTZ, GUARD],
-    }
-
-
-def _path(home: Destination, file: FileEntry) -> str:
-    """Return a file's path as an action has it: its key below the table, escaped once more."""
-    return quote(file.key.removeprefix(home.prefix), safe="/=")
-
-
-def _statistics(file: FileEntry, columns: DeltaColumns | None) -> dict[str, str]:
-    """Return the statistics of a file, as the text that an ``add`` action has; nothing if none are known."""
+def _statistics(file: FileEntry, kinds: Mapping[str, Any]) -> dict[str, str]:
+    """Return a file's statistics of columns of some types, as the text that an ``add`` action has."""
     found: dict[str, Any] = {} if file.rows is None else {"numRecords": file.rows}
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    plain = columns.plain if columns is not None else {}
-    for name, known in (file.statistics or {}).items():
-        if (kind := plain.get(name)) is None:
-            continue
-        if known.nulls is not None:
-            nulls[name] = known.nulls
-        for bounds, value in ((least, known.least), (greatest, known.greatest)):
-            if (bound := _bound(kind, known, value)) is not None:
-                bounds[name] = bound
+    known = {name: one for name, one in (file.statistics or {}).items() if isinstance(kinds.get(name), str)}
+    nulls = {name: one.nulls for name, one in known.items() if one.nulls is not None}
+    least, greatest = (
+        {name: bound for name, one in known.items() if (bound := _bound(kinds[name], one, side)) is not None}
+        for side in ("least", "greatest")
+    )
     if least or nulls:
         found |= {"minValues": least, "maxValues": greatest, "nullCount": nulls}
     return {"stats": msgspec.json.encode(found).decode()} if found else {}
 
 
-def _bound(kind: str, known: ColumnStatistics, value: Value) -> Any:
-    """Return a least or greatest value of a column as Delta has it; None if it has none for the type."""
-    if isinstance(value, str):
-        if known.decimal:
-            # Exactly these digits: a binary number would be another bound.
-            is_number = kind.startswith("decimal") and _NUMBER.fullmatch(value)
-            return Raw(value.encode()) if is_number else None
-        value = value.replace("+00:00", "Z")
-        return value if kind == "string" or kind in _TIMES else None
-    return value if kind in _NUMBERS and not isinstance(value, bool) else None
-
-
-class Origin(Struct, frozen=True):
-    """The entry that a version is of."""
-
-    generation: Generation
-    nonce: Text
-    job: Line = ""
-
-
-class _Info(Struct, frozen=True):
-    s3commit: Origin
-
-
-class VersionStart(Struct, frozen=True, rename="camel"):
-    """The first line of a version."""
-
-    commit_info: _Info
-
-
-def origin_of(start: bytes, where: str) -> Origin:
-    """Return the entry that a version is of, from the bytes at its start. Another program's is invalid."""
-    return decode(VersionStart, start.partition(b"\n")[0], where).commit_info.s3commit
+def _bound(kind: str, known: ColumnStatistics, side: str) -> Any:
+    """Return the least or greatest value of a column as Delta has it; None if it has none for the type."""
+    value: Value = getattr(known, side)
+    if not isinstance(value, str):
+        return value if kind in _NUMBERS and not isinstance(value, bool) else None
+    if known.decimal:
+        # Exactly these digits: a binary number would be another bound.
+        is_number = kind.startswith("decimal") and _NUMBER.fullmatch(value)
+        return Raw(value.encode()) if is_number else None
+    if kind in _TIMES:
+        return value.replace("+00:00", "Z")
+    return value if kind == "string" else None

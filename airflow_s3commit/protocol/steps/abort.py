@@ -97,8 +97,7 @@ def undo(context: JobContext, entry: Entry) -> AbortReport:
 
 
 def _undo(context: JobContext, entry: Entry) -> AbortReport:
-    if entry.published:
-        publish(context, entry)
+    publish(context, entry)
     # Before uploads are listed: a task attempt that records its output later finds the receipt.
     write_receipt(context.store, context.layout.destination, entry)
     staged = list_staging(context)

@@ -93,8 +93,7 @@ def append(context: JobContext, log: Log, make: Callable[[Position], Entry]) -> 
     store, home = context.store, context.layout.destination
     if (newest := log.read_newest()) is not None:
         write_receipt(store, home, newest)
-        if newest.published:
-            publish_if_missing(context, newest)
+        publish_if_missing(context, newest)
     entry = carried(context, log, make(log.head))
     stored = create_record(store, home.bucket, entry_key(home, entry.number), entry)
     log.take(Read(stored.record, stored.sha256))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,18 +32,15 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import GIB, KIB, MIB, Count, decode
 from airflow_s3commit.protocol.model.delta import (
-    START_BYTES,
     DeltaColumns,
-    Origin,
+    TableChange,
     columns_of,
-    origin_of,
     partition_values,
     version_lines,
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, Position
 from airflow_s3commit.protocol.model.layout import DELTA_LOG, VERSIONS, delta_version, version_key
-from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.table import Entry, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_at_head, table_before
@@ -57,33 +53,22 @@ logger = logging.getLogger(__name__)
 _LONG = 3600
 
 
-@dataclass(frozen=True)
-class TableChange:
-    """What a commit changes.
-
-    Attributes:
-        entry: Its entry.
-        table: The table after it, at whose head it is. Use all of this before the next change is drawn.
-        removed: The files that leave the table, in any order.
-        added: The files that enter it, in any order.
-        gained: How many enter it.
-    """
-
-    entry: Entry
-    table: Table
-    removed: Iterator[FileEntry]
-    added: Iterator[FileEntry]
-    gained: int
-
-
 def _apply(store: ObjectStore, table: Table, entry: Entry, sha256: str = "", *, whole: bool) -> TableChange:
-    """Apply a commit's entry to a table, and return what it changes; with ``whole`` from an empty table."""
+    """Apply a commit's entry to a table, and return what it changes; with ``whole`` from an empty table.
+
+    Raises `InvalidOption` if Delta cannot have a column or partition of the table after the commit.
+    """
     home = Destination.parse(entry.destination)
+    before = None if whole else delta_columns(table)
     left = table.apply(entry, sha256)
+    after = delta_columns(table)
     gained, lost = (table.live, {}) if whole else (left.gained, left.pieces)
+    for partition, numbers in gained.items():
+        if numbers:
+            partition_values(partition, after)
     removed = files_in(store, home, left.sources, lost)
     added = files_in(store, home, table.sources, gained)
-    return TableChange(entry, table, removed, added, table.counts_of(gained).files)
+    return TableChange(entry, table, before, after, gained, removed, added)
 
 
 def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[TableChange]:
@@ -104,44 +89,33 @@ def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[
     else:
         newest = read_table(store, home).generation
         table = read_table(store, home, max(newest - 1, 0))
-    is_first = not since.number
     for read in entries_after(store, home, table.head):
         if read.entry.commit is None:
             table.apply(read.entry, read.sha256)
-            continue
-        yield _apply(store, table, read.entry, read.sha256, whole=is_first)
-        is_first = False
+        else:
+            yield _apply(store, table, read.entry, read.sha256, whole=not since.number)
+            since = table.head
 
 
-#: Files that a version adds with statistics of their columns: about 120 MB. With more it has the rows alone.
-MOST_WITH_BOUNDS = 200_000
+#: Bytes at the start of a version that have its first line, unless another program wrote it.
+START_BYTES = 64 * KIB
 
 _UNKNOWN = "write Parquet files with write_table, write_pending or df.write, and replace those of others"
 
 
 def publish(context: JobContext, entry: Entry, before: Table | None = None) -> None:
-    """Write the version of an entry, unless it is there. Repeatable by any process.
+    """Write the version of an entry of a published table, unless it is there. Repeatable by any process.
 
-    Before: the table is published since this entry, or an older one. ``before`` is the table that it follows,
-    if that is known; the entry is applied to it. Raises `InvalidRecord` if another program wrote this
-    version, `OutcomeUnknown` after a lost response.
+    ``before`` is the table that it follows, if that is known; the entry is applied to it. Raises
+    `InvalidRecord` if another program wrote this version, `OutcomeUnknown` after a lost response.
     """
     store, home, version = context.store, context.layout.destination, entry.delta_version
-    assert version is not None
+    if version is None:
+        return
     lines = version_lines(home, entry)
     if entry.commit is not None:
         table = before or table_before(store, home, entry)
-        had = delta_columns(table) if version else None
-        change = _apply(store, table, entry, whole=not version)
-        lines = version_lines(
-            home,
-            entry,
-            had,
-            delta_columns(table),
-            removed=change.removed,
-            added=change.added,
-            with_bounds=change.gained <= MOST_WITH_BOUNDS,
-        )
+        lines = version_lines(home, entry, _apply(store, table, entry, whole=not version))
     # The lines of a million files are in memory once.
     body = BytesIO()
     body.writelines(lines)
@@ -150,7 +124,7 @@ def publish(context: JobContext, entry: Entry, before: Table | None = None) -> N
     except (PreconditionFailed, OutcomeUnknown, AccessDenied) as error:
         # A client sends a request again, so it may be this version; and a bucket may demand encryption, of
         # which nobody knows once the job's record is gone.
-        if not is_published(context, entry):
+        if not _is_published(context, entry, version):
             raise error from None
         return
     if version and version % LOOK_EVERY == 0:
@@ -158,20 +132,20 @@ def publish(context: JobContext, entry: Entry, before: Table | None = None) -> N
 
 
 def publish_if_missing(context: JobContext, entry: Entry) -> None:
-    """Write the version of an entry if there is none. Raises as `publish`."""
-    if not is_published(context, entry):
+    """Write the version of an entry of a published table, if there is none. Raises as `publish`."""
+    version = entry.delta_version
+    if version is not None and not _is_published(context, entry, version):
         publish(context, entry)
 
 
-def is_published(context: JobContext, entry: Entry) -> bool:
+def _is_published(context: JobContext, entry: Entry, version: int) -> bool:
     """Return whether the version of an entry is there; `InvalidRecord` if another program wrote it."""
-    home, version = context.layout.destination, entry.delta_version
-    assert version is not None
+    home = context.layout.destination
     try:
-        found = read_origin(context.store, home, version)
+        start = read_start(context.store, home, version)
     except NoSuchKey:
         return False
-    if (found.generation, found.nonce) != (entry.number, entry.nonce):
+    if not is_of(start, entry.nonce):
         where = join_uri(home.bucket, version_key(home, version))
         raise InvalidRecord(
             f"{where} is not the version of entry {entry.number}: another program wrote it, or it is of an"
@@ -179,6 +153,20 @@ def is_published(context: JobContext, entry: Entry) -> bool:
             f" {home.uri}"
         )
     return True
+
+
+def read_start(store: ObjectStore, home: Destination, version: int) -> bytes:
+    """Return the first bytes of a version; `NoSuchKey` without it."""
+    key = version_key(home, version)
+    try:
+        return store.get(home.bucket, key, limit=START_BYTES).body
+    except TooLarge:
+        return store.get_range(home.bucket, key, 0, START_BYTES, etag=store.head(home.bucket, key).etag)
+
+
+def is_of(start: bytes, nonce: str) -> bool:
+    """Return whether a version is of the entry with a nonce, by the line with which it begins."""
+    return nonce.encode() in start.partition(b"\n")[0]
 
 
 def missing_versions(store: ObjectStore, home: Destination, newest: int) -> list[int]:
@@ -191,17 +179,6 @@ def missing_versions(store: ObjectStore, home: Destination, newest: int) -> list
         elif version is not None:
             checkpoints.append(version)
     return [version for version in range(max(checkpoints) + 1, newest + 1) if version not in there]
-
-
-def read_origin(store: ObjectStore, home: Destination, version: int) -> Origin:
-    """Return the entry that a version is of; `NoSuchKey` without it, `InvalidRecord` if it is another's."""
-    key = version_key(home, version)
-    try:
-        start = store.get(home.bucket, key, limit=START_BYTES).body
-    except TooLarge:
-        etag = store.head(home.bucket, key).etag
-        start = store.get_range(home.bucket, key, 0, START_BYTES, etag=etag)
-    return origin_of(start, join_uri(home.bucket, key))
 
 
 def delta_columns(table: Table) -> DeltaColumns:
@@ -229,18 +206,13 @@ def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     `InvalidOption` if Delta cannot have a column or partition of the table after the commit; or there are
     versions of another writer.
     """
-    commit, is_first = entry.commit, entry.delta_version == 0
-    assert commit is not None
-    table = table_at_head(context.store, context.layout.destination, log).copy()
-    table.apply(entry, "")
-    touched = table.live.keys() if is_first else table.live.keys() & {*commit.partitions, *commit.restores}
+    is_first = entry.delta_version == 0
+    table = table_at_head(context.store, context.layout.destination, log)
     with _saying(context):
-        columns = delta_columns(table)
-        for partition in touched:
-            partition_values(partition, columns)
+        change = _apply(context.store, table.copy(), entry, whole=is_first)
     if is_first:
         refuse_others_versions(context)
-    return entry if columns.fields else replace(entry, published=0)
+    return entry if change.after.fields else replace(entry, published=0)
 
 
 def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool) -> bool:
@@ -296,9 +268,7 @@ MOST_VERSIONS, MOST_BYTES, LOOK_EVERY = 100, 32 * MIB, 10
 _OBJECT_BYTES = 5 * GIB
 
 
-class LastCheckpoint(Struct, frozen=True):
-    """``_last_checkpoint``: the version of the newest checkpoint, in Delta's format."""
-
+class _LastCheckpoint(Struct, frozen=True):
     version: Count
 
 
@@ -309,7 +279,7 @@ def checkpoint_if_due(store: ObjectStore, home: Destination) -> None:
     try:
         since = 0
         with suppress(NoSuchKey):
-            since = decode(LastCheckpoint, store.get(bucket, last, limit=64 * KIB).body, last).version
+            since = decode(_LastCheckpoint, store.get(bucket, last, limit=64 * KIB).body, last).version
         # From the checkpoint's own objects on.
         start = f"{prefix}{since:020}"
         listed = list(store.list_objects(bucket, prefix, recursive=False, start_after=start))

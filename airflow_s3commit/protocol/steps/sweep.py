@@ -279,7 +279,7 @@ def release(context: JobContext, now: float) -> int:
             log.read()
             if not log.head.number:
                 return 0
-            if (newest := log.read_newest()) is not None and newest.published:
+            if (newest := log.read_newest()) is not None:
                 publish_if_missing(context, newest)
             # What may go is worked out anew at each try: a rollback may have brought some of it back.
             table = read_table(store, home, log.head.number)
@@ -291,8 +291,7 @@ def release(context: JobContext, now: float) -> int:
             freeing = partial(entry_after, context, kind="release", frees=frees)
             if (entry := append(context, log, freeing)) is not None:
                 logger.info("%s: released what generations %s took", home.uri, frees)
-                if entry.published:
-                    publish(context, entry)
+                publish(context, entry)
                 write_checkpoint(store, home, entry)
                 done = (
                     f"entry {entry.number} of the log of {home.uri} releases files, and not all are deleted"

@@ -6,12 +6,14 @@ import json
 import logging
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_s3commit import JobOptions, MemoryStore, repair, rollback, sweep, verify, write_job
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, NoSuchKey, OutcomeUnknown
+from airflow_s3commit.protocol.model import delta
 from airflow_s3commit.protocol.publication import publish_table
-from airflow_s3commit.protocol.steps import publish as publishing
+from airflow_s3commit.protocol.steps.publish import is_of
 from airflow_s3commit.testing import Crash, Fault, FaultyStore
 from tests.cases import each
 from tests.fakes import ManualClock
@@ -120,7 +122,7 @@ def test_a_version_of_another_program_is_found_and_left() -> None:
     lake = Lake()
     lake.write("dt=1/a.parquet")
     lake.put(f"_delta_log/{1:020}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
-    with pytest.raises(OutcomeUnknown, match="not a valid"):
+    with pytest.raises(OutcomeUnknown, match="is not the version of entry 3: another program wrote it"):
         lake.write("dt=1/b.parquet")
     (finding,) = (one for one in verify(lake.store, URI).log if "_delta_log" in one.where)
     assert "move it away" in finding.remedy
@@ -131,6 +133,13 @@ def test_a_version_of_another_program_is_found_and_left() -> None:
     lake.store.delete("lake", f"{LOG}{1:020}.json")
     assert repair(lake.store, URI, dry_run=False).is_sound
     lake.check()
+
+
+@each("foreign", [b"", b'{"commitInfo":{"operation":"WRITE"}}\n{"txn":"n-1"}', b"no json"])
+def test_a_version_says_which_entry_it_is_of(foreign: bytes) -> None:
+    """By its first line; that of another program does not."""
+    assert is_of(b'{"commitInfo":{"s3commit":{"nonce":"n-1"}}}\n{}', "n-1")
+    assert not is_of(foreign, "n-1")
 
 
 def _untouched(lake: Lake, before: list[str]) -> None:
@@ -275,10 +284,14 @@ def test_a_lost_answer_is_read_back() -> None:
 
 def test_very_many_files_are_published_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows are enough to count them."""
-    monkeypatch.setattr(publishing, "MOST_WITH_BOUNDS", 1)
+    monkeypatch.setattr(delta, "MOST_WITH_BOUNDS", 1)
     lake = Lake()
-    lake.write("dt=1/a.parquet", "dt=1/b.parquet")
-    assert all("minValues" not in json.dumps(one) for one in versions(lake.store, URI)[0])
+    for days in ([1], [2, 3]):
+        options = JobOptions(conflict_mode="append", publish="delta")
+        with write_job(URI, store=lake.store, job_options=options) as writer:
+            writer.write_table(pa.table({"x": days, "dt": days}), partition_by=["dt"])
+    said = ["minValues" in json.dumps(one) for one in versions(lake.store, URI).values()]
+    assert said == [True, False]
 
 
 def test_a_short_retention_is_said_to_cut_queries_off(caplog: pytest.LogCaptureFixture) -> None:
