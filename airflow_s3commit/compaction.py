@@ -29,7 +29,7 @@ from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, owner_of,
 from airflow_s3commit.protocol.steps.files import files_in, unowned_objects
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.write_job import write_job
-from airflow_s3commit.store.execute import in_threads
+from airflow_s3commit.store.execute import in_batches, in_threads
 from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.write import TablePlan, write_batches
@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of a file after which the next one begins, unless the caller says otherwise.
 TARGET_BYTES = 128 * 1024 * 1024
+
+#: Partitions whose lists of files are in memory at once.
+_PARTITIONS = 100
 
 #: Rows that are read, and cast, at once.
 _ROWS = 65_536
@@ -141,13 +144,14 @@ def compact(
     table = read_table(store, home)
     plan = _plan(table, home, partitions, target_bytes)
     chosen = [one.partition for one in plan.partitions]
-    pieces = table.left_by("partitions", chosen)
     if not chosen:
         return plan
-    schema, text = _columns(table, home, pieces)
+    pieces = table.left_by("partitions", chosen)
+    columns = _columns(table, home, pieces)
     _refuse_company(store, home, table, chosen)
     if dry_run:
         return plan
+    asked = {**(options or {}), "targetFileBytes": str(target_bytes)}
     with write_job(
         home,
         store=store,
@@ -157,11 +161,12 @@ def compact(
         name="compaction",
         generation=plan.seen,
     ) as writer:
-        asked = {**(options or {}), "targetFileBytes": str(target_bytes)}
-        files, rows = _rewrite(writer, store, schema, files_in(store, home, table.sources, pieces), asked)
-        writer.describe(files, text)
+        for names in in_batches(chosen, _PARTITIONS):
+            found = files_in(store, home, table.sources, {name: pieces[name] for name in names})
+            _rewrite(writer, store, columns, found, asked)
     assert writer.manifest is not None
-    return replace(plan, generation=writer.manifest.generation, files=files, rows=rows)
+    made = writer.manifest.counts
+    return replace(plan, generation=writer.manifest.generation, files=made.files, rows=made.rows or 0)
 
 
 def _plan(table: Table, home: Destination, partitions: Collection[str], target: int) -> Compaction:
@@ -228,12 +233,13 @@ def _refuse_company(store: ObjectStore, home: Destination, table: Table, chosen:
 def _rewrite(
     writer: JobWriter,
     store: ObjectStore,
-    schema: pa.Schema,
+    columns: tuple[pa.Schema, str],
     files: Iterator[FileEntry],
     options: Mapping[str, str],
-) -> tuple[int, int]:
-    """Write the rows of files anew, partition by partition; return how many files and rows were written."""
-    home, written, rows = Destination.parse(writer.job.reference.destination), 0, 0
+) -> None:
+    """Write the rows of files anew, partition by partition."""
+    schema, text = columns
+    home, job_id = Destination.parse(writer.job.reference.destination), writer.job.reference.job_id
     known = (schema.metadata or {}).items()
     footer = {key.decode(): value.decode() for key, value in known if key.startswith(_SPARK)}
     plan = TablePlan(schema, (), parse_table_options(options, format="parquet", partition_by=()), footer)
@@ -247,11 +253,9 @@ def _rewrite(
             for file, copy in zip(found, copies, strict=True)
             for batch in _batches(join_uri(home.bucket, file.key), file, copy, schema)
         )
-        stem = f"{partition}/part-00000-{writer.job.reference.job_id}".removeprefix("/")
-        made = write_batches(writer, batches, plan, stem, empty_file=False)
-        written, rows = written + made.files, rows + made.rows
+        stem = f"{partition}/part-00000-{job_id}".removeprefix("/")
+        writer.describe(write_batches(writer, batches, plan, stem, empty_file=False).files, text)
         logger.info("%s: %d files of %r are written anew", home.uri, len(found), partition or ".")
-    return written, rows
 
 
 def _batches(where: str, file: FileEntry, copy: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

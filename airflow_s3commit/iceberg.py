@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -195,16 +196,15 @@ def _commit(found: IcebergTable, name: str, home: Destination, change: TableChan
 def _zones(change: TableChange, columns: DeltaColumns, home: Destination) -> dict[str, tzinfo]:
     """Return the time zones in which directories have the values of partition columns, by column."""
     zones: dict[str, str] = {}
-    for text in change.table.schemas() if "timestamp" in columns.partitions.values() else ():
-        for field in from_text(text, f"the log of {home.uri}").partitions:
-            if (
-                pa.types.is_timestamp(field.type)
-                and zones.setdefault(field.name, field.type.tz) != field.type.tz
-            ):
-                raise InvalidOption(
-                    f"partition column {field.name!r} of {home.uri} has times of {zones[field.name]} and of"
-                    f" {field.type.tz}: write it in one time zone, such as UTC"
-                )
+    texts = change.table.schemas() if "timestamp" in columns.partitions.values() else ()
+    for field in chain.from_iterable(from_text(text, f"the log of {home.uri}").partitions for text in texts):
+        if not pa.types.is_timestamp(field.type):
+            continue
+        if (known := zones.setdefault(field.name, field.type.tz)) != field.type.tz:
+            raise InvalidOption(
+                f"partition column {field.name!r} of {home.uri} has times of {known} and of {field.type.tz}:"
+                " write it in one time zone, such as UTC"
+            )
     return {name: pa.lib.string_to_tzinfo(zone) for name, zone in zones.items() if zone}
 
 

@@ -78,10 +78,9 @@ def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[
     may be gone. Raises `InvalidRecord` if the log does not have this entry, and as `entries_after`.
     """
     if since.number:
-        try:
+        table = Table()
+        with suppress(NoSuchKey):
             table = read_table(store, home, since.number)
-        except NoSuchKey:
-            table = Table()
         if table.head != since:
             raise InvalidRecord(
                 f"the log of {home.uri} does not have the entry {since.number} that it had: it was begun anew"
