@@ -34,11 +34,10 @@ _NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 #: The directory of Hive and Spark for a null.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
-_TEXTS = {"string", "binary"}
 _NUMBERS = {"byte", "short", "integer", "long", "float", "double"}
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
-_PLAIN = {*_TEXTS, *_NUMBERS, *_TIMES, "boolean"}
-_DECIMAL = re.compile(r"decimal\(\d+,-?\d+\)")
+_PLAIN = {"string", "binary", "boolean", *_NUMBERS, *_TIMES}
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 
@@ -81,30 +80,38 @@ def columns_of(written: Mapping[str, str]) -> DeltaColumns:
                 " replace those of one kind"
             )
         partitions = one.partitions
-        _refuse_alike([field.name for field in one.spark.fields], owner)
-        for field in one.spark.fields:
-            if field.type == _UNKNOWN and field.name in partitions:
-                continue
-            kind = _delta_type(field.name, field.type, owner)
-            name, known, first = found.setdefault(field.name.lower(), (field.name, kind, owner))
-            if name != field.name:
+        known = {field.name for field in one.spark.fields if field.type == _UNKNOWN} & {*partitions}
+        told = ((field.name, field.type) for field in one.spark.fields if field.name not in known)
+        for field in _fields(told, owner):
+            name, kind, first = found.setdefault(field["name"].lower(), (field["name"], field["type"], owner))
+            if name != field["name"]:
                 raise InvalidOption(
-                    f"column {field.name!r} of {owner} is {name!r} in {first}, which is the same name to"
+                    f"column {field['name']!r} of {owner} is {name!r} in {first}, which is the same name to"
                     " readers: rename one of them"
                 )
-            if known != kind:
+            if kind != field["type"]:
                 raise InvalidOption(
-                    f"column {name!r} of {owner} has the type {_shown(kind)}, and {_shown(known)} in the"
-                    f" files of {first}, which are in the table: readers of Delta want one type. Cast it, or"
-                    " replace these files in the same commit"
+                    f"column {name!r} of {owner} has the type {_shown(field['type'])}, and {_shown(kind)} in"
+                    f" the files of {first}, which are in the table: readers of Delta want one type. Cast it,"
+                    " or replace these files in the same commit"
                 )
     kinds = {name: kind for name, kind, _ in found.values()}
     last = {name: kinds.pop(name, "string") for name in partitions or ()}
-    return DeltaColumns([_field(name, kind) for name, kind in {**kinds, **last}.items()], last)
+    return DeltaColumns(_fields({**kinds, **last}.items(), "the table"), last)
 
 
-def _field(name: str, kind: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+def _fields(columns: Iterable[tuple[str, Any]], owner: str) -> list[dict[str, Any]]:
+    """Return columns, or the fields of a struct, as Delta has them; refuses two with the same name."""
+    made: dict[str, dict[str, Any]] = {}
+    for name, kind in columns:
+        if other := made.get(name.lower()):
+            raise InvalidOption(
+                f"columns {other['name']!r} and {name!r} of {owner} have the same name to readers of Delta:"
+                " rename one of them"
+            )
+        stored = _delta_type(name, kind, owner)
+        made[name.lower()] = {"name": name, "type": stored, "nullable": True, "metadata": {}}
+    return list(made.values())
 
 
 def _shown(kind: Any) -> str:
@@ -131,35 +138,40 @@ def _delta_type(name: str, kind: Any, owner: str) -> Any:
             of_key, of_value = _delta_type(name, key, owner), _delta_type(name, value, owner)
             return {"type": "map", "keyType": of_key, "valueType": of_value, "valueContainsNull": True}
         case {"type": "struct", "fields": [*fields]}:
-            known = [(str(one.get("name")), one.get("type")) for one in fields if isinstance(one, dict)]
-            _refuse_alike([inner for inner, _ in known], owner)
-            made = [_field(inner, _delta_type(inner, one, owner)) for inner, one in known]
-            return {"type": "struct", "fields": made}
+            known = ((str(one.get("name")), one.get("type")) for one in fields if isinstance(one, dict))
+            return {"type": "struct", "fields": _fields(known, owner)}
     raise InvalidOption(
         f"column {name!r} of {owner} has the type {_shown(kind)}, which Delta does not have: cast it"
     )
 
 
-def _refuse_alike(names: Iterable[str], owner: str) -> None:
-    seen: dict[str, str] = {}
-    for name in names:
-        if name.lower() in seen:
-            raise InvalidOption(
-                f"columns {seen[name.lower()]!r} and {name!r} of {owner} have the same name to readers of"
-                " Delta: rename one of them"
-            )
-        seen[name.lower()] = name
+_DAY, _TIME = "[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 
-
-#: What reads the values of a partition column, by its type; any other type is read as text.
-_READERS: Mapping[str, Any] = {
-    "date": date.fromisoformat,
-    "timestamp": datetime.fromisoformat,
-    "timestamp_ntz": datetime.fromisoformat,
-    "boolean": ("true", "false").index,
-    **dict.fromkeys(("byte", "short", "integer", "long"), int),
-    **dict.fromkeys(("float", "double"), float),
+#: What the values of a partition column look like, by its type, and what checks them. One that readers of
+#: Delta cannot read makes the whole table unreadable, and Python reads more than they do.
+_VALUES: dict[str, tuple[str, Callable[[str], object]]] = {
+    "date": (_DAY, date.fromisoformat),
+    "timestamp": (f"{_DAY}( {_TIME}|T{_TIME}Z)", datetime.fromisoformat),
+    "timestamp_ntz": (f"{_DAY} {_TIME}", datetime.fromisoformat),
+    "boolean": ("true|false", str),
+    "byte": ("-?[0-9]+", lambda value: int(value).to_bytes(1, signed=True)),
+    "short": ("-?[0-9]+", lambda value: int(value).to_bytes(2, signed=True)),
+    "integer": ("-?[0-9]+", lambda value: int(value).to_bytes(4, signed=True)),
+    "long": ("-?[0-9]+", lambda value: int(value).to_bytes(8, signed=True)),
+    **dict.fromkeys(("float", "double"), (r"-?([0-9.]+([eE][+-]?[0-9]+)?|Infinity)|NaN", float)),
 }
+
+
+def _check_value(kind: str, value: str) -> None:
+    if found := _DECIMAL.fullmatch(kind):
+        digits, scale = map(int, found.groups())
+        pattern = f"-?[0-9]{{1,{max(digits - scale, 1)}}}" + (rf"\.[0-9]{{{scale}}}" if scale > 0 else "")
+        check: Callable[[str], object] = Decimal
+    else:
+        pattern, check = _VALUES.get(kind, (".*", str))
+    if not re.fullmatch(pattern, value, re.DOTALL):
+        raise ValueError(f"{value[:100]!r} is no {kind}")
+    check(value)
 
 
 def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | None]:
@@ -173,9 +185,8 @@ def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | N
         if list(found) != list(columns.partitions):
             raise ValueError(f"the partition columns are {[*columns.partitions]}")
         for name, value in found.items():
-            kind = columns.partitions[name]
             if value != _NULL:
-                _READERS.get(kind, Decimal if kind.startswith("decimal") else str)(value)
+                _check_value(columns.partitions[name], value)
     except (ValueError, ArithmeticError) as error:
         raise InvalidOption(
             f"files in {partition or 'the root'!r} have no place in a Delta table ({error}): write them below"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -184,7 +184,9 @@ def delta_columns(table: Table) -> DeltaColumns:
     """Return the columns of a table as Delta has them; `InvalidOption` if some are unknown, or cannot be."""
     if unknown := table.without_schemas():
         source = table.sources[unknown[0]]
-        raise InvalidOption(f"the columns of files of {_owner(source)} are unknown: {_UNKNOWN}")
+        raise InvalidOption(
+            f"the table cannot be published: the columns of files of {_owner(source)} are unknown: {_UNKNOWN}"
+        )
     written: dict[str, str] = {}
     for number in table.commits():
         for text in table.sources[number].schemas:
@@ -207,8 +209,7 @@ def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     """
     is_first = entry.delta_version == 0
     table = table_at_head(context.store, context.layout.destination, log)
-    with _saying(context):
-        change = _apply(context.store, table.copy(), entry, whole=is_first)
+    change = _apply(context.store, table.copy(), entry, whole=is_first)
     if is_first:
         refuse_others_versions(context)
     return entry if change.after.fields else replace(entry, published=0)
@@ -229,8 +230,7 @@ def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool
     if not is_published:
         refuse_others_versions(context)
         if options.conflict_mode in ("append", "fail"):
-            with _saying(context):
-                delta_columns(table_at_head(context.store, context.layout.destination, log))
+            delta_columns(table_at_head(context.store, context.layout.destination, log))
     if options.retain_seconds < _LONG and not options.only_adds:
         logger.warning(
             "%s: with retain=%s a query of another engine fails if it still reads files that a commit has"
@@ -249,15 +249,6 @@ def refuse_others_versions(context: JobContext) -> None:
             f"{context.name} cannot be published: {join_uri(home.bucket, info.key)} is of another program,"
             " which keeps a Delta table there. Write to another directory, or move it away"
         )
-
-
-@contextmanager
-def _saying(context: JobContext) -> Iterator[None]:
-    """Name the job in a refusal."""
-    try:
-        yield
-    except InvalidOption as error:
-        raise InvalidOption(f"{context.name} cannot be published: {error}") from error
 
 
 #: Versions, or bytes of them, after which a checkpoint is made; and after how many this is looked up.

@@ -167,6 +167,12 @@ def test_an_unknown_type_of_a_partition_column_is_that_of_others_or_text() -> No
         ("decimal(4,2)", "dt=1.50", "1.50"),
         ("boolean", "dt=true", "true"),
         ("long", "dt=-7", "-7"),
+        ("byte", "dt=-128", "-128"),
+        ("integer", "dt=07", "07"),
+        ("decimal(2,2)", "dt=-0.25", "-0.25"),
+        ("decimal(20,0)", "dt=12", "12"),
+        ("double", "dt=-Infinity", "-Infinity"),
+        ("timestamp", "dt=2013-01-01T03%3A00%3A00Z", "2013-01-01T03:00:00Z"),
         ("double", "dt=1.0E10", "1.0E10"),
     ],
 )
@@ -179,7 +185,12 @@ def test_values_of_partitions(kind: str, directory: str, value: str | None) -> N
 @each(
     ("kind", "directory"),
     [
-        ("date", "dt=yesterday"), ("long", "dt=1.5"), ("boolean", "dt=yes"), ("decimal(4,2)", "dt=x"),
+        ("date", "dt=20130101"), ("date", "dt=2013-W01-1"), ("date", "dt=2013-02-30"), ("long", "dt=1_000"),
+        ("long", "dt= 7"), ("byte", "dt=128"), ("long", "dt=9223372036854775808"), ("double", "dt=1_0"),
+        ("decimal(4,2)", "dt=1.5"), ("decimal(4,2)", "dt=123.00"), ("decimal(4,2)", "dt=NaN"),
+        ("timestamp", "dt=2013-01-01"), ("timestamp", "dt=2013-01-01T03%3A00%3A00"),
+        ("timestamp_ntz", "dt=2013-01-01T03%3A00%3A00Z"), ("date", "dt=yesterday"),
+        ("long", "dt=1.5"), ("boolean", "dt=yes"), ("decimal(4,2)", "dt=x"),
         ("string", "region=eu"), ("string", "dt"), ("string", ""), ("string", "dt=1/hour=2"),
     ],
 )  # fmt: skip
