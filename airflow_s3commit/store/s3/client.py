@@ -180,7 +180,7 @@ class RetryingStore:
         lines["content-type"] = content_type
 
         def attempt() -> str:
-            sent = self._curl.send(request, "uploads", lines) if self._curl else {}
+            sent = self._curl.send(request, "uploads", lines, memoryview(b"")) if self._curl else {}
             upload_id = sent.get("UploadId") or self._call(request, **options).get("UploadId")
             if not upload_id:
                 raise request.unconfirmed("the response names no upload")
@@ -200,7 +200,7 @@ class RetryingStore:
             response: Any = {}
             if self._curl is not None:
                 lines = {"content-md5": digest} if digest else {}
-                response = self._curl.send(request, f"partNumber={number}", lines, body)
+                response = self._curl.send(request, f"partNumber={number}", lines, memoryview(body))
             if "ETag" not in response:
                 # boto3 can send these two again by itself, as after a redirect.
                 content = body if isinstance(body, bytes | bytearray) else bytes(body)

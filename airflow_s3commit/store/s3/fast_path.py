@@ -2,11 +2,10 @@
 
 boto3 spends about a millisecond of CPU on a request, which limits a commit to under a thousand files per
 second, whatever the store can do. Here one loop in the caller's thread draws calls, sends each once, and
-yields what its response settles. Any other call goes to the boto3 store, with that store's threads and
-retries. Code that runs once per file is kept short, because a commit may have a million of them.
-
-Uploads are started, and parts of up to a mebibyte sent, each in the thread that calls, for a third of the
-processor time of boto3. Only a plain success counts here: after anything else boto3 sends the request.
+yields what its response settles. Only plain successes do, and the answer that an upload is gone, which a
+repeated commit gets by the million. Whatever else a store may say is left to the boto3 store, which makes the
+call again: it knows redirects, renewed credentials, throttling and errors. Uploads are started, and small
+parts sent, by the same rule.
 
 Where a request goes and how it is signed is learned from the client itself, which knows endpoint rules,
 addressing style, redirects and headers that its owner added. It prepares one request per bucket and
@@ -20,39 +19,47 @@ import re
 import resource
 import threading
 from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import inf
+from email.utils import parsedate_to_datetime
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from urllib.parse import quote
 from uuid import uuid4
+from xml.sax.saxutils import escape
 
+import pycurl
 from botocore import xform_name
 
-from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
-from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, Outcome
+from airflow_s3commit.exceptions import NoSuchUpload, OutcomeUnknown, S3CommitError, Unavailable
+from airflow_s3commit.store.base import Abort, Call, Complete, Fetched, Get, Head, Outcome
 from airflow_s3commit.store.execute import with_threads
-from airflow_s3commit.store.s3.connections import (
-    OK,
-    OPERATIONS,
-    Connections,
-    NotPlain,
-    Response,
-    Route,
-    SingleCall,
-    connection_options,
-    is_sendable,
-    plain_outcome,
-)
+from airflow_s3commit.store.s3.connections import Connections, Handle, Response, Route, connection_options
+from airflow_s3commit.store.s3.request import Request, completed_part, object_info, response_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from botocore.awsrequest import AWSRequest
-    from botocore.signers import RequestSigner
     from mypy_boto3_s3.client import S3Client
 
     from airflow_s3commit._clock import Clock
-    from airflow_s3commit.store.base import ObjectStore
-    from airflow_s3commit.store.s3.request import Request
+    from airflow_s3commit.store.base import ObjectInfo, ObjectStore, PartEtag
+
+#: The calls of `ObjectStore.perform` that libcurl makes.
+FastCall: TypeAlias = Complete | Abort | Head | Get
+
+# Responses without an object are short. Nobody needs the headers of those that come by the thousand, and a
+# callback for each costs a thirtieth of the whole request.
+_SHORT = {pycurl.MAXFILESIZE: 1 << 16}
+_HEADLESS = {pycurl.HEADERFUNCTION: None, **_SHORT}
+
+# S3's name of each kind of call, and its own options of libcurl. `Request` starts an upload, or sends a part.
+_KINDS: dict[type, tuple[str, dict[int, Any]]] = {
+    Complete: ("CompleteMultipartUpload", {pycurl.POST: True, **_HEADLESS}),
+    Abort: ("AbortMultipartUpload", {pycurl.CUSTOMREQUEST: "DELETE", **_HEADLESS}),
+    Head: ("HeadObject", {pycurl.NOBODY: True}),
+    Get: ("GetObject", {pycurl.HTTPGET: True}),
+    Request: ("", {pycurl.POST: True, **_SHORT}),
+}
 
 #: The key of the prepared request, and no other's; the URL of other requests is the same before it.
 _KEY = f"s3commit-address-{uuid4().hex}"
@@ -60,41 +67,32 @@ _KEY = f"s3commit-address-{uuid4().hex}"
 #: Services and versions of signatures that libcurl makes too: version 4, for one region.
 _SIGNATURES = frozenset({("s3", "s3v4"), ("s3", "v4")})
 
-#: Headers of one attempt or body, which are not kept.
-_OF_REQUESTS = (
-    "amz-sdk-",
-    "content-",
-    "expect",
-    "user-agent",
-    "x-amz-checksum-",
-    "x-amz-sdk-checksum-",
-    "x-amzn-trace-id",
-)
+# Headers of one attempt or body, which are not kept.
+_is_passing = re.compile(
+    "amz-sdk-|content-|expect|user-agent|x-amz-(?:sdk-)?checksum-|x-amzn-trace-id", re.IGNORECASE
+).match
 
-#: Seconds after which the client prepares a request anew: it renews its credentials in time, and it may have
+#: Seconds for which a prepared request serves: the client renews its credentials in time, and it may have
 #: been redirected to another region.
 ROUTE_SECONDS = 1.0
 
 #: Maximum seconds that the loop sleeps.
 _MAX_WAIT = 1.0
 
+_OK, _NO_CONTENT, _NOT_FOUND, _FAILED = 200, 204, 404, 500
+_NO_UPLOAD = b"<Code>NoSuchUpload</Code>"
+
 #: Statuses of a store that gets too many requests; with one of these it has not done what was asked for. A
 #: completion may get the code in the body of a 200.
 _BUSY = frozenset({429, 503})
 _SLOW_DOWN = b"<Code>SlowDown</Code>"
-_FAILED = 500
 
 #: Requests in flight before the store has answered any.
 FIRST_WINDOW = 32
 
-#: Seconds in which the window is halved at most once.
-_CUT_SECONDS = 1.0
-
-#: Seconds' worth of requests that may go out together after a lull.
-_BURST_SECONDS = 0.02
-
-#: The shortest pause in seconds: a few requests together cost less CPU than each by itself.
-_BATCH_SECONDS = 0.005
+# Seconds in which the window is halved at most once; seconds' worth of requests that may go out together
+# after a lull; the shortest pause: a few requests together cost less CPU than each by itself.
+_CUT_SECONDS, _BURST_SECONDS, _BATCH_SECONDS = 1.0, 0.02, 0.005
 
 #: Bytes of the largest part that is sent here: libcurl copies it.
 SMALL = 1 << 20
@@ -105,13 +103,35 @@ _is_plain = re.compile(r"[!-~]+: [!-~](?:[ -~]*[!-~])?", re.ASCII).fullmatch
 # An id with entities is left to boto3.
 _find_upload = re.compile(rb"<UploadId>([^<>&]+)</UploadId>").search
 
+# Path segments that libcurl resolves instead of taking literally.
+_DOT_SEGMENTS = frozenset({".", ".."})
+
+# Quotes a directory; cached, because a job's files are in few.
+_quoted_folder = lru_cache(4096)(quote)
+
+# Templates: a completion around its parts, and one of a single part.
+_COMPLETION = (
+    '<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</CompleteMultipartUpload>'
+)
+_ONE_PART = _COMPLETION % '<Part><PartNumber>1</PartNumber><ETag>"%s"</ETag></Part>'
+
+# The usual result of a completion: elements without attributes or children, one of them an ETag of letters,
+# digits and hyphens. Possessive quantifiers prevent backtracking; the usual declaration and namespace are
+# literal, which match several times as fast as character sets.
+_DECLARATION = rb"(?:<\?xml version=\"1\.0\" encoding=\"UTF-8\"\?>|<\?xml [^<>&]*\?>)"
+_XMLNS = rb"(?: xmlns=\"(?:http://s3\.amazonaws\.com/doc/2006-03-01/|[^\"<>&]*+)\")"
+_LEAF = rb"\s*+<(?!ETag>)([A-Za-z0-9]++)>[^<>&]*+</\%d>"
+_whole_result = re.compile(
+    rb"\s*+(?:%b\s*+)?+<CompleteMultipartUploadResult%b?+>(?:%b)*+"
+    rb"\s*+<ETag>(&quot;|&#34;|\"|)([A-Za-z0-9-]++)\2</ETag>(?:%b)*+"
+    rb"\s*+</CompleteMultipartUploadResult>\s*+" % (_DECLARATION, _XMLNS, _LEAF % 1, _LEAF % 4)
+).fullmatch
+
 T = TypeVar("T")
+Lent = TypeVar("Lent", Connections, Handle)
 
 #: A call that is left to boto3, with its tag and whether it may have happened already.
 _Left: TypeAlias = tuple[tuple[T, bool], Call]
-
-#: Calls for each of boto3's threads that are left at most before it makes them.
-_MOST_LEFT = 4
 
 
 class Throttle:
@@ -120,42 +140,41 @@ class Throttle:
     The number in flight is bounded by TCP's congestion window (RFC 5681): each success widens it by one,
     which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
     second because all requests in flight get the same response, and widened by one per window of successes.
-
-    At most ``window`` requests may be in flight now, ``most`` at any time; ``per_second`` bounds their rate.
     """
 
     def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
-        self._clock = clock
-        self._most = float(most)
-        self._width = min(float(FIRST_WINDOW), self._most)
-        self.window = int(self._width)
+        self.clock = clock
+        # Each needs a file descriptor: at most half of the process's.
+        self.most = max(1, min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
+        self._width = float(min(FIRST_WINDOW, self.most))
         self._interval = 1 / per_second if per_second else 0.0
-        self._due = clock.monotonic() - _BURST_SECONDS
+        self._due = 0.0
         self._cut: float | None = None
         self._lock = threading.Lock()
+
+    @property
+    def window(self) -> int:
+        """How many requests may be in flight now."""
+        return int(self._width)
 
     def succeeded(self, calls: int) -> None:
         """Widen the window after this many successes."""
         with self._lock:
             growth = calls if self._cut is None else calls / self._width
-            self._width = min(self._width + growth, self._most)
-            self.window = int(self._width)
+            self._width = min(self._width + growth, self.most)
 
     def slow_down(self) -> None:
         """Halve the window, unless that was done within the last second."""
         with self._lock:
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if self._cut is None or now - self._cut >= _CUT_SECONDS:
                 self._cut = now
                 self._width = max(1.0, self._width / 2)
-                self.window = int(self._width)
 
     def pause(self) -> float:
         """Return 0 and count a request that goes out now, or the seconds until one may."""
-        if not self._interval:
-            return 0.0
         with self._lock:
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if self._due > now:
                 return max(self._due - now, _BATCH_SECONDS)
             self._due = max(self._due, now - _BURST_SECONDS) + self._interval
@@ -165,65 +184,34 @@ class Throttle:
 class FastPath:
     """The state that all runs on one client share; safe to use from several threads.
 
-    The client's routes, credentials and settings are used, and its event handlers that change requests take
-    effect. ``fallback`` makes the calls which libcurl cannot make, in ``threads`` threads: all of them where
-    a handler responds in place of the store, as test doubles do. ``retries`` counts those after a response.
+    ``fallback`` makes the calls that libcurl cannot make, in ``threads`` threads: all of them where a handler
+    of the client's events responds in place of the store, as test doubles do. ``retries`` counts responses
+    that settled nothing.
 
     Raises:
         UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
     """
 
-    def __init__(
-        self,
-        client: S3Client,
-        fallback: ObjectStore,
-        clock: Clock,
-        *,
-        threads: int,
-        connections: int,
-        per_second: float | None,
-    ) -> None:
-        self._options = connection_options(client)
-        self._client = client
-        # Each needs a file descriptor: at most half of the process's.
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        is_bounded = most != resource.RLIM_INFINITY
-        self._most = max(1, min(connections, most // 2)) if is_bounded else connections
-        self._routes: dict[tuple[str, str], tuple[float, Route | None]] = {}
+    def __init__(self, client: S3Client, fallback: ObjectStore, threads: int, throttle: Throttle) -> None:
+        common = connection_options(client)
+        self._options = {kind: common | own for kind, (_, own) in _KINDS.items()}
+        self._learned = lru_cache(64)(partial(_learn, client))
         self.fallback = fallback
-        self.clock = clock
         self.threads = threads
-        self.throttle = Throttle(clock, most=self._most, per_second=per_second)
+        self.throttle = throttle
         self.retries = 0
         # By process: a forked one leaves its parent's connections alone. It does not close them either, which
         # would end TLS sessions that the parent still uses.
-        self._idle: defaultdict[int, deque[Connections]] = defaultdict(deque)
+        self._idle: defaultdict[tuple[int, object], deque[Any]] = defaultdict(deque)
         events: Any = client.meta.events
-        events.register_last("before-sign.s3", _before_sign, unique_id="s3commit-before-sign")
+        events.register_last("before-sign.s3", _intercept, unique_id="s3commit-before-sign")
 
     def route(self, bucket: str, operation: str) -> Route | None:
-        """Return the route of an operation on a bucket; None if only the client can send it.
-
-        It is the same object until something changes.
-        """
-        now, (due, known) = self.clock.monotonic(), self._routes.get((bucket, operation), (0.0, None))
-        if now < due:
-            return known
-        try:
-            route = _learn(self._client, bucket, operation)
-        except Exception:
-            # No credentials, unusable ones, or an invalid name: the client itself reports it.
-            return None
-        route = known if route == known else route
-        self._routes[bucket, operation] = (inf if route is None else now + ROUTE_SECONDS, route)
-        return route
+        """Return the route of an operation on a bucket; None if only the client can send it."""
+        return self._learned(bucket, operation, int(self.throttle.clock.monotonic() / ROUTE_SECONDS))
 
     def send(
-        self,
-        request: Request,
-        query: str,
-        headers: Mapping[str, str],
-        body: bytes | bytearray | memoryview = b"",
+        self, request: Request, query: str, headers: Mapping[str, str], body: memoryview
     ) -> dict[str, str]:
         """Start an upload, or send a part of one; return the id or the ETag, as boto3 names them.
 
@@ -232,24 +220,23 @@ class FastPath:
         Raises:
             OutcomeUnknown: The request may have taken effect.
         """
-        route, lines = None, [f"{name}: {value}" for name, value in headers.items()]
-        content = memoryview(body)
-        if content.nbytes <= SMALL and all(map(_is_plain, lines)):
-            route = self.route(request.bucket, request.operation)
+        path = path_of(request, query)
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        is_ours = path and body.nbytes <= SMALL and all(map(_is_plain, lines))
+        route = self.route(request.bucket, request.operation) if is_ours else None
         if route is None:
             return {}
-        key, upload = request.key or "", request.upload_id or ""
-        call = SingleCall(request.bucket, key, upload, query, lines, content.tobytes())
-        if not is_sendable(call):
-            return {}
-        with self._connections() as connections:
-            connections.start(None, route, call)
-            while not (ended := connections.wait(_MAX_WAIT)):
-                pass
-        response: Response | None = ended[0][1]
-        if _is_unknown(response):
+        # libcurl would name the media type of a form.
+        lines += ["Content-Type:"] if request.upload_id else []
+        with self._lent(Handle, Request, self._options[Request]) as handle:
+            handle.aim(route, path)
+            handle.setopt(pycurl.HTTPHEADER, [*route.options[pycurl.HTTPHEADER], *lines])
+            handle.setopt(pycurl.POSTFIELDS, body.tobytes())
+            handle.setopt(pycurl.CUSTOMREQUEST, "PUT" if request.upload_id else "POST")
+            response = handle.ask()
+        if response.status >= _FAILED and not _is_busy(response):
             raise request.unconfirmed("the response is missing, or an error of the store")
-        if response is None or response.status != OK:
+        if response.status != _OK:
             return {}
         started, etag = _find_upload(response.body), response.headers.get("etag")
         return ({"UploadId": started[1].decode()} if started else {}) | ({"ETag": etag} if etag else {})
@@ -264,7 +251,7 @@ class FastPath:
         pause: float | None = 0.0
         left: list[_Left[T]] = []
         done: list[tuple[T, Outcome]] = []
-        with self._connections() as connections:
+        with self._lent(Connections, self._options, self.throttle.most) as connections:
             try:
                 while pause is not None or connections.in_flight or left or done:
                     if pause is not None:
@@ -284,20 +271,29 @@ class FastPath:
         self, connections: Connections, source: Iterator[tuple[T, Call]], left: list[_Left[T]]
     ) -> float | None:
         """Send while there is room; return the seconds until more may be sent; None if that is all."""
-        most_left = _MOST_LEFT * self.threads
-        while len(left) < most_left and connections.in_flight + len(left) < self.throttle.window:
+        # boto3's threads make a few each of the calls that are left, with nothing else in flight.
+        while len(left) < 4 * self.threads and connections.in_flight + len(left) < self.throttle.window:
             if pause := self.throttle.pause():
                 return pause
-            try:
-                tag, call = next(source)
-            except StopIteration:
+            drawn = next(source, None)
+            if drawn is None:
                 return None
-            if isinstance(call, Complete | Abort | Head | Get) and is_sendable(call):
-                route = self.route(call.bucket, OPERATIONS[type(call)])
-                if route is not None:
-                    connections.start((tag, call), route, call)
-                    continue
-            left.append(((tag, False), call))
+            tag, call = drawn
+            route, path = None, path_of(call) if isinstance(call, FastCall) else ""
+            if path:
+                route = self.route(call.bucket, _KINDS[type(call)][0])
+            if route is None:
+                left.append(((tag, False), call))
+                continue
+            handle = connections.handle(type(call))
+            handle.tag = drawn
+            handle.aim(route, path)
+            if isinstance(call, Complete):
+                handle.setopt(pycurl.POSTFIELDS, _part_list(call.etags))
+            elif isinstance(call, Get):
+                # libcurl compares it with the announced length, before the first byte, and with what comes.
+                handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
+            connections.start(handle)
         return 0.0
 
     def _settle(
@@ -306,14 +302,16 @@ class FastPath:
         """Wait for responses; return the outcomes that they settle, and leave the other calls."""
         done: list[tuple[T, Outcome]] = []
         ended = connections.wait(seconds)
-        now = self.clock.time()
+        now = self.throttle.clock.time()
         for (tag, call), response in ended:
             try:
                 done.append((tag, plain_outcome(call, response, now)))
-            except NotPlain:
-                if response is not None and (response.status in _BUSY or _SLOW_DOWN in response.body):
+            except UNSETTLED:
+                if is_busy := _is_busy(response):
                     self.throttle.slow_down()
-                left.append(((tag, _may_have_happened(call, response)), call))
+                is_open = response.status == _OK or response.status >= _FAILED
+                may_have_happened = is_open and not is_busy and not isinstance(call, Get | Head)
+                left.append(((tag, may_have_happened), call))
         self.retries += len(ended) - len(done)
         if connections.has_waited:
             # A thread that never waits for the store would send no faster on more connections.
@@ -329,70 +327,136 @@ class FastPath:
             yield tag, outcome
 
     @contextmanager
-    def _connections(self) -> Iterator[Connections]:
-        """Lend connections to one thread, and keep them open for the next one."""
-        idle = self._idle[os.getpid()]
+    def _lent(self, make: Callable[..., Lent], *arguments: Any) -> Iterator[Lent]:
+        """Lend connections to one thread, and keep them for the next one unless there is an error."""
+        idle = self._idle[os.getpid(), make]
         try:
-            connections = idle.pop()
+            lent = idle.pop()
         except IndexError:
-            connections = Connections(self._options, self._most)
-        try:
-            yield connections
-        finally:
-            if connections.in_flight:
-                connections.close()
-            else:
-                idle.append(connections)
-
-
-def _may_have_happened(call: Call, response: Response | None) -> bool:
-    """Return whether a call that changes something may have done so, although it was not confirmed."""
-    if isinstance(call, Get | Head):
-        return False
-    is_odd_success = response is not None and response.status == OK and _SLOW_DOWN not in response.body
-    return is_odd_success or _is_unknown(response)
-
-
-def _is_unknown(response: Response | None) -> bool:
-    """Return whether the store may have done what was asked for: no response came, or it failed midway."""
-    return response is None or (response.status >= _FAILED and response.status not in _BUSY)
+            lent = make(*arguments)
+        yield lent
+        idle.append(lent)
 
 
 class _Prepared(Exception):
-    """A request is prepared, and is not sent. It comes with its route; None if libcurl cannot sign it."""
+    """A request is prepared, and is neither signed nor sent. It comes with what it would be signed with."""
 
 
-def _learn(client: S3Client, bucket: str, operation: str) -> Route | None:
+def _intercept(request: AWSRequest, **signing: Any) -> None:
+    if _KEY in str(request.url):
+        raise _Prepared(request, signing)
+
+
+def _learn(client: S3Client, bucket: str, operation: str, _: int) -> Route | None:
+    """Return the route during a second, by its number; None if only the client can send."""
     meta: Any = client.meta
     taken = meta.service_model.operation_model(operation).input_shape.members
     arguments = {name: value for name, value in (("UploadId", "u"), ("PartNumber", 1)) if name in taken}
     try:
         getattr(client, xform_name(operation))(Bucket=bucket, Key=_KEY, **arguments)
-    except _Prepared as prepared:
-        request, route = prepared.args
-    else:
         return None
+    except _Prepared as prepared:
+        request, given = prepared.args
+    except Exception:
+        # No credentials, unusable ones, or an invalid name: the client itself reports it.
+        return None
+    names = [given[name] for name in ("signing_name", "region_name", "signature_version")]
+    # What the client learned from a redirect takes precedence over its own region.
+    learned = request.context.get("signing") or {}
+    service, region = learned.get("signing_name", names[0]), learned.get("region", names[1])
     answers = meta.events.emit(f"before-send.s3.{operation}", request=request.prepare())
     is_stood_in_for = any(answer is not None for _, answer in answers)
-    return None if is_stood_in_for or bucket.startswith("arn:") else route
+    if is_stood_in_for or (service, names[2]) not in _SIGNATURES or bucket.startswith("arn:"):
+        return None
+    keys = given["request_signer"].get_auth_instance(*names).credentials
+    headers = {
+        name: text.decode() if isinstance(text, bytes) else text for name, text in request.headers.items()
+    }
+    lines = [f"{name}: {text}" for name, text in headers.items() if not _is_passing(name)]
+    lines += ["Accept:", "Expect:"]
+    if operation == _KINDS[Complete][0]:
+        lines.append("Content-Type: application/xml")
+    if request.url.startswith("https:"):
+        # The connection protects the body. Without TLS libcurl signs its hash.
+        lines.append("X-Amz-Content-SHA256: UNSIGNED-PAYLOAD")
+    if keys.token:
+        lines.append(f"X-Amz-Security-Token: {keys.token}")
+    options = {
+        pycurl.HTTPHEADER: lines,
+        pycurl.USERAGENT: headers.get("User-Agent", ""),
+        pycurl.AWS_SIGV4: f"aws:amz:{region}:s3",
+        pycurl.USERNAME: keys.access_key,
+        # As bytes: pycurl takes ASCII text only, and botocore signs with the UTF-8 too.
+        pycurl.PASSWORD: (keys.secret_key or "").encode(),
+    }
+    return Route(request.url.partition(_KEY)[0], options)
 
 
-def _before_sign(
-    request: AWSRequest,
-    signing_name: str,
-    region_name: str,
-    signature_version: str,
-    request_signer: RequestSigner,
-    **_: object,
-) -> None:
-    url, key = str(request.url).partition(_KEY)[:2]
-    if not key:
-        return
-    # What the client learned from a redirect takes precedence over its own region.
-    signing = {"region": region_name, "signing_name": signing_name} | (request.context.get("signing") or {})
-    signer: Any = request_signer.get_auth_instance(signing_name, region_name, signature_version)
-    found: list[tuple[str, Any]] = list(request.headers.items())
-    headers = {name: text.decode("latin-1") if isinstance(text, bytes) else text for name, text in found}
-    own = (f"{name}: {text}" for name, text in headers.items() if not name.lower().startswith(_OF_REQUESTS))
-    route = Route(url, signing["region"], headers.get("User-Agent", ""), tuple(own), signer.credentials)
-    raise _Prepared(request, route if (signing["signing_name"], signature_version) in _SIGNATURES else None)
+def path_of(call: FastCall | Request, *query: str) -> str:
+    """Return a call's key, and its query if it has one, quoted for a URL; empty if libcurl cannot send it.
+
+    It would resolve dot segments, and a call without a key or an upload is another request on the wire.
+    """
+    key, upload = call.key or "", getattr(call, "upload_id", None)
+    if not key or upload == "" or not _DOT_SEGMENTS.isdisjoint(key.split("/")):
+        return ""
+    folder, slash, name = key.rpartition("/")
+    if upload:
+        query = (f"uploadId={quote(upload, safe='')}", *query)
+    return f"{_quoted_folder(folder)}{slash}{quote(name)}{'?' if query else ''}{'&'.join(query)}"
+
+
+def _part_list(etags: Sequence[PartEtag]) -> bytes:
+    """Return the body of a completion's request."""
+    if len(etags) == 1 and isinstance(etags[0], str) and etags[0].isalnum():
+        # The usual case: a file of one part, whose ETag is an MD5 in hexadecimal.
+        return (_ONE_PART % etags[0]).encode()
+    parts = (completed_part(number, etag).items() for number, etag in enumerate(etags, start=1))
+    listed = ["".join(f"<{name}>{escape(str(value))}</{name}>" for name, value in part) for part in parts]
+    return (_COMPLETION % "".join(f"<Part>{part}</Part>" for part in listed)).encode()
+
+
+#: What `plain_outcome` raises.
+UNSETTLED = (OverflowError, S3CommitError, ValueError)
+
+
+def plain_outcome(call: FastCall, response: Response, now: float) -> Outcome:
+    """Return the outcome that a response settles by itself; raise one of `UNSETTLED` if it settles none.
+
+    A response without a Date was made ``now``, in seconds since the epoch.
+    """
+    status, body = response.status, response.body
+    is_gone = status == _NOT_FOUND and _NO_UPLOAD in body
+    match call:
+        case Complete() if status == _OK and (result := _whole_result(body)):
+            return result[3].decode()
+        case Complete() if is_gone:
+            request = Request("CompleteMultipartUpload", call.bucket, call.key, call.upload_id)
+            return NoSuchUpload(f"{request}: NoSuchUpload")
+        case Abort() if is_gone or status == _NO_CONTENT:
+            return None
+        case Head() | Get() if status == _OK:
+            return _found(call, response, now)
+    raise ValueError("no plain success")
+
+
+def _found(call: Head | Get, response: Response, now: float) -> ObjectInfo | Fetched:
+    headers, body = response.headers, response.body
+    parsed: dict[str, Any] = {
+        "ResponseMetadata": {"HTTPHeaders": headers},
+        "ETag": headers.get("etag", ""),
+        "ContentLength": int(headers.get("content-length", "")),
+        "LastModified": parsedate_to_datetime(headers.get("last-modified", "")),
+    }
+    info = object_info(Request(_KINDS[type(call)][0], call.bucket, call.key), parsed)
+    if isinstance(call, Head):
+        return info
+    if len(body) != info.size or (call.limit is not None and info.size > call.limit):
+        raise ValueError("the response is not as long as it says, or too long")
+    date = response_time(parsed)
+    return Fetched(info, body, now if date is None else date)
+
+
+def _is_busy(response: Response) -> bool:
+    """Return whether the store has refused a request for now, and not done what was asked for."""
+    return response.status in _BUSY or _SLOW_DOWN in response.body

@@ -117,16 +117,10 @@ class S3Store(RetryingStore):
         if transport == "boto3":
             return
         try:
-            from airflow_s3commit.store.s3.fast_path import FastPath  # noqa: PLC0415 - optional
+            from airflow_s3commit.store.s3.fast_path import FastPath, Throttle  # noqa: PLC0415 - optional
 
-            self._curl = FastPath(
-                client,
-                self,
-                retry.clock,
-                threads=self._threads,
-                connections=connections,
-                per_second=requests_per_second,
-            )
+            throttle = Throttle(retry.clock, most=connections, per_second=requests_per_second)
+            self._curl = FastPath(client, self, self._threads, throttle)
         except ModuleNotFoundError as error:
             if transport == "curl" or error.name != "pycurl":
                 raise

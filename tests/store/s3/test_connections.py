@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import random
+import select
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from tests.store.s3.fault_server import Seen
 
 pytest.importorskip("pycurl")
+
+import pycurl
+
+from airflow_s3commit.store.s3.connections import _poll
 
 pytestmark = pytest.mark.loopback
 
@@ -87,3 +93,21 @@ def test_secrets_of_any_text_sign_alike(secret: str) -> None:
         for seen in server.seen:
             expected = signed_by_botocore(seen, server.endpoint_url, "the-access-key", secret, token)
             assert seen.headers["authorization"] == expected
+
+
+def test_a_descriptor_with_the_number_of_a_closed_one_is_polled() -> None:
+    """A descriptor is polled for what libcurl asks, though one of its number was closed unannounced."""
+    with select.epoll() as poller:
+        first, _ = os.pipe()
+        _poll(poller, pycurl.POLL_IN, first)
+        os.close(first)
+        again, end = os.pipe()
+        if again != first:
+            os.dup2(again, first)
+        _poll(poller, pycurl.POLL_IN, first)
+        os.write(end, b"x")
+        assert poller.poll(1.0) == [(first, select.EPOLLIN)]
+        _poll(poller, pycurl.POLL_OUT, first)
+        assert poller.poll(0) == []
+        os.close(first)
+        _poll(poller, pycurl.POLL_REMOVE, first)

@@ -194,7 +194,7 @@ def test_keys_that_a_client_renews(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         client: Any = store._client
         client._request_signer._credentials.token = SHAPES["line end within"]
         assert store._curl is not None
-        store._curl._routes.clear()
+        store._curl._learned.cache_clear()
         seen = list(_failures(lambda: store))
         assert [type(thing) for thing in seen[1:]] == [AccessDenied, AccessDenied]
         assert leaks(shown(*seen)) == []

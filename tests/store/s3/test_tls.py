@@ -120,7 +120,7 @@ class TestTrust:
         client: Any = store._client
         assert client._endpoint.http_session._verify is True
         if store._curl is not None:
-            authorities = store._curl._options[pycurl.CAINFO]
+            authorities = store._curl._options[Complete][pycurl.CAINFO]
             assert authorities is not None
             assert "BEGIN CERTIFICATE" in Path(authorities).read_text()
 

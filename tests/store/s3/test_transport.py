@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pycurl")
 
-from airflow_s3commit.store.s3.connections import NotPlain, Response, plain_outcome
-from airflow_s3commit.store.s3.fast_path import ROUTE_SECONDS
+from airflow_s3commit.store.s3.connections import Response
+from airflow_s3commit.store.s3.fast_path import ROUTE_SECONDS, UNSETTLED, plain_outcome
 
 pytestmark = pytest.mark.loopback
 
@@ -557,6 +557,6 @@ class TestResultsAtAGlance:
     )
     def test_anything_else(self, body: bytes) -> None:
         """Anything but a plain, complete result is left to the parser."""
-        for response in (Response(200, b"", body), Response(500, b"", self.BODY), None):
-            with pytest.raises(NotPlain):
+        for response in (Response(200, b"", body), Response(500, b"", self.BODY), Response(599)):
+            with pytest.raises(UNSETTLED):
                 plain_outcome(COMPLETE, response, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from typing import Any
@@ -153,3 +154,17 @@ def test_a_connection_serves_both_requests_of_many_files() -> None:
             upload(store, f"k-{number}")
         assert len(server.seen) == 40
         assert len(server.open) == 1
+
+
+def test_a_forked_process_uploads_on_a_connection_of_its_own() -> None:
+    """A store that sent a file before a fork sends in both processes, each on its own connection."""
+    with FaultServer(decide=decide) as server:
+        store = store_on(server)
+        upload(store, "before")
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if upload(store, "child") == ("u-1", "e-1") else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert upload(store, "after") == ("u-1", "e-1")
+        assert all(map(is_curls, server.seen))
+        assert len(server.open) == 2
