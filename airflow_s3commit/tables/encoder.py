@@ -10,9 +10,10 @@ In ORC, CSV and JSON, what would not come back as it was is refused. Nested colu
 is an empty field. JSON has an object in each line: times in ISO 8601, bytes in base64, and null for floats
 that are not finite.
 
-Null counts come from the rows, least and greatest values from a Parquet footer. There are no bounds where
-readers may order values differently (binary and nested values, intervals, floats with a NaN among them), and
-none for long strings.
+Null counts come from the rows, least and greatest values from a Parquet footer, and of floats from the rows:
+their footers have none. Arrow's would leave NaN out, which is Spark's greatest number, and Spark would skip
+row groups by them that have rows for its filter. There are no bounds where readers may order values
+differently (binary and nested values, intervals, floats with a NaN among them), and none for long strings.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def dictionary_columns(table: pa.Table) -> list[str] | bool:
     chosen: list[str] = []
     for column in table.schema:
         if pt.is_nested(column.type):
-            chosen.extend(leaves(column))
+            chosen.extend(path for path, _ in leaves(column))
         elif _repeats(table.column(column.name)):
             chosen.append(column.name)
     return chosen
@@ -188,16 +189,24 @@ class ColumnCounts:
         self._columns = _ordered_leaves(schema)
         self._rows = 0
         self._nulls = [0] * len(schema)
-        self._with_nan: set[int] = set()
+        #: Bounds of the floats of each column; None with a NaN among them.
+        self._floats: dict[int, tuple[float, float] | None] = {}
 
     def add(self, rows: pa.Table) -> None:
         """Count the values of further rows."""
         self._rows += rows.num_rows
         for number, column in enumerate(rows.columns[:MAX_COLUMNS]):
             self._nulls[number] += column.null_count
-            is_open = number not in self._with_nan and pt.is_floating(column.type)
-            if is_open and pc.any(pc.is_nan(column)).as_py():
-                self._with_nan.add(number)
+            if pt.is_floating(column.type) and column.null_count < len(column):
+                self._add_floats(number, column)
+
+    def _add_floats(self, number: int, column: pa.ChunkedArray) -> None:
+        if pc.any(pc.is_nan(column)).as_py():
+            self._floats[number] = None
+            return
+        least, greatest = pc.min_max(column).as_py().values()
+        if (before := self._floats.setdefault(number, (least, greatest))) is not None:
+            self._floats[number] = min(before[0], least), max(before[1], greatest)
 
     def statistics(self, footer: pq.FileMetaData | None = None) -> dict[str, ColumnStatistics]:
         """Return the statistics of the first `MAX_COLUMNS` top-level columns, by column.
@@ -208,7 +217,9 @@ class ColumnCounts:
         known = {}
         for number, (name, leaf, is_decimal) in enumerate(self._columns):
             least, greatest = (None, None)
-            if footer is not None and leaf is not None and number not in self._with_nan:
+            if footer is not None and number in self._floats:
+                least, greatest = self._floats[number] or (None, None)
+            elif footer is not None and leaf is not None:
                 least, greatest = _bounds(footer, leaf)
             known[name] = ColumnStatistics(
                 values=self._rows - self._nulls[number],
@@ -372,6 +383,9 @@ class Encoder:
             compression=codec.engine,
             compression_level=codec.level,
             use_dictionary=dictionary_columns(first),
+            write_statistics=[
+                path for column in self._schema for path, kind in leaves(column) if not pt.is_floating(kind)
+            ],
             store_decimal_as_integer=True,
             store_schema=False,
             write_page_index=True,
@@ -419,8 +433,8 @@ class _DetachableSink:
         """Do nothing: the caller closes the sink."""
 
 
-def leaves(field: pa.Field, within: str = "") -> Iterator[str]:
-    """Yield the paths of a column's leaves in a Parquet file."""
+def leaves(field: pa.Field, within: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the path of each of a column's leaves in a Parquet file, and its type."""
     kind, path = field.type, f"{within}{field.name}"
     if pt.is_struct(kind):
         for number in range(kind.num_fields):
@@ -431,4 +445,4 @@ def leaves(field: pa.Field, within: str = "") -> Iterator[str]:
     elif pt.is_list(kind) or pt.is_large_list(kind):
         yield from leaves(kind.value_field.with_name("element"), f"{path}.list.")
     else:
-        yield path
+        yield path, kind

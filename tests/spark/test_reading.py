@@ -181,6 +181,15 @@ def test_a_plan_opens_no_file_and_a_missing_file_is_an_error(spark: SparkSession
     assert read_table(spark, lake.uri, options={"ignoreMissingFiles": "true"}).count() == 5
 
 
+def test_a_filter_finds_nan(spark: SparkSession, lake: Lake) -> None:
+    """NaN is Spark's greatest number: a filter finds it in files of either Python writer, nested or not."""
+    put(lake, {"id": [1, 2], "x": [1.0, float("nan")], "s": [{"y": 1.0}, {"y": float("nan")}]})
+    fill(spark.sql("select 3L as id, double('NaN') as x, named_struct('y', double('NaN')) as s"), lake)
+    found = read_table(spark, lake.uri)
+    for condition in ("x > 40", "s.y > 40", "x = double('NaN')"):
+        assert [row.id for row in rows_of(found.where(condition))] == [2, 3]
+
+
 def test_the_session_s_sizes_apply(spark: SparkSession, lake: Lake) -> None:
     """A large file is read by several tasks, and each row once."""
     put(lake, {"id": list(range(300_000)), "s": [f"{id_ * 7919 % 300_007}" for id_ in range(300_000)]})

@@ -51,6 +51,19 @@ def test_the_footer_has_page_indexes() -> None:
     assert (column.has_offset_index, column.has_column_index) == (True, True)
 
 
+def test_no_float_has_bounds_in_the_footer() -> None:
+    """Arrow's bounds leave NaN out, which is Spark's greatest number: by them Spark would lose rows."""
+    floats = [1.0, float("nan")]
+    table = pa.table(
+        {"f": floats, "n": [1, 2], "s": [{"f": f, "n": 1} for f in floats], "l": [[f] for f in floats]}
+    )
+    group = pq.ParquetFile(encode(table)).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    bounded = {column.path_in_schema: column.has_column_index for column in columns if column.statistics}
+    assert bounded == {"n": True, "s.n": True}
+    assert {column.path_in_schema for column in columns if column.has_column_index} == set(bounded)
+
+
 def test_types_are_stored_as_spark_stores_them() -> None:
     """Timestamps are INT64 microseconds, adjusted to UTC if they have a zone; small decimals are integers."""
     moment = dt.datetime(1890, 1, 2, 3, 4, 5, 6)
