@@ -21,7 +21,7 @@ from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.model.destination import unescape
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
-from airflow_s3commit.protocol.steps.files import FileSummary, each_list
+from airflow_s3commit.protocol.steps.files import FileBounds, FileSummary, each_list
 from airflow_s3commit.protocol.steps.fold import read_manifest, read_table, refuse_rewound
 from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 
@@ -40,6 +40,7 @@ class TableFile(Struct, frozen=True, gc=False):
         directory: Directory below the destination.
         job_id: The job that committed it; empty if it is older than the log.
         rows: Number of rows; None if the writer did not count them.
+        statistics: What the writer knows of its columns, as JSON; empty if nothing, or if not asked for.
     """
 
     path: str
@@ -47,6 +48,7 @@ class TableFile(Struct, frozen=True, gc=False):
     directory: str
     job_id: str
     rows: int | None = None
+    statistics: bytes = b""
 
 
 #: Names and characters of keys that need no further check in a directory that was checked.
@@ -102,8 +104,12 @@ def find_table(
     generation: int | None = None,
     since: int | None = None,
     job_id: str | None = None,
+    *,
+    kind: type[FileSummary] = FileSummary,
 ) -> Table:
     """Return files of a destination, chosen as `dataset` chooses them.
+
+    They have statistics if the kind is `FileBounds`.
 
     Raises:
         ValueError: A generation is out of range, or is given beside a job.
@@ -134,11 +140,11 @@ def find_table(
     if since > table.generation:
         raise NoSuchKey(f"{place.uri} has no generation {since}: the newest is {table.generation}")
     refuse_rewound(store, place, since, table.head.number)
-    files, firsts = _files_of(store, place, table, table.commits(since))
+    files, firsts = _files_of(store, place, table, table.commits(since), kind)
     sample: list[TableFile] = []
     if not files and (every := table.commits()):
         oldest = min(every)
-        sample = [*_files_of(store, place, table, {oldest: every[oldest]})[0].values()]
+        sample = [*_files_of(store, place, table, {oldest: every[oldest]}, kind)[0].values()]
     schemas = _schemas_of(table, place.uri)
     bare = {schema.text for schema in schemas if schema.columns.arrow is None}
     unknown = [firsts[number] for number in table.without_schemas() if number in firsts]
@@ -172,7 +178,11 @@ def _schemas_of(table: LogTable, destination: str) -> list[JobSchema]:
 
 
 def _files_of(
-    store: ObjectStore, place: Destination, table: LogTable, commits: Mapping[int, Collection[str]]
+    store: ObjectStore,
+    place: Destination,
+    table: LogTable,
+    commits: Mapping[int, Collection[str]],
+    kind: type[FileSummary] = FileSummary,
 ) -> tuple[dict[str, TableFile], dict[int, TableFile]]:
     """Return the files of commits in some of their directories, by path; and the first one of each commit.
 
@@ -180,9 +190,7 @@ def _files_of(
     """
     directories: dict[str, str] = {}
     listed: dict[int, list[TableFile]] = {}
-    for source, entries in each_list(
-        FileSummary, store, place, (table.sources[number] for number in commits)
-    ):
+    for source, entries in each_list(kind, store, place, (table.sources[number] for number in commits)):
         wanted = frozenset(commits[source.number])
         found = _table_files(place, source.job_id or "", entries, directories)
         listed[source.number] = [file for file in found if file.directory in wanted]
@@ -211,7 +219,9 @@ def _table_files(
         if directory is None or len(key) > _SHORT or not _is_plain(name):
             relative = place.check_data_key(place.bucket, key)
             directory = directories.setdefault(parent, partition_of(relative))
-        yield TableFile(f"{place.bucket}/{key}", entry.size, directory, job_id, entry.rows)
+        # A copy: as decoded it would keep the whole line in memory.
+        known = bytes(entry.statistics) if isinstance(entry, FileBounds) else b""
+        yield TableFile(f"{place.bucket}/{key}", entry.size, directory, job_id, entry.rows, known)
 
 
 _is_integer = re.compile(r"[+-]?[0-9]+").fullmatch

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from msgspec import structs
@@ -25,6 +25,7 @@ from pyspark.sql.types import StructField, StructType
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol import publication
 from airflow_s3commit.protocol.model.destination import Destination, hive_values
+from airflow_s3commit.protocol.steps.files import FileBounds, FileSummary
 from airflow_s3commit.reader.listing import UnreadablePartitions, find_table
 from airflow_s3commit.reader.table import (
     FileReading,
@@ -64,6 +65,9 @@ _CHOOSE_FILES = frozenset(
 #: A record's type of a partition column whose type the writer did not know.
 _UNKNOWN = "void"
 
+#: Bytes of statistics that the driver's JVM keeps for a table; files beyond them are never left out.
+_BOUNDS_BYTES = 64 << 20
+
 #: Whether a directory without ``=`` lies between those of two partition columns.
 _IS_BROKEN = re.compile(r"(.*/)?[^/]*=[^/]*/([^/=]+/)+[^/]*=").match
 
@@ -92,7 +96,8 @@ def read_table(
 
     Each commit makes a generation of the table. The call fixes which one to read, by default the newest:
     later commits do not change the rows, and a file that a later commit has deleted is an error, not missing
-    rows. Spark prunes partitions and columns as in its own reads. The call may be repeated.
+    rows. Spark prunes partitions and columns as in its own reads. With the jar of `pending_jar` it also opens
+    no Parquet file of which the bounds in the log show that no row passes a filter. The call may be repeated.
 
     The log is read at the address that the session has in ``spark.s3commit.endpoint.*``, or else for S3A,
     with credentials from boto3's chain. Spark lists no files. In Spark Connect, and for partitions of a
@@ -133,7 +138,8 @@ def read_table(
         given["ignoreMissingFiles"] = "false"
     address = _address(spark, place.bucket)
     with renewing_store(address):
-        table = find_table(store_of_process(address), place, generation, since, job_id)
+        kind = FileBounds if _bounds(spark) is not None else FileSummary
+        table = find_table(store_of_process(address), place, generation, since, job_id, kind=kind)
     paths = [file.path for file in table.examples]
     name = format_of(paths, format)
     has_record = name in FORMATS and not FORMATS[name].text
@@ -263,11 +269,41 @@ class _Source:
                 _write_log(Path(folder), files)
                 found = reader.option("recursiveFileLookup", is_flat).load(Path(folder).as_uri())
                 if len(found._jdf.inputFiles()) == len(files):  # noqa: SLF001 - the others are copied one by one
-                    return found
+                    return self._pruned(found, Path(folder, "bounds"), files)
         # Spark's own option for paths that are no patterns.
         reader = reader.options(recursiveFileLookup=False, __globPaths__=False)
         reader = reader.option("basePath", f"s3a://{self.place.bucket}/{self.place.prefix}")
         return reader.load([f"s3a://{file.path}" for file in files])
+
+    def _pruned(self, found: DataFrame, bounds: Path, files: Collection[TableFile]) -> DataFrame:
+        """Return the rows, and have Spark leave out files by their bounds, where the session has the jar."""
+        jar = _bounds(self.spark)
+        if jar is None or self.format != "parquet" or not any(file.statistics for file in files):
+            return found
+        left = _BOUNDS_BYTES
+        with bounds.open("wb") as lines:
+            for file in files:
+                left -= len(file.statistics)
+                if file.statistics and left > 0:
+                    lines.write(f"s3a://{quote(file.path)}\t".encode() + file.statistics + b"\n")
+        made = found._jdf.queryExecution().analyzed().relation()  # noqa: SLF001
+        facts = (
+            made.partitionSchema(),
+            made.dataSchema(),
+            made.bucketSpec(),
+            made.fileFormat(),
+            made.options(),
+        )
+        relation = made.copy(jar.prune(made.location(), str(bounds)), *facts, made.sparkSession())
+        return DataFrame(self.spark._jsparkSession.baseRelationToDataFrame(relation), self.spark)  # noqa: SLF001
+
+
+def _bounds(spark: SparkSession) -> Any:
+    """Return the jar's class that leaves out files by their bounds; None if the session has no such jar."""
+    if not is_classic(spark):
+        return None
+    jar = spark.sparkContext._jvm.s3commit.spark.FileBounds  # type: ignore[union-attr] # noqa: SLF001
+    return jar if type(jar).__name__ == "JavaClass" else None
 
 
 def _write_log(folder: Path, files: Iterable[TableFile]) -> None:

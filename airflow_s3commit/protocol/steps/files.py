@@ -452,3 +452,9 @@ class FileSummary(Struct, frozen=True, kw_only=True, gc=False):
     key: Text
     size: Count
     rows: Count | None = None
+
+
+class FileBounds(FileSummary, frozen=True, kw_only=True, gc=False):
+    """What a reader needs that leaves files out by their bounds: the statistics are JSON."""
+
+    statistics: Raw = Raw()
