@@ -16,6 +16,7 @@ from airflow_s3commit import JobClosed
 from airflow_s3commit.spark import pending_jar
 from airflow_s3commit.spark.session import IN_MEMORY
 from airflow_s3commit.spark.shipping import GUARD_CLASS
+from airflow_s3commit.store.base import ObjectToDelete
 from tests.hadoop.real_hadoop import Hadoop
 from tests.spark_cluster.cluster import ApplicationFailed, wait_until
 from tests.spark_cluster.conftest import Driver
@@ -115,6 +116,87 @@ def test_a_file_takes_two_requests_before_the_commit(unchanged: Driver, table: T
     assert (len(begun), len(parts)) == (files, files)
     assert len(counts.seen) - 2 * files <= 40
     commit_and_check(table, job)
+
+
+@pytest.mark.all
+def test_the_driver_asks_the_store_little(unchanged: Driver, table: Table) -> None:
+    """The driver of a write sends eight requests, each once; a later write of the application sends six."""
+    job = table.job()
+    for expected in (
+        ["HEAD job", "GET job", "list", "PUT driver", "HEAD receipt", "list", "PUT seal", "HEAD receipt"],
+        ["HEAD job", "GET job", "HEAD driver", "list", "PUT seal", "HEAD receipt"],
+    ):
+        counts = Counts()
+        with table.gate.ruled_by(counts):
+            write_for_airflow(unchanged, table, job, "spark")
+        assert [told for request in counts.seen if (told := of_driver(request))] == expected
+    job.abort()
+
+
+def of_driver(request: Request) -> str:
+    """Return a request of a driver in short; nothing for what tasks ask."""
+    if re.search(r"uploads|uploadId=|\.pendingset", request.path):
+        return ""
+    if "list-type=" in request.path:
+        return "list"
+    names = {"/job.json": "job", "/driver.json": "driver", "/_s3commit/jobs/": "receipt"}
+    found = [name for part, name in names.items() if part in request.path]
+    return f"{request.method} {found[0] if found else 'seal'}"
+
+
+def delete_drivers(table: Table, job: Job) -> None:
+    """Delete what a driver has written, and nothing else."""
+    home = table.destination.bucket
+    keys = [ObjectToDelete(key) for key in table.data() if "/spark/" in key]
+    assert not table.store.delete_many(home, keys)
+
+
+def begin_another(table: Table, job: Job) -> None:
+    """Take the number after the driver's, as one does that was started in its place."""
+    (key,) = [key for key in table.data() if key.endswith("/driver.json")]
+    table.store.put(table.destination.bucket, re.sub("/000001-[^/]*/", "/000002-other/", key), b"{}")
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(
+    ("at", "happens", "said"),
+    [
+        ("a task's commit", delete_drivers, "is gone: the job has ended, or something deleted its directory"),
+        ("a task's commit", begin_another, "after this one, so that one's output counts"),
+        ("the last listing", lambda _, job: job.abort(), "the job has ended, as"),
+    ],
+    ids=["driver-deleted", "driver-followed", "job-aborted"],
+)
+def test_what_happens_during_a_write_refuses_its_seal(
+    unchanged: Driver, table: Table, at: str, happens: Callable[[Table, Job], None], said: str
+) -> None:
+    """A driver whose records or job are gone, or after which another began, leaves no seal."""
+    job = table.job()
+
+    def is_then(request: Request) -> bool:
+        is_last = of_driver(request) == "list" and any(key.endswith(".pendingset") for key in table.data())
+        return is_last if at == "the last listing" else REQUESTS[at](request)
+
+    rule = Kills(lambda: happens(table, job), is_then, answered=True)
+    with table.gate.ruled_by(rule), pytest.raises(ApplicationFailed, match=said):
+        write_for_airflow(unchanged, table, job, "spark")
+    assert rule.done
+    assert [key for key in table.data() if re.search(r"/spark/000001-[^/]*/\d+\.json", key)] == []
+    job.abort()
+    assert (table.pending(), table.data()) == ([], [])
+
+
+@pytest.mark.all
+def test_a_write_after_its_driver_was_deleted_is_refused(unchanged: Driver, table: Table) -> None:
+    """An earlier write whose records were deleted is not forgotten: the next one is refused at its begin."""
+    job = table.job()
+    write_for_airflow(unchanged, table, job, "spark")
+    pending = table.pending()
+    delete_drivers(table, job)
+    with pytest.raises(ApplicationFailed, match="is gone: the job has ended, or something deleted"):
+        write_for_airflow(unchanged, table, job, "spark")
+    assert table.pending() == pending
+    abort_and_check(table, job)
 
 
 def test_an_executor_that_is_killed_is_replaced(unchanged: Driver, table: Table) -> None:

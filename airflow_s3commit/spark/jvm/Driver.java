@@ -2,14 +2,19 @@ package s3commit.spark;
 
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.UUID;
-import org.apache.hadoop.fs.FileStatus;
+import java.util.function.Function;
 import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RemoteIterator;
 import org.slf4j.LoggerFactory;
 
 /**
@@ -45,40 +50,56 @@ final class Driver {
   private Driver() {}
 
   /**
-   * Returns the directory of this JVM's seals of a stage attempt. The first call takes a number for it.
+   * Returns the directory of this JVM's seals of a stage attempt. The first call takes a number for it; a later one
+   * looks for what the first one wrote.
    *
    * @param drivers The directory of all drivers of the stage attempt.
+   * @param gone Returns the error if that is gone: what deleted it, deleted more of the job.
    */
-  static synchronized Path home(FileSystem fs, Path drivers, Writer writer) throws IOException {
-    Path home = HOMES.get(drivers);
-    if (home == null) {
-      String number = String.format(Locale.ROOT, "%0" + DIGITS + "d", newest(fs, drivers) + 1);
-      home = new Path(drivers, number + "-" + JVM);
-      writer.write(new Path(home, BEGUN), RECORD);
-      HOMES.put(drivers, home);
+  static Path home(FileSystem fs, Path drivers, Writer writer, Function<Path, RuntimeException> gone)
+      throws IOException {
+    Path home;
+    synchronized (Driver.class) {
+      home = HOMES.get(drivers);
+      if (home == null) {
+        String number = String.format(Locale.ROOT, "%0" + DIGITS + "d", newest(fs, drivers) + 1);
+        home = new Path(drivers, number + "-" + JVM);
+        writer.write(new Path(home, BEGUN), RECORD);
+        HOMES.put(drivers, home);
+        return home;
+      }
+    }
+    if (!Records.exists(fs, new Path(home, BEGUN))) {
+      throw gone.apply(home);
     }
     return home;
   }
 
-  /** Returns whether what this JVM wrote first is still there: what deleted it, deleted more of the job. */
-  static boolean isThere(FileSystem fs, Path home) throws IOException {
-    return Records.exists(fs, new Path(home, BEGUN));
-  }
-
-  /** Returns whether a driver has begun after this one. */
-  static boolean isSucceeded(FileSystem fs, Path home) throws IOException {
-    return newest(fs, home.getParent()) > number(home);
+  /**
+   * Returns whether no driver has begun after this one.
+   *
+   * <p>What ends a job may delete the records just after this has seen them; but it leaves a receipt first, which
+   * whoever writes a seal looks for.
+   *
+   * @param gone As for {@link #home}.
+   */
+  static boolean isLast(FileSystem fs, Path home, Function<Path, RuntimeException> gone) throws IOException {
+    List<Path> all = records(fs, home.getParent());
+    if (all.stream().noneMatch(one -> driver(one).equals(home.getName()) && one.getName().equals(BEGUN))) {
+      throw gone.apply(home);
+    }
+    return all.stream().allMatch(one -> number(driver(one)) <= number(home.getName()));
   }
 
   /** Returns an earlier driver that has sealed writes and was not killed. */
   static Optional<String> ended(FileSystem fs, Path home) throws IOException {
-    for (FileStatus there : list(fs, home.getParent())) {
-      Path earlier = there.getPath();
-      if (number(earlier) < number(home) && Records.exists(fs, new Path(earlier, ENDED))) {
-        return Optional.of(earlier.getName());
-      }
-    }
-    return Optional.empty();
+    int number = number(home.getName());
+    // The first driver has no earlier ones, and needs no listing to know.
+    List<Path> all = number == 1 ? Collections.emptyList() : records(fs, home.getParent());
+    return all.stream()
+        .filter(one -> one.getName().equals(ENDED) && number(driver(one)) < number)
+        .map(Driver::driver)
+        .findFirst();
   }
 
   /** Remembers that this JVM has sealed a write. */
@@ -106,24 +127,37 @@ final class Driver {
         });
   }
 
+  /** Returns the number of the newest driver; 0 before the first one, which takes S3A one request to tell. */
+  @SuppressWarnings("deprecation")
   private static int newest(FileSystem fs, Path drivers) throws IOException {
-    int newest = 0;
-    for (FileStatus there : list(fs, drivers)) {
-      newest = Math.max(newest, number(there.getPath()));
-    }
-    return newest;
+    // S3A asks the store three times before it says that it cannot list a directory.
+    List<Path> all = fs.isDirectory(drivers) ? records(fs, drivers) : Collections.emptyList();
+    return all.stream().mapToInt(one -> number(driver(one))).max().orElse(0);
   }
 
-  private static FileStatus[] list(FileSystem fs, Path drivers) throws IOException {
+  /**
+   * Returns the records of all drivers, with one request for a thousand of them.
+   *
+   * <p>Not their directories: some stores list one whose records were all deleted.
+   */
+  private static List<Path> records(FileSystem fs, Path drivers) throws IOException {
+    List<Path> found = new ArrayList<>();
     try {
-      return fs.listStatus(drivers);
+      RemoteIterator<LocatedFileStatus> all = fs.listFiles(drivers, true);
+      while (all.hasNext()) {
+        found.add(all.next().getPath());
+      }
     } catch (FileNotFoundException error) {
-      // This is the first driver.
-      return new FileStatus[0];
+      // All of them were deleted.
     }
+    return found;
   }
 
-  private static int number(Path home) {
-    return Integer.parseInt(home.getName().substring(0, DIGITS));
+  private static String driver(Path record) {
+    return record.getParent().getName();
+  }
+
+  private static int number(String driver) {
+    return Integer.parseInt(driver.substring(0, DIGITS));
   }
 }

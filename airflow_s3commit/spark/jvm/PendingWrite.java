@@ -72,6 +72,9 @@ final class PendingWrite implements Serializable {
   /** The columns of the files and their partitions, as records keep them; null if unknown. */
   private String columns;
 
+  /** On the driver, the directory of its seals of the stage attempt, which it takes before its first write. */
+  private transient Path seals;
+
   /** Keys of the files that Spark named for the task attempt. */
   private transient Set<String> files;
 
@@ -103,7 +106,7 @@ final class PendingWrite implements Serializable {
     check(conf);
     checkRecord(conf);
     columns = insert.columns == null ? null : WrittenColumns.below(insert.columns, job.relative(path).get());
-    Path home = driverHome(conf);
+    seals = driverHome(conf);
     SaveMode mode = insert.mode;
     if (mode == SaveMode.Overwrite && !dynamic) {
       replace(new Path(path + insert.directory));
@@ -112,7 +115,7 @@ final class PendingWrite implements Serializable {
           "an earlier write of the application to " + path + " is pending, and Spark does not see it (" + mode
               + "): name the mode append or overwrite, or make the directory the destination of a job of its own");
     }
-    Optional<String> ended = isRestartable(spark) ? Optional.empty() : Driver.ended(home.getFileSystem(conf), home);
+    Optional<String> ended = isRestartable(spark) ? Optional.empty() : Driver.ended(seals.getFileSystem(conf), seals);
     if (ended.isPresent()) {
       throw refusal(
           "driver " + ended.get() + " has written for stage attempt " + job.stage + "-" + job.stageAttempt
@@ -426,17 +429,16 @@ final class PendingWrite implements Serializable {
       }
       tasks.add(task.put("rows", rows));
     }
-    Path home = driverHome(conf);
-    if (Driver.isSucceeded(home.getFileSystem(conf), home)) {
+    if (!Driver.isLast(seals.getFileSystem(conf), seals, this::refuseGone)) {
       throw refusal(
           "another driver has begun to write for stage attempt " + job.stage + "-" + job.stageAttempt
               + " after this one, so that one's output counts: end this application");
     }
-    Path file = new Path(home, String.format(Locale.ROOT, "%06d.json", number));
+    Path file = new Path(seals, String.format(Locale.ROOT, "%06d.json", number));
     if (!record(conf, file, JSON.writeValueAsBytes(seal))) {
       throw refuseEnded();
     }
-    Driver.hasSealed(home, (end, body) -> record(conf, end, body.getBytes(StandardCharsets.UTF_8)));
+    Driver.hasSealed(seals, (end, body) -> record(conf, end, body.getBytes(StandardCharsets.UTF_8)));
     WRITTEN.add(slot(job, path));
     end();
   }
@@ -452,22 +454,16 @@ final class PendingWrite implements Serializable {
     return false;
   }
 
-  /** Returns the directory of this driver's seals of the stage attempt, which it takes before its first write. */
   private Path driverHome(Configuration conf) throws IOException {
     Path drivers = inStage("spark");
-    FileSystem fs = drivers.getFileSystem(conf);
-    Path home =
-        Driver.home(
-            fs,
-            drivers,
-            (file, body) -> {
-              if (!record(conf, file, body.getBytes(StandardCharsets.UTF_8))) {
-                throw refuseEnded();
-              }
-            });
-    if (!Driver.isThere(fs, home)) {
-      throw refuseGone(home);
-    }
-    return home;
+    return Driver.home(
+        drivers.getFileSystem(conf),
+        drivers,
+        (file, body) -> {
+          if (!record(conf, file, body.getBytes(StandardCharsets.UTF_8))) {
+            throw refuseEnded();
+          }
+        },
+        this::refuseGone);
   }
 }
