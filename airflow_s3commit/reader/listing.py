@@ -18,12 +18,11 @@ import pyarrow.dataset as ds
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import NoSuchKey
-from airflow_s3commit.protocol.model.destination import unescape
+from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, unescape
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
 from airflow_s3commit.protocol.steps.files import FileBounds, FileSummary, each_list
 from airflow_s3commit.protocol.steps.fold import read_manifest, read_table, refuse_rewound
-from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.destination import Destination

@@ -24,7 +24,7 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.destination import Destination, is_data, is_hidden, split_uri
+from airflow_s3commit.protocol.model.destination import Destination, escape, is_data, is_hidden, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import Manifest
@@ -43,12 +43,12 @@ from airflow_s3commit.spark.session import (
 from airflow_s3commit.spark.writer_settings import s3a_settings, with_file_settings, with_s3a
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.forwarding import with_headers
-from airflow_s3commit.tables.partitions import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_s3commit._clock import Clock
+    from airflow_s3commit.protocol.model.job import ConflictMode
     from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.store.base import ObjectStore
 
@@ -314,13 +314,7 @@ def check_site(job: Job, options: WriteOptions, conf: Mapping[str, str]) -> None
 def _check_given(target: Target, options: WriteOptions, job: Job) -> None:
     """Refuse a write that contradicts another owner's job."""
     record = job.record()
-    wanted, mode = options.conflict_mode, record.options.conflict_mode
-    if wanted not in (None, mode):
-        setting = "overwrite" if wanted == "replace" else "errorifexists"
-        raise JobMismatch(
-            f"save mode {setting} contradicts conflict mode {mode} of {_named(target)}; let the job decide:"
-            ' use .mode("append"), or no mode in write_pending'
-        )
+    check_mode(target, options.conflict_mode, record.options.conflict_mode)
     if options.publish is not None and not record.publishes:
         raise JobMismatch(
             f"publish={options.publish} contradicts {_named(target)}, which was set up without it: set the"
@@ -328,6 +322,16 @@ def _check_given(target: Target, options: WriteOptions, job: Job) -> None:
         )
     _check_overwrite(target, options, record.options)
     _check_object_options(job, options, target.session)
+
+
+def check_mode(target: Target, wanted: ConflictMode | None, decides: ConflictMode) -> None:
+    """Refuse a save mode that means another conflict mode than its job has."""
+    if wanted not in (None, decides):
+        setting = "overwrite" if wanted == "replace" else "errorifexists"
+        raise JobMismatch(
+            f"save mode {setting} contradicts conflict mode {decides} of {_named(target)}; let the job"
+            ' decide: use .mode("append"), or no mode in write_pending'
+        )
 
 
 def _named(target: Target) -> str:

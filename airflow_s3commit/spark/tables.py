@@ -24,7 +24,7 @@ from pyspark.sql.types import StructField, StructType
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol import publication
-from airflow_s3commit.protocol.model.destination import Destination, hive_values
+from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, Destination, hive_values
 from airflow_s3commit.protocol.steps.files import FileBounds, FileSummary
 from airflow_s3commit.reader.listing import UnreadablePartitions, find_table
 from airflow_s3commit.reader.table import (
@@ -43,7 +43,6 @@ from airflow_s3commit.spark.writer_settings import is_classic, s3a_address
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.tables.columns import ROW_METADATA
 from airflow_s3commit.tables.options import FORMATS
-from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,9 +17,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructFiel
 
 from airflow_s3commit.spark.options import OTHER_WRITER, PART_BYTES, WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
-from airflow_s3commit.tables.columns import UnsupportedColumn
+from airflow_s3commit.tables.columns import UnsupportedColumn, resolve_columns, resolve_name
 from airflow_s3commit.tables.encoder import spark_footer
-from airflow_s3commit.tables.partitions import resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:

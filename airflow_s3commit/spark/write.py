@@ -26,10 +26,8 @@ from pyspark.sql.types import StringType
 
 from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
-    InvalidDestination,
     InvalidOption,
     JobClosed,
-    JobMismatch,
 )
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
@@ -40,6 +38,7 @@ from airflow_s3commit.spark.driver import (
     PendingWrite,
     Target,
     aborting,
+    check_mode,
     check_site,
     commit_write,
     own_target,
@@ -51,7 +50,9 @@ from airflow_s3commit.spark.options import (
     ARGUMENTS,
     CONFLICT_MODES,
     DEFAULT_MODE,
+    WRITE_OPTIONS,
     SaveMode,
+    WriteOptions,
     parse_options,
     quoted,
     refuse_arguments,
@@ -76,7 +77,7 @@ from airflow_s3commit.spark.writer_settings import (
     with_file_settings,
     with_s3a,
 )
-from airflow_s3commit.tables.partitions import resolve_name
+from airflow_s3commit.tables.columns import resolve_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,7 +85,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_s3commit.protocol.model.job import ConflictMode, JobReference
-    from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.tables.write import TablePlan
 
 logger = logging.getLogger(__name__)
@@ -96,11 +96,10 @@ _OF_THREAD = "spark.s3commit.pending.now"
 _BATCH = "streaming.sql.batchId"
 
 #: Options that only this package's own writer has, in lower case.
-_ONLY_OURS = frozenset(
-    {"targetfilebytes", "rowbytes", "openfiles", "committer", "publish", "uploadbytes"}
-    | {"storageclass", "sse", "ssekmskeyid", "ssebucketkey", "acl", "objecttags", "objectheaders"}
-    | {"endpointurl", "region", "pathstyle"}
-)
+_ONLY_OURS = {option.name.lower() for option in WRITE_OPTIONS} - {
+    *("path", "format", "partitionby", "compression"),
+    *("maxrecordsperfile", "parquet.block.size", "partitionoverwritemode"),
+}
 
 
 def write_pending(
@@ -179,12 +178,14 @@ def write_pending(
     try:
         if engine == "spark":
             save = _saving(frame, partition_by, format or "parquet", options or {}, cluster=cluster)
-            return _write_by_spark(session, given, destination, mode, save)
+            named = None if destination is None else Destination.parse(destination).uri
+            target = target_of(WriteOptions(destination=named), str(uuid4()), conf.get, given)
+            return _write_by_spark(session, target, mode, save)
         columns = json.dumps(list(partition_by))
         arguments = {"path": destination, "partitionBy": columns, "format": format}
         texts = {name: text for name, text in arguments.items() if text is not None}
         parsed = with_file_settings(parse_options({**(options or {}), **texts}, overwrite=False), conf)
-        parsed = replace(parsed, conflict_mode=_conflict_mode(given, mode))
+        parsed = replace(parsed, conflict_mode=_conflict_mode(mode, own=given is None))
         target = target_of(parsed, str(uuid4()), conf.get, given)
         frame, plan = planned(frame, parsed, cluster=cluster)
         ready = ready_job(target, parsed, job if isinstance(job, Job) else None)
@@ -201,9 +202,9 @@ def write_pending(
     return written
 
 
-def _conflict_mode(given: JobInConf | None, mode: SaveMode | None) -> ConflictMode | None:
+def _conflict_mode(mode: SaveMode | None, *, own: bool) -> ConflictMode | None:
     """Return what a save mode means for the write's job."""
-    if given is None:
+    if own:
         return CONFLICT_MODES[mode or DEFAULT_MODE]
     if mode == "ignore":
         raise InvalidOption(
@@ -405,45 +406,29 @@ def _saving(
 
 
 def _write_by_spark(
-    spark: SparkSession,
-    given: JobInConf | None,
-    destination: str | None,
-    mode: SaveMode | None,
-    save: Callable[[str, bool], None],
+    spark: SparkSession, target: Target, mode: SaveMode | None, save: Callable[[str, bool], None]
 ) -> PendingWrite:
-    if given is None:
-        if destination is None:
-            raise InvalidDestination("the write has no destination: name it, or a job")
+    home = target.reference.destination
+    if target.own:
         adds = mode in ("append", "overwrite")
         options = JobOptions(conflict_mode="as-written") if adds else JobOptions(committer="directory")
-        with commit_job(spark, destination, options=options) as job:
-            save(job.reference.destination, mode == "overwrite")
-        return PendingWrite(destination, job.reference, manifest=job.manifest())
-    reference = given.reference
-    home = Destination.parse(reference.destination)
-    if destination is not None and Destination.parse(destination) != home:
-        raise InvalidDestination(
-            f"the write goes to {destination}, but job {reference.job_id} commits to {home.uri}: leave the"
-            " destination out, or the job"
-        )
-    of_stage = (reference, given.stage, given.stage_attempt)
-    target = Target(*of_stage, own=False, store=s3a_address(spark, home.bucket))
+        with commit_job(spark, home, options=options) as job:
+            save(home, mode == "overwrite")
+        return PendingWrite(home, job.reference, manifest=job.manifest())
+    target = replace(target, store=s3a_address(spark, Destination.parse(home).bucket))
     job = target.job()
     decides = job.record().options.conflict_mode
-    is_overwrite = mode == "overwrite" and decides in ("as-written", "replace")
-    if not is_overwrite and mode not in (None, "append"):
-        raise JobMismatch(
-            f"save mode {mode} contradicts conflict mode {decides} of job {reference.job_id} on {home.uri};"
-            " let the job decide: leave the mode out"
-        )
+    is_overwrite = mode == "overwrite" and decides == "as-written"
+    if not is_overwrite:
+        check_mode(target, _conflict_mode(mode, own=False), decides)
     jobs = _jobs_of(spark)
     with aborting(target):
-        if job.stage_seal(given.stage, given.stage_attempt) is not None:
+        if job.stage_seal(target.stage, target.stage_attempt) is not None:
             raise JobClosed(
-                f"stage {given.stage}-{given.stage_attempt} of job {reference.job_id} on {home.uri} is"
+                f"stage {target.stage}-{target.stage_attempt} of job {job.reference.job_id} on {home} is"
                 " sealed: give each write a stage of its own, or run the stage again as a new attempt"
             )
         with _writes_for(spark, jobs, target):
-            save(home.uri, is_overwrite and decides == "as-written")
+            save(home, is_overwrite)
         seal, _ = commit_write(target, job=job)
-        return PendingWrite(home.uri, *of_stage, seal=seal)
+        return PendingWrite(home, target.reference, target.stage, target.stage_attempt, seal=seal)

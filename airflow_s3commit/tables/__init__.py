@@ -10,9 +10,8 @@ from airflow_s3commit._names import lazy
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
-    from airflow_s3commit.tables.columns import UnsupportedColumn
+    from airflow_s3commit.tables.columns import UnsupportedColumn, UnsupportedPartition
     from airflow_s3commit.tables.options import TABLE_OPTIONS
-    from airflow_s3commit.tables.partitions import UnsupportedPartition
     from airflow_s3commit.tables.write import WrittenTable
 
 __all__ = [

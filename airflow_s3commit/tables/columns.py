@@ -1,26 +1,35 @@
-"""The columns of files: their types when rows are written, and their schema as records keep it.
+"""The columns of rows: in files their types and their schema as records keep it, and those of partitions.
 
 Rows are written in types that the file formats and their readers support; values are never rounded.
 
 The text of a schema has the columns as a file's footer has them, then the partition columns, in Arrow's
 encoding and as Spark's JSON; that of Spark's own writers has the JSON alone. So a reader learns the columns
 without opening a file, even those of an empty table. The schemas of several commits are merged into one.
+
+Rows are split by their partition values into directories that are named exactly as Spark names them. Values
+are rendered as Spark casts them to string; times in their column's zone, which in Spark's batches is the
+session's. Columns of types that only Spark can render are refused, such as floating-point numbers.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import datetime as dt
+import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
+from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, escape
 from airflow_s3commit.protocol.model.sealed_job import SparkField, SparkSchema, WrittenColumns
 
 #: The entry of a Parquet footer with the files' Spark schema, without partition columns, as JSON.
@@ -76,7 +85,7 @@ def _storable(field: pa.Field) -> pa.Field:
             )
         kind = pa.decimal128(kind.precision, kind.scale)
     elif not any(is_kind(kind) for is_kind in _AS_THEY_ARE):
-        stored = next((stored for is_kind, stored in _STORED if is_kind(kind)), None)
+        stored = next((stored for stored, kinds in _STORED if any(is_kind(kind) for is_kind in kinds)), None)
         if stored is None:
             raise UnsupportedColumn(
                 f"column {name!r} has the type {kind}, which files cannot hold: cast it first"
@@ -88,15 +97,10 @@ def _storable(field: pa.Field) -> pa.Field:
 _AS_THEY_ARE = (pt.is_integer, pt.is_float32, pt.is_float64, pt.is_boolean, pt.is_null, pt.is_time)
 
 _STORED = (
-    (pt.is_string, pa.string()),
-    (pt.is_large_string, pa.string()),
-    (pt.is_string_view, pa.string()),
-    (pt.is_binary, pa.binary()),
-    (pt.is_large_binary, pa.binary()),
-    (pt.is_binary_view, pa.binary()),
-    (pt.is_fixed_size_binary, pa.binary()),
-    (pt.is_date, pa.date32()),
-    (pt.is_float16, pa.float32()),
+    (pa.string(), (pt.is_string, pt.is_large_string, pt.is_string_view)),
+    (pa.binary(), (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)),
+    (pa.date32(), (pt.is_date,)),
+    (pa.float32(), (pt.is_float16,)),
 )
 
 
@@ -292,3 +296,160 @@ def _nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 def _field(one: pa.Field, other: pa.Field) -> pa.Field | None:
     kind = _common(one.type, other.type)
     return one.with_type(kind).with_nullable(one.nullable or other.nullable) if kind is not None else None
+
+
+#: Decimals with more digits after the point have an exponent in Spark, unless its session has ANSI rules.
+_MOST_SCALE = 6
+
+
+class UnsupportedPartition(ValueError):
+    """A column cannot be a partition column; the message says what to do."""
+
+
+def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
+    """Check partition columns, and return their names as the schema spells them.
+
+    A name that the schema does not have is looked up regardless of case, as in Spark.
+
+    Raises:
+        UnsupportedPartition: A column is missing or ambiguous, begins with a dot, or has a type that cannot
+            be rendered as Spark does; or all columns are partition columns.
+    """
+    resolved = tuple(resolve_name(schema.names, name) for name in names)
+    for name in resolved:
+        if name.startswith("."):
+            raise UnsupportedPartition(
+                f"partition column {name!r} begins with a dot: readers skip such directories; rename it"
+            )
+        _renderer(name, schema.field(name).type)
+    if resolved and len(resolved) == len(schema.names):
+        raise UnsupportedPartition(
+            "all columns are partition columns, so none is left for the files: leave one of them out"
+        )
+    return resolved
+
+
+class PartitionSplitter:
+    """Splits rows by directory.
+
+    Args:
+        columns: Partition columns as `resolve_columns` returns them, outermost first.
+        names: Their names in directories; by default the same.
+
+    Attributes:
+        file_schema: Schema of the files: all columns but the partition columns.
+    """
+
+    def __init__(self, schema: pa.Schema, columns: Sequence[str], names: Sequence[str] = ()) -> None:
+        self._columns = list(columns)
+        self._names = [escape(name) for name in names or columns]
+        self._renderers = [_renderer(name, schema.field(name).type) for name in columns]
+        self.file_schema = pa.schema([field for field in schema if field.name not in set(columns)])
+
+    def split(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Yield each partition's directory and its rows, all columns of them, in their order.
+
+        What is yielded are slices of the rows, or of a sorted copy if the partitions' rows alternate.
+        """
+        if not self._columns or rows.num_rows == 0:
+            yield from [("", rows)] if rows.num_rows else ()
+            return
+        codes = self._codes(rows)
+        if (codes[1:] < codes[:-1]).any():
+            # The sort of 16-bit integers is several times as fast.
+            narrow = codes.astype(np.int16) if codes.max() <= np.iinfo(np.int16).max else codes
+            order = np.argsort(narrow, kind="stable")
+            codes, rows = codes[order], rows.take(pa.array(order))
+        bounds = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)]
+        for start, end in itertools.pairwise(bounds):
+            piece = rows.slice(start, end - start)
+            yield self._directory(piece), piece
+
+    def _codes(self, rows: pa.Table) -> npt.NDArray[np.int64]:
+        """Return a number for each row; rows of one partition have the same number."""
+        codes = np.zeros(rows.num_rows, dtype=np.int64)
+        for number, name in enumerate(self._columns):
+            encoded = rows.column(name).combine_chunks().dictionary_encode()
+            size = len(encoded.dictionary)
+            codes = codes * (size + 1) + encoded.indices.fill_null(size).to_numpy(zero_copy_only=False)
+            if number:
+                # Numbered from 0 after each column, so that many columns cannot overflow.
+                codes = np.unique(codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        return codes
+
+    def _directory(self, rows: pa.Table) -> str:
+        parts = []
+        for column, name, render in zip(self._columns, self._names, self._renderers, strict=True):
+            value = _first_value(rows, column)
+            text = "" if value is None else render(value)
+            if "\x00" in text:
+                raise UnsupportedPartition(
+                    f"partition column {column!r} has a value with a NUL character, which paths cannot have;"
+                    " remove it from the value"
+                )
+            parts.append(f"{name}={escape(text) or NULL_DIRECTORY}")
+        return "/".join(parts)
+
+
+def _first_value(rows: pa.Table, name: str) -> Any:
+    try:
+        return rows.column(name)[0].as_py()
+    except (ValueError, OverflowError) as error:
+        raise UnsupportedPartition(
+            f"partition column {name!r} has a value that Python cannot represent ({error}); {_remedy(name)}"
+        ) from error
+
+
+def _remedy(name: str) -> str:
+    return f"cast it to string first, in Spark: df.withColumn({name!r}, df[{name!r}].cast('string'))"
+
+
+#: How many columns an error lists.
+_SHOWN = 20
+
+
+def resolve_name(names: Sequence[str], name: str) -> str:
+    """Return the column of a name: the exact match, or the only match regardless of case."""
+    if name in names:
+        return name
+    alike = [known for known in names if known.lower() == name.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    if alike:
+        raise UnsupportedPartition(
+            f"partition column {name!r} is ambiguous: {', '.join(alike)}; rename one of them"
+        )
+    raise UnsupportedPartition(
+        f"partition column {name!r} is not among {', '.join(names[:_SHOWN])}; name one of the columns,"
+        " without backticks, and make a field or an expression a column first"
+    )
+
+
+def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:
+    for is_kind, render in _RENDERERS:
+        if is_kind(kind):
+            return render
+    raise UnsupportedPartition(
+        f"column {name!r} has the type {kind}, which a partition column cannot have; {_remedy(name)}"
+    )
+
+
+def _is_plain_decimal(kind: pa.DataType) -> bool:
+    return bool(pt.is_decimal(kind) and 0 <= kind.scale <= _MOST_SCALE)
+
+
+def _moment(value: dt.datetime) -> str:
+    """Return a time as Spark casts it to string: without trailing zeros of the second's fraction."""
+    text = value.replace(tzinfo=None).isoformat(sep=" ")
+    return text.rstrip("0") if value.microsecond else text
+
+
+_RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
+    (pt.is_string, str),
+    (pt.is_large_string, str),
+    (pt.is_integer, str),
+    (pt.is_boolean, lambda value: "true" if value else "false"),
+    (pt.is_date32, dt.date.isoformat),
+    (_is_plain_decimal, str),
+    (pt.is_timestamp, _moment),
+)

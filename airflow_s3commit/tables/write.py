@@ -20,10 +20,15 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_s3commit._causes import noting, run_all
-from airflow_s3commit.tables.columns import UnsupportedColumn, stored_schema, to_text
+from airflow_s3commit.tables.columns import (
+    PartitionSplitter,
+    UnsupportedColumn,
+    resolve_columns,
+    stored_schema,
+    to_text,
+)
 from airflow_s3commit.tables.encoder import Encoder, check_columns, footer_schema
 from airflow_s3commit.tables.options import parse_table_options
-from airflow_s3commit.tables.partitions import PartitionSplitter, resolve_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

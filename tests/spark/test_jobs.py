@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_s3commit.exceptions import InvalidOption, JobMismatch
+from airflow_s3commit.exceptions import InvalidOption, JobMismatch, Refused
 from airflow_s3commit.spark import MissingJar, commit_job, write_pending
 from airflow_s3commit.spark.session import PROTOCOL, StoreAddress
 from airflow_s3commit.spark.shipping import PROTOCOL_CLASS
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_s3commit.spark.options import SaveMode
     from tests.spark.conftest import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs]
@@ -78,17 +79,36 @@ def test_what_spark_s_own_writer_lacks_is_refused(
     assert lake.everything() == []
 
 
-def test_a_mode_that_contradicts_its_job_is_refused(spark: SparkSession, job_conf: Any, lake: Lake) -> None:
-    """A job that adds is not overwritten for, whatever writes the files."""
-    job_conf("append")
+@pytest.mark.parametrize(
+    ("mode", "conflict_mode", "error", "said"),
+    [
+        ("overwrite", "append", JobMismatch, "save mode overwrite contradicts conflict mode append"),
+        ("error", "as-written", JobMismatch, "save mode errorifexists contradicts conflict mode as-written"),
+        ("ignore", "fail", InvalidOption, "mode ignore is only for writes without a job"),
+        ("error", "fail", InvalidOption, "so Spark would publish files at once"),
+        ("overwrite", "as-written", InvalidOption, "so Spark would publish files at once"),
+    ],
+)
+def test_a_mode_that_contradicts_its_job_is_refused(
+    mode: SaveMode,
+    conflict_mode: str,
+    error: type[Refused],
+    said: str,
+    *,
+    spark: SparkSession,
+    job_conf: Any,
+    lake: Lake,
+) -> None:
+    """A job that adds is not overwritten for; a mode that means what the job does is not what is refused."""
+    job_conf(conflict_mode)
     endpoint = {f"fs.s3a.{name}": value for name, value in S3A.items()}
     endpoint["fs.s3a.endpoint"] = lake.server.endpoint_url
     hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
     for key, value in endpoint.items():
         hadoop.set(key, value)
     try:
-        with pytest.raises(JobMismatch, match="save mode overwrite contradicts conflict mode append"):
-            write_pending(spark.range(2), mode="overwrite", engine="spark")
+        with pytest.raises(error, match=said):
+            write_pending(spark.range(2), mode=mode, engine="spark")
     finally:
         for key in endpoint:
             hadoop.unset(key)

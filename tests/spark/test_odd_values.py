@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit import Job
+from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, escape
 from airflow_s3commit.spark import committer_conf, read_table
-from airflow_s3commit.tables.partitions import NULL_DIRECTORY, escape
 from tests.spark.conftest import Lake, Submit, fill, write
 from tests.spark.engines import ENGINES, Engine
 from tests.spark.odd_values import VALUES

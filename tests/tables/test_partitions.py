@@ -12,13 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_s3commit.tables.partitions import (
-    NULL_DIRECTORY,
-    PartitionSplitter,
-    UnsupportedPartition,
-    escape,
-    resolve_columns,
-)
+from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, escape
+from airflow_s3commit.tables.columns import PartitionSplitter, UnsupportedPartition, resolve_columns
 from tests.cases import each
 
 # As Spark 4.3's ExternalCatalogUtils.escapePathName answered for every character below 300.

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.store.memory import MemoryStore
-from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 from tests.protocol.building import OURS
 
 #: Characters that no key may have.

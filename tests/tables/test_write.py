@@ -22,8 +22,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.steps.fold import manifest_files
 from airflow_s3commit.store.memory import MemoryStore
-from airflow_s3commit.tables.columns import UnsupportedColumn
-from airflow_s3commit.tables.partitions import UnsupportedPartition
+from airflow_s3commit.tables.columns import UnsupportedColumn, UnsupportedPartition
 from tests.protocol.building import OURS
 
 if TYPE_CHECKING:

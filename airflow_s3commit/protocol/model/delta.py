@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.protocol.model.destination import Destination, hive_values
+from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, Destination, hive_values
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, Value, WrittenColumns
 from airflow_s3commit.protocol.model.table import Entry, Pieces, Table
@@ -30,9 +30,6 @@ GUARD = "airflowS3commit"
 
 #: The feature of timestamps without a time zone, which readers must know too; and their type in JSON.
 _NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
-
-#: The directory of Hive and Spark for a null.
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 _NUMBERS = {"byte", "short", "integer", "long", "float", "double"}
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
@@ -185,14 +182,14 @@ def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | N
         if list(found) != list(columns.partitions):
             raise ValueError(f"the partition columns are {[*columns.partitions]}")
         for name, value in found.items():
-            if value != _NULL:
+            if value != NULL_DIRECTORY:
                 _check_value(columns.partitions[name], value)
     except (ValueError, ArithmeticError) as error:
         raise InvalidOption(
             f"files in {partition or 'the root'!r} have no place in a Delta table ({error}): write them below"
             " directories such as dt=2013-01-01, one for each partition column, with values of its type"
         ) from error
-    return {name: None if value == _NULL else value for name, value in found.items()}
+    return {name: None if value == NULL_DIRECTORY else value for name, value in found.items()}
 
 
 #: Files that a version adds with statistics of their columns: about 120 MB. With more it has the rows alone.

@@ -237,7 +237,17 @@ def matches(uri: str, pattern: str) -> bool:
     return fnmatchcase(uri, pattern) or fnmatchcase(uri.rstrip("/"), pattern)
 
 
+#: The directory of Hive and Spark for a null, and for an empty string.
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+
+# Control characters, and characters with a meaning in some file system or in Hive's syntax.
+_SPECIAL = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
+
+
+def escape(text: str) -> str:
+    """Escape a column name or value for a path, as Spark's ``escapePathName``: ``:`` becomes ``%3A``."""
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def unescape(text: str) -> str:
