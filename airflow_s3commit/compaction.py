@@ -22,7 +22,7 @@ from airflow_s3commit._format import Column, number, size
 from airflow_s3commit.exceptions import DestinationChanged, DestinationNotEmpty, InvalidOption
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.delta import SAME_ROWS
+from airflow_s3commit.protocol.model.delta import COMPACTION, SAME_ROWS
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, Layout, owner_of, partition_of
@@ -158,7 +158,7 @@ def compact(
         # Never the whole destination: only the chosen partitions are written anew.
         job_options=replace(job_options or JobOptions(), conflict_mode="replace", committer="partitioned"),
         context={**(context or {}), **SAME_ROWS},
-        name="compaction",
+        name=COMPACTION,
         generation=plan.seen,
     ) as writer:
         for names in in_batches(chosen, _PARTITIONS):

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Self
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import JobClosed, NoSuchJob
+from airflow_s3commit.exceptions import InvalidOption, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.hadoop.adopt import refuse_end
 from airflow_s3commit.protocol.hadoop.jobs import find_hadoop_job
 from airflow_s3commit.protocol.metadata.context import Alone, JobContext, new_uuid, recorded
 from airflow_s3commit.protocol.metadata.pending_uploads import Progress
 from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.model.codec import MIB
+from airflow_s3commit.protocol.model.delta import COMPACTION, SAME_ROWS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, JobState
 from airflow_s3commit.protocol.model.layout import RECORD, Layout
@@ -111,7 +112,7 @@ class Job:
         Raises:
             InvalidDestination: The destination is no S3 URI, or is an object.
             InvalidRecord: The id is no UUID.
-            InvalidOption: The table has what the options exclude.
+            InvalidOption: The table has what the options exclude, or the context a key of a compaction.
             JobMismatch: A job with this id exists with other options.
             AlreadyCommitted: A job with this id is committed.
             JobClosed: A job with this id was aborted; its id cannot be used again.
@@ -134,6 +135,10 @@ class Job:
             alone="driver" if job_id is None else "",
         )
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
+        if name != COMPACTION and not SAME_ROWS.keys().isdisjoint(facts):
+            raise InvalidOption(
+                f"context has {min(SAME_ROWS)}, for which readers of a Delta table skip rows: leave it out"
+            )
         with aborting_unbegun(plain) if job_id is None else nullcontext():
             stored = open_job(plain, options, facts)
         return cls(replace(plain.as_recorded(stored.record, stored.sha256), alone=alone))

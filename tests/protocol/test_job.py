@@ -7,8 +7,9 @@ import pickle
 
 import pytest
 
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, NoSuchJob
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidOption, InvalidRecord, NoSuchJob
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.model.delta import SAME_ROWS
 from airflow_s3commit.protocol.model.job import AbortReport, JobReference
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
@@ -42,6 +43,14 @@ def test_every_job_has_an_id_of_its_own() -> None:
     store = MemoryStore()
     jobs = {Job.setup(store, "s3://lake/x").reference.job_id for _ in range(5)}
     assert len(jobs) == 5
+
+
+def test_a_context_cannot_say_that_no_row_changes() -> None:
+    """What a compaction says of its rows is refused in any other job, whose rows readers would skip."""
+    store = MemoryStore()
+    with pytest.raises(InvalidOption, match="context has s3commit_rows"):
+        Job.setup(store, "s3://lake/x", context=SAME_ROWS)
+    assert list(store.list_objects("lake", "")) == []
 
 
 def test_a_reference_with_another_destination_is_refused() -> None:

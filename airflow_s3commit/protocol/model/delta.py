@@ -195,8 +195,11 @@ def partition_values(partition: str, columns: DeltaColumns) -> dict[str, str | N
 #: Files that a version adds with statistics of their columns: about 120 MB. With more it has the rows alone.
 MOST_WITH_BOUNDS = 200_000
 
-#: What the context of a job says that changes no row, as a compaction: streaming readers skip its version.
+#: What the context of a job says that changes no row: streaming readers skip its version. No other may.
 SAME_ROWS = {"s3commit_rows": "unchanged"}
+
+#: The name of such a job.
+COMPACTION = "compaction"
 
 
 class TableChange(NamedTuple):
