@@ -1,4 +1,4 @@
-"""Makes calls: one call with retries until a deadline, or many calls given as values, from several threads.
+"""Makes calls: one with retries until a deadline, or many given as values, from several threads; their pace.
 
 Retries have full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015): each
 pause is drawn evenly between zero and a bound that doubles up to a cap.
@@ -7,6 +7,7 @@ pause is drawn evenly between zero and a bound that doubles up to a cap.
 from __future__ import annotations
 
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -67,6 +68,60 @@ class RetryPolicy:
                 self.on_retry(error)
             bound = min(bound * 2, _LONGEST_PAUSE)
             self.clock.sleep(pause)
+
+
+#: Requests in flight before the store has answered any.
+FIRST_WINDOW = 32
+
+# Seconds in which the window is halved at most once; seconds' worth of requests that may go out together
+# after a lull; the shortest pause: a few requests together cost less CPU than each by itself.
+_CUT_SECONDS, _BURST_SECONDS, _BATCH_SECONDS = 1.0, 0.02, 0.005
+
+
+class Throttle:
+    """The rate that a store can take, shared by all runs on it; safe to use from several threads.
+
+    The number in flight is bounded by TCP's congestion window (RFC 5681): each success widens it by one,
+    which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
+    second because all requests in flight get the same response, and widened by one per window of successes.
+    """
+
+    def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
+        self.clock = clock
+        self.most = most
+        self._width = float(min(FIRST_WINDOW, most))
+        self._interval = 1 / per_second if per_second else 0.0
+        self._due = 0.0
+        self._cut: float | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def window(self) -> int:
+        """How many requests may be in flight now."""
+        return int(self._width)
+
+    def succeeded(self, calls: int) -> None:
+        """Widen the window after this many successes."""
+        with self._lock:
+            growth = calls if self._cut is None else calls / self._width
+            self._width = min(self._width + growth, self.most)
+
+    def slow_down(self) -> None:
+        """Halve the window, unless that was done within the last second."""
+        with self._lock:
+            now = self.clock.monotonic()
+            if self._cut is None or now - self._cut >= _CUT_SECONDS:
+                self._cut = now
+                self._width = max(1.0, self._width / 2)
+
+    def pause(self) -> float:
+        """Return 0 and count a request that goes out now, or the seconds until one may."""
+        with self._lock:
+            now = self.clock.monotonic()
+            if self._due > now:
+                return max(self._due - now, _BATCH_SECONDS)
+            self._due = max(self._due, now - _BURST_SECONDS) + self._interval
+            return 0.0
 
 
 R = TypeVar("R")

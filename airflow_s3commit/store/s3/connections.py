@@ -6,6 +6,7 @@ It makes the same signatures of version 4 as botocore, in a tenth of the time
 
 from __future__ import annotations
 
+import resource
 import select
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -90,6 +91,11 @@ def connection_options(client: S3Client) -> dict[int, Any]:
         pycurl.SSL_VERIFYPEER: bool(verify),
         pycurl.SSL_VERIFYHOST: 2 if verify else 0,
     } | ({pycurl.CAINFO: get_cert_path(verify)} if verify else {})
+
+
+def most_connections(wanted: int) -> int:
+    """Return how many connections there may be: for half of the files that this process may open."""
+    return max(1, min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
 
 
 class Handle(pycurl.Curl):  # type: ignore[misc]

@@ -2,10 +2,9 @@
 
 boto3 spends about a millisecond of CPU on a request, which limits a commit to under a thousand files per
 second, whatever the store can do. Here one loop in the caller's thread draws calls, sends each once, and
-yields what its response settles. Only plain successes do, and the answer that an upload is gone, which a
-repeated commit gets by the million. Whatever else a store may say is left to the boto3 store, which makes the
-call again: it knows redirects, renewed credentials, throttling and errors. Uploads are started, and small
-parts sent, by the same rule.
+yields what its response settles: plain successes, and the answer that an upload is gone, which a repeated
+commit gets by the million. After anything else the boto3 store makes the call again: it knows redirects,
+renewed credentials, throttling and errors. Uploads are started, and small parts sent, by the same rule.
 
 Where a request goes and how it is signed is learned from the client itself, which knows endpoint rules,
 addressing style, redirects and headers that its owner added. It prepares one request per bucket and
@@ -16,8 +15,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +30,7 @@ from botocore import xform_name
 
 from airflow_s3commit.exceptions import NoSuchUpload, OutcomeUnknown, S3CommitError, Unavailable
 from airflow_s3commit.store.base import Abort, Call, Complete, Fetched, Get, Head, Outcome
-from airflow_s3commit.store.execute import with_threads
+from airflow_s3commit.store.execute import Throttle, with_threads
 from airflow_s3commit.store.s3.connections import Connections, Handle, Response, Route, connection_options
 from airflow_s3commit.store.s3.request import Request, completed_part, object_info, response_time
 
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSRequest
     from mypy_boto3_s3.client import S3Client
 
-    from airflow_s3commit._clock import Clock
     from airflow_s3commit.store.base import ObjectInfo, ObjectStore, PartEtag
 
 #: The calls of `ObjectStore.perform` that libcurl makes.
@@ -80,19 +76,11 @@ ROUTE_SECONDS = 1.0
 _MAX_WAIT = 1.0
 
 _OK, _NO_CONTENT, _NOT_FOUND, _FAILED = 200, 204, 404, 500
-_NO_UPLOAD = b"<Code>NoSuchUpload</Code>"
 
 #: Statuses of a store that gets too many requests; with one of these it has not done what was asked for. A
 #: completion may get the code in the body of a 200.
 _BUSY = frozenset({429, 503})
 _SLOW_DOWN = b"<Code>SlowDown</Code>"
-
-#: Requests in flight before the store has answered any.
-FIRST_WINDOW = 32
-
-# Seconds in which the window is halved at most once; seconds' worth of requests that may go out together
-# after a lull; the shortest pause: a few requests together cost less CPU than each by itself.
-_CUT_SECONDS, _BURST_SECONDS, _BATCH_SECONDS = 1.0, 0.02, 0.005
 
 #: Bytes of the largest part that is sent here: libcurl copies it.
 SMALL = 1 << 20
@@ -102,9 +90,6 @@ _is_plain = re.compile(r"[!-~]+: [!-~](?:[ -~]*[!-~])?", re.ASCII).fullmatch
 
 # An id with entities is left to boto3.
 _find_upload = re.compile(rb"<UploadId>([^<>&]+)</UploadId>").search
-
-# Path segments that libcurl resolves instead of taking literally.
-_DOT_SEGMENTS = frozenset({".", ".."})
 
 # Quotes a directory; cached, because a job's files are in few.
 _quoted_folder = lru_cache(4096)(quote)
@@ -130,55 +115,8 @@ _whole_result = re.compile(
 T = TypeVar("T")
 Lent = TypeVar("Lent", Connections, Handle)
 
-#: A call that is left to boto3, with its tag and whether it may have happened already.
-_Left: TypeAlias = tuple[tuple[T, bool], Call]
-
-
-class Throttle:
-    """The rate that a store can take, shared by all runs on it; safe to use from several threads.
-
-    The number in flight is bounded by TCP's congestion window (RFC 5681): each success widens it by one,
-    which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
-    second because all requests in flight get the same response, and widened by one per window of successes.
-    """
-
-    def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
-        self.clock = clock
-        # Each needs a file descriptor: at most half of the process's.
-        self.most = max(1, min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
-        self._width = float(min(FIRST_WINDOW, self.most))
-        self._interval = 1 / per_second if per_second else 0.0
-        self._due = 0.0
-        self._cut: float | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def window(self) -> int:
-        """How many requests may be in flight now."""
-        return int(self._width)
-
-    def succeeded(self, calls: int) -> None:
-        """Widen the window after this many successes."""
-        with self._lock:
-            growth = calls if self._cut is None else calls / self._width
-            self._width = min(self._width + growth, self.most)
-
-    def slow_down(self) -> None:
-        """Halve the window, unless that was done within the last second."""
-        with self._lock:
-            now = self.clock.monotonic()
-            if self._cut is None or now - self._cut >= _CUT_SECONDS:
-                self._cut = now
-                self._width = max(1.0, self._width / 2)
-
-    def pause(self) -> float:
-        """Return 0 and count a request that goes out now, or the seconds until one may."""
-        with self._lock:
-            now = self.clock.monotonic()
-            if self._due > now:
-                return max(self._due - now, _BATCH_SECONDS)
-            self._due = max(self._due, now - _BURST_SECONDS) + self._interval
-            return 0.0
+#: Calls that are left to boto3, each with its tag and whether it may have happened already.
+_Left: TypeAlias = list[tuple[tuple[T, bool], Call]]
 
 
 class FastPath:
@@ -249,30 +187,28 @@ class FastPath:
         source = iter(calls)
         # Seconds until more may be sent; None where there is no more.
         pause: float | None = 0.0
-        left: list[_Left[T]] = []
+        left: _Left[T] = []
         done: list[tuple[T, Outcome]] = []
-        with self._lent(Connections, self._options, self.throttle.most) as connections:
+        with self._lent(Connections, self._options, self.throttle.most) as pool:
             try:
-                while pause is not None or connections.in_flight or left or done:
+                while pause is not None or pool.in_flight or left or done:
                     if pause is not None:
-                        pause = self._start(connections, source, left)
+                        pause = self._start(pool, source, left)
                     yield from done
-                    is_waiting = connections.in_flight or (pause and not left)
-                    done = self._settle(connections, left, pause or _MAX_WAIT) if is_waiting else []
-                    if left and not (connections.in_flight or done):
+                    is_waiting = pool.in_flight or (pause and not left)
+                    done = self._settle(pool, left, pause or _MAX_WAIT) if is_waiting else []
+                    if left and not (pool.in_flight or done):
                         # With nothing in flight, because nothing is read meanwhile.
                         yield from self._fall_back(left)
                         left.clear()
             finally:
-                while connections.in_flight:
-                    connections.wait(_MAX_WAIT)
+                while pool.in_flight:
+                    pool.wait(_MAX_WAIT)
 
-    def _start(
-        self, connections: Connections, source: Iterator[tuple[T, Call]], left: list[_Left[T]]
-    ) -> float | None:
+    def _start(self, pool: Connections, source: Iterator[tuple[T, Call]], left: _Left[T]) -> float | None:
         """Send while there is room; return the seconds until more may be sent; None if that is all."""
         # boto3's threads make a few each of the calls that are left, with nothing else in flight.
-        while len(left) < 4 * self.threads and connections.in_flight + len(left) < self.throttle.window:
+        while len(left) < 4 * self.threads and pool.in_flight + len(left) < self.throttle.window:
             if pause := self.throttle.pause():
                 return pause
             drawn = next(source, None)
@@ -285,7 +221,7 @@ class FastPath:
             if route is None:
                 left.append(((tag, False), call))
                 continue
-            handle = connections.handle(type(call))
+            handle = pool.handle(type(call))
             handle.tag = drawn
             handle.aim(route, path)
             if isinstance(call, Complete):
@@ -293,15 +229,13 @@ class FastPath:
             elif isinstance(call, Get):
                 # libcurl compares it with the announced length, before the first byte, and with what comes.
                 handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
-            connections.start(handle)
+            pool.start(handle)
         return 0.0
 
-    def _settle(
-        self, connections: Connections, left: list[_Left[T]], seconds: float
-    ) -> list[tuple[T, Outcome]]:
+    def _settle(self, pool: Connections, left: _Left[T], seconds: float) -> list[tuple[T, Outcome]]:
         """Wait for responses; return the outcomes that they settle, and leave the other calls."""
         done: list[tuple[T, Outcome]] = []
-        ended = connections.wait(seconds)
+        ended = pool.wait(seconds)
         now = self.throttle.clock.time()
         for (tag, call), response in ended:
             try:
@@ -313,12 +247,12 @@ class FastPath:
                 may_have_happened = is_open and not is_busy and not isinstance(call, Get | Head)
                 left.append(((tag, may_have_happened), call))
         self.retries += len(ended) - len(done)
-        if connections.has_waited:
-            # A thread that never waits for the store would send no faster on more connections.
+        if pool.has_waited:
+            # A thread that never waits for the store would send no faster on more pool.
             self.throttle.succeeded(len(done))
         return done
 
-    def _fall_back(self, left: Iterable[_Left[T]]) -> Iterator[tuple[T, Outcome]]:
+    def _fall_back(self, left: _Left[T]) -> Iterator[tuple[T, Outcome]]:
         """Make calls through the boto3 store."""
         for (tag, may_have_happened), outcome in with_threads(self.fallback, left, self.threads):
             if may_have_happened and isinstance(outcome, Unavailable):
@@ -364,15 +298,14 @@ def _learn(client: S3Client, bucket: str, operation: str, _: int) -> Route | Non
     # What the client learned from a redirect takes precedence over its own region.
     learned = request.context.get("signing") or {}
     service, region = learned.get("signing_name", names[0]), learned.get("region", names[1])
+    found = request.headers.items()
+    headers = {name: text.decode("latin-1") if isinstance(text, bytes) else text for name, text in found}
+    lines = [f"{name}: {text}" for name, text in headers.items() if not _is_passing(name)]
     answers = meta.events.emit(f"before-send.s3.{operation}", request=request.prepare())
-    is_stood_in_for = any(answer is not None for _, answer in answers)
-    if is_stood_in_for or (service, names[2]) not in _SIGNATURES or bucket.startswith("arn:"):
+    is_stood_in_for = bucket.startswith("arn:") or any(answer is not None for _, answer in answers)
+    if is_stood_in_for or (service, names[2]) not in _SIGNATURES or not all(map(_is_plain, lines)):
         return None
     keys = given["request_signer"].get_auth_instance(*names).credentials
-    headers = {
-        name: text.decode() if isinstance(text, bytes) else text for name, text in request.headers.items()
-    }
-    lines = [f"{name}: {text}" for name, text in headers.items() if not _is_passing(name)]
     lines += ["Accept:", "Expect:"]
     if operation == _KINDS[Complete][0]:
         lines.append("Content-Type: application/xml")
@@ -398,7 +331,7 @@ def path_of(call: FastCall | Request, *query: str) -> str:
     It would resolve dot segments, and a call without a key or an upload is another request on the wire.
     """
     key, upload = call.key or "", getattr(call, "upload_id", None)
-    if not key or upload == "" or not _DOT_SEGMENTS.isdisjoint(key.split("/")):
+    if not key or upload == "" or not {".", ".."}.isdisjoint(key.split("/")):
         return ""
     folder, slash, name = key.rpartition("/")
     if upload:
@@ -426,7 +359,7 @@ def plain_outcome(call: FastCall, response: Response, now: float) -> Outcome:
     A response without a Date was made ``now``, in seconds since the epoch.
     """
     status, body = response.status, response.body
-    is_gone = status == _NOT_FOUND and _NO_UPLOAD in body
+    is_gone = status == _NOT_FOUND and b"<Code>NoSuchUpload</Code>" in body
     match call:
         case Complete() if status == _OK and (result := _whole_result(body)):
             return result[3].decode()

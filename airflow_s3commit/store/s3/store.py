@@ -22,7 +22,7 @@ from airflow_s3commit.store.base import (
     boto3_parameters,
 )
 from airflow_s3commit.store.credentials import plain_endpoint
-from airflow_s3commit.store.execute import RetryPolicy, in_threads, with_threads
+from airflow_s3commit.store.execute import RetryPolicy, Throttle, in_threads, with_threads
 from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS, RetryingStore, pages
 from airflow_s3commit.store.s3.config import S3Config, UnsupportedClient, guard_client, new_client
 from airflow_s3commit.store.s3.request import (
@@ -117,9 +117,11 @@ class S3Store(RetryingStore):
         if transport == "boto3":
             return
         try:
-            from airflow_s3commit.store.s3.fast_path import FastPath, Throttle  # noqa: PLC0415 - optional
+            from airflow_s3commit.store.s3.connections import most_connections  # noqa: PLC0415 - optional
+            from airflow_s3commit.store.s3.fast_path import FastPath  # noqa: PLC0415
 
-            throttle = Throttle(retry.clock, most=connections, per_second=requests_per_second)
+            most = most_connections(connections)
+            throttle = Throttle(retry.clock, most=most, per_second=requests_per_second)
             self._curl = FastPath(client, self, self._threads, throttle)
         except ModuleNotFoundError as error:
             if transport == "curl" or error.name != "pycurl":

@@ -477,6 +477,20 @@ class TestReference:
             assert server.seen[0].headers["x-amz-request-payer"] == "requester"
             assert "x-amz-request-payer" in server.seen[0].headers["authorization"]
 
+    @pytest.mark.parametrize("value", ["", "é", "a\tb"])
+    def test_a_header_that_libcurl_would_not_send(self, value: str) -> None:
+        """Where an owner adds a header that libcurl would drop or change, the client sends itself."""
+        with FaultServer(COMPLETED) as server:
+            client = new_client(server.config)
+            events: Any = client.meta.events
+            events.register(
+                "before-call.s3", lambda params, **_: params["headers"].update({"x-owner": value})
+            )
+            assert list(S3Store(client, transport="curl").perform([(0, COMPLETE)])) == [(0, "e-1")]
+            (seen,) = server.seen
+            assert "x-owner" in seen.headers
+            assert "amz-sdk-request" in seen.headers
+
     def test_a_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Through a proxy the client sends itself."""
         with FaultServer(COMPLETED) as proxy:
