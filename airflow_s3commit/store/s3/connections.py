@@ -98,11 +98,11 @@ def most_connections(wanted: int) -> int:
     return max(1, min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
 
 
-class Handle(pycurl.Curl):  # type: ignore[misc]
-    """A libcurl handle for one kind of request. Options that do not change are set once."""
+class Handle:
+    """A libcurl handle for one kind of request, ``curl``. Options that do not change are set once."""
 
     def __init__(self, kind: Hashable, options: Mapping[int, Any]) -> None:
-        super().__init__()
+        self.curl = pycurl.Curl()
         self.kind = kind
         self.tag: object = None
         self._route: Route | None = None
@@ -110,20 +110,20 @@ class Handle(pycurl.Curl):  # type: ignore[misc]
         self._body: list[bytes] = []
         functions = {pycurl.HEADERFUNCTION: self._head.append, pycurl.WRITEFUNCTION: self._body.append}
         for option, value in {**functions, **options}.items():
-            self.setopt(option, value)
+            self.curl.setopt(option, value)
 
     def aim(self, route: Route, path: str) -> None:
         """Set where the next request goes."""
         if route is not self._route:
             for option, value in route.options.items():
-                self.setopt(option, value)
+                self.curl.setopt(option, value)
             self._route = route
-        self.setopt(pycurl.URL, route.url + path)
+        self.curl.setopt(pycurl.URL, route.url + path)
 
     def ask(self) -> Response:
         """Send the request; wait for its response."""
         try:
-            self.perform()
+            self.curl.perform()
         except pycurl.error:
             return self.response(is_whole=False)
         return self.response(is_whole=True)
@@ -131,11 +131,11 @@ class Handle(pycurl.Curl):  # type: ignore[misc]
     def response(self, *, is_whole: bool) -> Response:
         """Return the response, or what is known if it was cut off; make room for the next one."""
         if is_whole:
-            status = self.getinfo(pycurl.RESPONSE_CODE)
+            status = self.curl.getinfo(pycurl.RESPONSE_CODE)
             response = Response(status, b"".join(self._head), b"".join(self._body))
         else:
             # Whether a byte of the request was sent, on this connection or one tried before it.
-            response = Response(_LOST if self.getinfo(pycurl.REQUEST_SIZE) else _UNSENT)
+            response = Response(_LOST if self.curl.getinfo(pycurl.REQUEST_SIZE) else _UNSENT)
         self._head.clear()
         self._body.clear()
         return response
@@ -144,7 +144,7 @@ class Handle(pycurl.Curl):  # type: ignore[misc]
 class Connections:
     """A pool for one thread at a time, which keeps up to ``connections`` open between requests.
 
-    ``has_waited`` tells whether the last `wait` had to wait for the store.
+    ``busy`` has the handles in flight; ``has_waited`` tells whether the last `wait` had to wait for a store.
     """
 
     def __init__(self, options: Mapping[Hashable, Mapping[int, Any]], connections: int) -> None:
@@ -155,7 +155,7 @@ class Connections:
         self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, partial(_poll, self._poller))
         self._free: defaultdict[Hashable, list[Handle]] = defaultdict(list)
-        self.in_flight = 0
+        self.busy: dict[pycurl.Curl, Handle] = {}
         self.has_waited = False
 
     def handle(self, kind: Hashable) -> Handle:
@@ -165,8 +165,8 @@ class Connections:
 
     def start(self, handle: Handle) -> None:
         """Send a request; `wait` returns the handle's tag with the response."""
-        self._multi.add_handle(handle)
-        self.in_flight += 1
+        self.busy[handle.curl] = handle
+        self._multi.add_handle(handle.curl)
 
     def wait(self, seconds: float) -> list[tuple[Any, Response]]:
         """Wait at most ``seconds`` for anything to happen; return the ended requests' tags and responses."""
@@ -180,12 +180,12 @@ class Connections:
         for descriptor, _ in ready or [(pycurl.SOCKET_TIMEOUT, 0)]:
             self._multi.socket_action(descriptor, 0)
         _, good, bad = self._multi.info_read()
-        ended = [self._release(handle, is_whole=True) for handle in good]
-        return ended + [self._release(handle, is_whole=False) for handle, *_ in bad]
+        ended = [self._release(curl, is_whole=True) for curl in good]
+        return ended + [self._release(curl, is_whole=False) for curl, *_ in bad]
 
-    def _release(self, handle: Handle, *, is_whole: bool) -> tuple[Any, Response]:
-        self.in_flight -= 1
-        self._multi.remove_handle(handle)
+    def _release(self, curl: pycurl.Curl, *, is_whole: bool) -> tuple[Any, Response]:
+        self._multi.remove_handle(curl)
+        handle = self.busy.pop(curl)
         self._free[handle.kind].append(handle)
         return handle.tag, handle.response(is_whole=is_whole)
 

@@ -168,9 +168,9 @@ class FastPath:
         lines += ["Content-Type:"] if request.upload_id else []
         with self._lent(Handle, Request, self._options[Request]) as handle:
             handle.aim(route, path)
-            handle.setopt(pycurl.HTTPHEADER, [*route.options[pycurl.HTTPHEADER], *lines])
-            handle.setopt(pycurl.POSTFIELDS, body.tobytes())
-            handle.setopt(pycurl.CUSTOMREQUEST, "PUT" if request.upload_id else "POST")
+            handle.curl.setopt(pycurl.HTTPHEADER, [*route.options[pycurl.HTTPHEADER], *lines])
+            handle.curl.setopt(pycurl.POSTFIELDS, body.tobytes())
+            handle.curl.setopt(pycurl.CUSTOMREQUEST, "PUT" if request.upload_id else "POST")
             response = handle.ask()
         if response.status >= _FAILED and not _is_busy(response):
             raise request.unconfirmed("the response is missing, or an error of the store")
@@ -191,24 +191,24 @@ class FastPath:
         done: list[tuple[T, Outcome]] = []
         with self._lent(Connections, self._options, self.throttle.most) as pool:
             try:
-                while pause is not None or pool.in_flight or left or done:
+                while pause is not None or pool.busy or left or done:
                     if pause is not None:
                         pause = self._start(pool, source, left)
                     yield from done
-                    is_waiting = pool.in_flight or (pause and not left)
+                    is_waiting = pool.busy or (pause and not left)
                     done = self._settle(pool, left, pause or _MAX_WAIT) if is_waiting else []
-                    if left and not (pool.in_flight or done):
+                    if left and not (pool.busy or done):
                         # With nothing in flight, because nothing is read meanwhile.
                         yield from self._fall_back(left)
                         left.clear()
             finally:
-                while pool.in_flight:
+                while pool.busy:
                     pool.wait(_MAX_WAIT)
 
     def _start(self, pool: Connections, source: Iterator[tuple[T, Call]], left: _Left[T]) -> float | None:
         """Send while there is room; return the seconds until more may be sent; None if that is all."""
         # boto3's threads make a few each of the calls that are left, with nothing else in flight.
-        while len(left) < 4 * self.threads and pool.in_flight + len(left) < self.throttle.window:
+        while len(left) < 4 * self.threads and len(pool.busy) + len(left) < self.throttle.window:
             if pause := self.throttle.pause():
                 return pause
             drawn = next(source, None)
@@ -225,10 +225,10 @@ class FastPath:
             handle.tag = drawn
             handle.aim(route, path)
             if isinstance(call, Complete):
-                handle.setopt(pycurl.POSTFIELDS, _part_list(call.etags))
+                handle.curl.setopt(pycurl.POSTFIELDS, _part_list(call.etags))
             elif isinstance(call, Get):
                 # libcurl compares it with the announced length, before the first byte, and with what comes.
-                handle.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
+                handle.curl.setopt(pycurl.MAXFILESIZE_LARGE, 0 if call.limit is None else max(call.limit, 1))
             pool.start(handle)
         return 0.0
 
@@ -331,7 +331,8 @@ def path_of(call: FastCall | Request, *query: str) -> str:
     It would resolve dot segments, and a call without a key or an upload is another request on the wire.
     """
     key, upload = call.key or "", getattr(call, "upload_id", None)
-    if not key or upload == "" or not {".", ".."}.isdisjoint(key.split("/")):
+    has_dots = "/." in f"/{key}" and not {".", ".."}.isdisjoint(key.split("/"))
+    if has_dots or not key or upload == "":
         return ""
     folder, slash, name = key.rpartition("/")
     if upload:
