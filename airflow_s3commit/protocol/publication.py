@@ -24,26 +24,27 @@ from airflow_s3commit.store.base import ObjectStore
 _STATEMENTS: Mapping[str, str] = {
     "athena": """\
 CREATE EXTERNAL TABLE {name}
-LOCATION '{uri}'
+LOCATION '{at.uri}'
 TBLPROPERTIES ('table_type' = 'DELTA');""",
     "databricks": """\
 CREATE TABLE IF NOT EXISTS {name}
 USING DELTA
-LOCATION '{uri}';""",
+LOCATION '{at.uri}';""",
     "duckdb": """\
 INSTALL delta;
 LOAD delta;
-CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{uri}');""",
+CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{at.uri}');""",
     "snowflake": """\
--- first: an external volume {bucket} that allows reading s3://{bucket}/
+-- first: an external volume {at.bucket} that allows reading s3://{at.bucket}/
 CREATE CATALOG INTEGRATION IF NOT EXISTS delta_files
   CATALOG_SOURCE = OBJECT_STORE TABLE_FORMAT = DELTA ENABLED = TRUE;
 CREATE ICEBERG TABLE {name}
-  CATALOG = 'delta_files' EXTERNAL_VOLUME = '{bucket}' BASE_LOCATION = '{prefix}' AUTO_REFRESH = TRUE;""",
+  CATALOG = 'delta_files' EXTERNAL_VOLUME = '{at.bucket}' BASE_LOCATION = '{at.prefix}'
+  AUTO_REFRESH = TRUE;""",
     "trino": """\
 -- first: a catalog delta of the connector delta_lake, with delta.register-table-procedure.enabled=true
 CALL delta.system.register_table(
-  schema_name => '{schema}', table_name => '{table}', table_location => '{uri}');""",
+  schema_name => '{schema}', table_name => '{table}', table_location => '{at.uri}');""",
 }
 
 #: The engines that `ddl` knows.
@@ -125,14 +126,8 @@ def ddl(engine: str, destination: Destination, name: str = "") -> str:
             " digits and _, with a dot after its database"
         )
     schema, _, table = name.rpartition(".")
-    return _STATEMENTS[engine].format(
-        name=name,
-        schema=schema.rpartition(".")[2] or "default",
-        table=table,
-        uri=destination.uri,
-        bucket=destination.bucket,
-        prefix=destination.prefix,
-    )
+    schema = schema.rpartition(".")[2] or "default"
+    return _STATEMENTS[engine].format(name=name, schema=schema, table=table, at=destination)
 
 
 #: A partition, by the values of its columns, outermost first.
