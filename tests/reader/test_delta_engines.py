@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import operator as op
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyarrow import fs
 
@@ -176,3 +180,50 @@ def test_a_checkpoint_stands_for_the_versions_before_it(lake: Lake, monkeypatch:
         lake.store.delete("lake", f"{log}{version:020}.json")
     for read in ENGINES.values():
         assert read(lake.copied(), None) == lake.truth()
+
+
+#: Files of a table: bounds are unknown of NaN, infinity and long texts, and there are none of nulls alone.
+ODD_FILES: tuple[dict[str, list[Any]], ...] = (
+    {"f": [1.0, 2.0], "s": ["a", "b"], "b": [False, False], "d": [Decimal("1.10"), Decimal("9.99")]},
+    {"f": [2.0, float("inf")], "s": ["a", "z" * 200], "b": [False, True], "d": [Decimal("-1.10"), None]},
+    {"f": [float("nan"), 1.0], "s": ["\uffff", "\U0001f600"], "b": [None, True], "d": [None, None]},
+    {"f": [None, None], "s": ["", None], "b": [None, None], "d": [Decimal("0.00"), Decimal("5.00")]},
+    {"d": [Decimal("2.00"), None], "b": [True, False], "s": ["b", "c"], "f": [-0.0, 5.0]},
+)
+
+
+def test_no_engine_loses_rows_to_a_filter(tmp_path: Path) -> None:
+    """Engines skip files by their bounds, and find what they would without, whatever a filter compares."""
+    lake, kinds = (
+        Lake(tmp_path),
+        {"f": pa.float64(), "s": pa.string(), "b": pa.bool_(), "d": pa.decimal128(9, 2)},
+    )
+    files = []
+    for number, columns in enumerate(ODD_FILES):
+        rows = {name: pa.array(values, kinds[name]) for name, values in columns.items()}
+        files.append(pa.table({"id": [2 * number, 2 * number + 1], **rows}))
+        options = JobOptions(conflict_mode="append", publish="delta")
+        write_table(files[-1], URI, store=lake.store, job_options=options)
+    whole = pa.concat_tables(file.select(["id", *kinds]) for file in files)
+    path = lake.copied()
+    by_arrow = deltalake.DeltaTable(path).to_pyarrow_dataset()
+    by_polars, plain = polars.scan_delta(path), polars.from_arrow(whole)
+    for name, compare in product(kinds, (op.lt, op.le, op.eq, op.ge, op.gt, op.ne)):
+        # NaN compared with NaN is each engine's own affair.
+        for value in (one for one in whole.column(name).drop_null().unique() if one == one):  # noqa: PLR0124
+            passes = compare(pc.field(name), value)
+            wanted = whole.filter(passes)["id"].to_pylist()
+            assert sorted(by_arrow.to_table(filter=passes)["id"].to_pylist()) == wanted, (
+                name,
+                compare,
+                value,
+            )
+            also = compare(polars.col(name), polars.lit(value.as_py(), dtype=plain.schema[name]))
+            found = by_polars.filter(also).collect()["id"].sort().to_list()
+            assert found == plain.filter(also)["id"].to_list(), (name, compare, value)
+    for name in kinds:
+        absent = pc.field(name).is_null()
+        assert (
+            sorted(by_arrow.to_table(filter=absent)["id"].to_pylist())
+            == whole.filter(absent)["id"].to_pylist()
+        )

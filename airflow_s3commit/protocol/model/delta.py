@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
@@ -33,7 +34,8 @@ _NTZ, _NTZ_TYPE = "timestampNtz", '"timestamp_ntz"'
 
 _NUMBERS = {"byte", "short", "integer", "long", "float", "double"}
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
-_PLAIN = {"string", "binary", "boolean", *_NUMBERS, *_TIMES}
+_BOUNDED = {"string", "boolean", *_NUMBERS, *_TIMES}
+_PLAIN = {"binary", *_BOUNDED}
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
@@ -285,25 +287,41 @@ def _line(**action: Any) -> bytes:
     return msgspec.json.encode(action) + b"\n"
 
 
+#: Columns of which a reader expects bounds, by Delta's default.
+_INDEXED = 32
+
+
 def _statistics(file: FileEntry, kinds: Mapping[str, Any]) -> dict[str, str]:
-    """Return a file's statistics of columns of some types, as the text that an ``add`` action has."""
+    """Return a file's statistics of columns of some types, as the text that an ``add`` action has.
+
+    It has bounds of all columns or of none: datasets of deltalake (1.6) take one that is missing beside
+    others for null, and leave the file out for any filter of its column.
+    """
     found: dict[str, Any] = {} if file.rows is None else {"numRecords": file.rows}
     known = {name: one for name, one in (file.statistics or {}).items() if isinstance(kinds.get(name), str)}
-    nulls = {name: one.nulls for name, one in known.items() if one.nulls is not None}
-    least, greatest = (
-        {name: bound for name, one in known.items() if (bound := _bound(kinds[name], one, side)) is not None}
-        for side in ("least", "greatest")
-    )
-    if least or nulls:
-        found |= {"minValues": least, "maxValues": greatest, "nullCount": nulls}
+    if nulls := {name: one.nulls for name, one in known.items() if one.nulls is not None}:
+        found["nullCount"] = nulls
+    expected = [name for name in islice(kinds, _INDEXED) if _is_bounded(kinds[name])]
+    if expected and known.keys() >= set(expected):
+        # Of a column without values there are none.
+        some = [name for name in expected if known[name].values != 0]
+        least, greatest = (
+            {name: _bound(kinds[name], known[name], side) for name in some} for side in ("least", "greatest")
+        )
+        if some and None not in (*least.values(), *greatest.values()):
+            found |= {"minValues": least, "maxValues": greatest}
     return {"stats": msgspec.json.encode(found).decode()} if found else {}
+
+
+def _is_bounded(kind: Any) -> bool:
+    return isinstance(kind, str) and (kind in _BOUNDED or kind.startswith("decimal"))
 
 
 def _bound(kind: str, known: ColumnStatistics, side: str) -> Any:
     """Return the least or greatest value of a column as Delta has it; None if it has none for the type."""
     value: Value = getattr(known, side)
     if not isinstance(value, str):
-        return value if kind in _NUMBERS and not isinstance(value, bool) else None
+        return value if (kind == "boolean" if isinstance(value, bool) else kind in _NUMBERS) else None
     if known.decimal:
         # Exactly these digits: a binary number would be another bound.
         is_number = kind.startswith("decimal") and _NUMBER.fullmatch(value)

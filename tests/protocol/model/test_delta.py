@@ -206,32 +206,50 @@ def test_statistics_are_in_the_words_of_delta() -> None:
     struct = {"type": "struct", "fields": [{"name": "x", "type": "long"}]}
     kinds = (
         ("i", "long"), ("d", "decimal(20,2)"), ("t", "timestamp"), ("b", "boolean"), ("s", "string"),
-        ("n", struct), ("bin", "binary"),
+        ("n", struct), ("bin", "binary"), ("void", "integer"),
     )  # fmt: skip
     made = columns_of({columns(*kinds, partitions=()): "1"})
     text_of_a_time = "2013-01-01T00:00:00+00:00"
+    moment = "2013-01-01T00:00:00.000001+00:00"
     known = {
         "i": ColumnStatistics(nulls=1, least=1, greatest=5),
         "d": ColumnStatistics(least="-1.50", greatest="123456789012345678.25", decimal=True),
-        "t": ColumnStatistics(least="2013-01-01T00:00:00.000001+00:00"),
+        "t": ColumnStatistics(least=moment, greatest=moment),
         "b": ColumnStatistics(nulls=0, least=False, greatest=True),
-        "s": ColumnStatistics(least=text_of_a_time, greatest=None),
+        "s": ColumnStatistics(least=text_of_a_time, greatest=text_of_a_time),
         "n": ColumnStatistics(nulls=2),
         "bin": ColumnStatistics(least="x", greatest="y"),
+        "void": ColumnStatistics(values=0, nulls=3),
         "gone": ColumnStatistics(nulls=2, least=1),
     }
-    file = _file("a", rows=3, statistics=known)
-    text = _version(_entry(), None, made, added=[file])[-1]["add"]["stats"]
+    text = _version(_entry(), None, made, added=[_file("a", rows=3, statistics=known)])[-1]["add"]["stats"]
     assert '"d":123456789012345678.25' in text
+    time = moment.replace("+00:00", "Z")
+    others = {"t": time, "s": text_of_a_time}
     assert json.loads(text) == {
         "numRecords": 3,
-        "minValues": {"i": 1, "d": -1.5, "t": "2013-01-01T00:00:00.000001Z", "s": text_of_a_time},
-        "maxValues": {"i": 5, "d": 123456789012345678.25},
-        "nullCount": {"i": 1, "b": 0},
+        "nullCount": {"i": 1, "b": 0, "void": 3},
+        "minValues": {"i": 1, "d": -1.5, "b": False, **others},
+        "maxValues": {"i": 5, "d": 123456789012345678.25, "b": True, **others},
     }
-    damaged = {"d": ColumnStatistics(least='1},"x":{', greatest="1e5", decimal=True)}
-    lines = _version(_entry(), None, made, added=[_file("a", statistics=damaged)])
-    assert "stats" not in lines[-1]["add"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"s": ColumnStatistics(nulls=0, least="x")},
+        {"s": ColumnStatistics(nulls=0, greatest="x")},
+        {"s": ColumnStatistics(nulls=0, values=1)},
+        {},
+        {"s": ColumnStatistics(nulls=0, least='1},"x":{', greatest="1e5", decimal=True)},
+    ],
+)
+def test_a_file_has_bounds_of_all_columns_or_of_none(odd: dict[str, ColumnStatistics]) -> None:
+    """A bound that is missing beside others would hide the file from filters, and a damaged one the table."""
+    made = columns_of({columns(("i", "long"), ("s", "string"), partitions=()): "1"})
+    known = {"i": ColumnStatistics(nulls=0, least=1, greatest=5), **odd}
+    text = _version(_entry(), None, made, added=[_file("a", rows=1, statistics=known)])[-1]["add"]["stats"]
+    assert json.loads(text) == {"numRecords": 1, "nullCount": dict.fromkeys(known, 0)}
 
 
 def test_an_entry_is_published_since_one_before_it_or_itself() -> None:
