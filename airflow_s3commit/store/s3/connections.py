@@ -121,7 +121,7 @@ class Handle:
         self.curl.setopt(pycurl.URL, route.url + path)
 
     def ask(self) -> Response:
-        """Send the request; wait for its response."""
+        """Send the request, and wait for its response; Python handles signals only after that."""
         try:
             self.curl.perform()
         except pycurl.error:
