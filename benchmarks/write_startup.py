@@ -91,7 +91,7 @@ def _task(
 
         from airflow_s3commit import Job  # noqa: PLC0415
         from airflow_s3commit.spark.session import store_of_process  # noqa: PLC0415
-        from airflow_s3commit.spark.task import TaskIds, write_task  # noqa: PLC0415
+        from airflow_s3commit.spark.task import write_task  # noqa: PLC0415
         from airflow_s3commit.store.credentials import StoreAddress  # noqa: PLC0415
         from airflow_s3commit.store.forwarding import ForwardingStore  # noqa: PLC0415
 
@@ -120,7 +120,7 @@ def _task(
 
         context = TaskContext.get()
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        ids = TaskIds("spark", "1", partition, str(attempt))
+        ids = ("spark", "1", partition, str(attempt))
         write_task(Job.at(store, reference), watched(), plan, ids, options)
         ended = perf_counter() - store.seconds
         told = {

@@ -29,7 +29,7 @@ from airflow_s3commit.spark.driver import (
 from airflow_s3commit.spark.options import parse_options
 from airflow_s3commit.spark.session import count_rows, getter_of, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
-from airflow_s3commit.spark.task import TaskIds, plan_table, write_task
+from airflow_s3commit.spark.task import plan_table, task_ids, write_task
 from airflow_s3commit.spark.writer_settings import hadoop_conf, site_conf, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
 
@@ -102,12 +102,7 @@ class S3CommitDataSource(DataSource):
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> S3CommitWriter:
-        """Check the options against the schema, and return the writer, which is pickled to the tasks.
-
-        Raises:
-            InvalidOption: As `parse_options` raises it, or a configuration file of Hadoop cannot be read.
-            ValueError: As `plan_table` raises it.
-        """
+        """Check the options against the schema, and return the writer, which is pickled to the tasks."""
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
         hadoop = site_conf(os.environ) if self.hadoop_defaults is None else self.hadoop_defaults
         return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), hadoop)
@@ -144,17 +139,14 @@ class S3CommitWriter(DataSourceArrowWriter):
         options = with_file_settings(self.options, conf)
         target = target_of(options, self.write_id, conf.get)
         job = ready_job(target, options)
-        ids = TaskIds.of_spark(target, self.write_id, context)
+        ids = task_ids(target, self.write_id, context)
         plan = replace(self.plan, options=options.table)
         return TaskMessage(write_task(job, iterator, plan, ids, options), target)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Seal the stage with the task attempts that Spark counts; commit the job if the write set it up.
 
-        Raises:
-            InvalidRecord: A task did not report.
-            InvalidOption: An overwrite by a job of its own has no rows.
-            S3CommitError: The stage could not be sealed, or the job not committed. Spark then calls `abort`.
+        If it raises, for example because a task did not report, Spark calls `abort`.
         """
         reports = _task_messages(messages)
         if len(reports) != len(messages) or not reports:
@@ -171,8 +163,10 @@ class S3CommitWriter(DataSourceArrowWriter):
             target = reports[0].target
         elif self.options.destination is not None:
             # No task reported its job. If the conf named one, there is no job with this id to abort.
-            own = own_target(self.options.destination, self.write_id, self.options.store)
-            target = replace(own, object_options=self.options.object_options)
+            objects = self.options.object_options
+            target = own_target(
+                self.options.destination, self.write_id, self.options.store, object_options=objects
+            )
         else:
             return
         try:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit._causes import undoing
 from airflow_s3commit._clock import SystemClock
 from airflow_s3commit.exceptions import (
-    AccessDenied,
     AlreadyCommitted,
     InvalidDestination,
     InvalidOption,
@@ -34,8 +33,8 @@ from airflow_s3commit.spark.session import (
     DEFAULT_STAGE_ATTEMPT,
     ConfGet,
     JobInConf,
-    forget_store,
     job_from_conf,
+    renewing_store,
     store_from_conf,
     store_of_process,
     tasks_have_twins,
@@ -124,20 +123,10 @@ class PendingWrite:
         return f"{rows} rows in {counts.files} files are {state} for {self.destination}"
 
 
-@contextmanager
-def renewing_store(settings: StoreAddress) -> Iterator[None]:
-    """Drop this process's store if the block raises `AccessDenied`, so that the next call reconnects."""
-    try:
-        yield
-    except AccessDenied:
-        forget_store(settings)
-        raise
-
-
-def own_target(destination: str, job_id: str, store: StoreAddress) -> Target:
-    """Return the target of a write that sets up its own job."""
+def own_target(destination: str, job_id: str, store: StoreAddress, **more: Any) -> Target:
+    """Return the target of a write that sets up its own job, with ``more`` of its fields."""
     place = Layout.of(Destination.parse(destination), job_id).place
-    return Target(JobReference(**place), DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, own=True, store=store)
+    return Target(JobReference(**place), DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, own=True, store=store, **more)
 
 
 def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInConf | None = None) -> Target:
@@ -156,8 +145,10 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
         )
     session = s3a_settings(conf, split_uri(destination)[0])
     if found is None:
-        return replace(
-            own_target(destination, job_id, store),
+        return own_target(
+            destination,
+            job_id,
+            store,
             twins=tasks_have_twins(conf),
             object_options=with_s3a(options.object_options, session),
             session_static=static,

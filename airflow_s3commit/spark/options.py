@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
+from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, JobOptions, ObjectOptions
 from airflow_s3commit.store.credentials import StoreAddress
@@ -27,8 +28,6 @@ from airflow_s3commit.tables.options import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-
-_MIB = 1024 * 1024
 
 #: What an overwrite replaces, by Spark's names: the whole table, or the partitions that get rows.
 PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
@@ -59,7 +58,7 @@ OTHER_WRITER = (
 #: Size of an uploaded part; smaller if many open files fill the memory. Half of the default of
 #: `Job.task_attempt`: an executor has a Python worker for each core, and all of them share the memory that
 #: Spark leaves beside the JVM.
-PART_BYTES = 16 * _MIB
+PART_BYTES = 16 * MIB
 
 
 def _texts(value: str) -> dict[str, str]:
@@ -176,7 +175,7 @@ class WriteOptions:
         default="none, unless the table is published",
     )  # fmt: skip
     upload_bytes: int = set_by(
-        80 * _MIB, "uploadBytes", parse_bytes,
+        80 * MIB, "uploadBytes", parse_bytes,
         "Encoded bytes that a task buffers until they are uploaded.", "bytes",
     )  # fmt: skip
     table: TableOptions = field(default_factory=TableOptions)

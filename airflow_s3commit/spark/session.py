@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from airflow_s3commit._causes import ending
-from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
+from airflow_s3commit.exceptions import AccessDenied, InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout
@@ -261,13 +261,18 @@ def store_of_process(settings: StoreAddress) -> ObjectStore:
     return _STORES[key]
 
 
-def forget_store(settings: StoreAddress) -> None:
-    """Drop this process's store at an address, so that the next call connects with new credentials.
+@contextmanager
+def renewing_store(settings: StoreAddress) -> Iterator[None]:
+    """Drop this process's store if the block raises `AccessDenied`, so that the next call connects anew.
 
     A store keeps credentials of a file or the environment for ever. A Python worker whose credentials have
     expired ends with its task, and the next worker loads new ones; a driver lives on.
     """
-    _STORES.pop((os.getpid(), settings), None)
+    try:
+        yield
+    except AccessDenied:
+        _STORES.pop((os.getpid(), settings), None)
+        raise
 
 
 #: The conf with which Spark limits a batch by its rows only. By default it counts bytes too (SPARK-51316),

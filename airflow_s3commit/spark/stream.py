@@ -30,9 +30,9 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.spark.driver import aborting, check_table, renewing_store, target_of
+from airflow_s3commit.spark.driver import aborting, check_table, target_of
 from airflow_s3commit.spark.options import parse_options, refuse_arguments
-from airflow_s3commit.spark.session import job_from_conf
+from airflow_s3commit.spark.session import job_from_conf, renewing_store
 from airflow_s3commit.spark.write import planned, run_tasks
 from airflow_s3commit.spark.writer_settings import conf_of, with_file_settings
 

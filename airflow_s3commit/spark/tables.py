@@ -36,9 +36,8 @@ from airflow_s3commit.reader.table import (
     schemas_of,
     table_schema,
 )
-from airflow_s3commit.spark.driver import renewing_store
 from airflow_s3commit.spark.options import quoted
-from airflow_s3commit.spark.session import getter_of, store_from_conf, store_of_process
+from airflow_s3commit.spark.session import getter_of, renewing_store, store_from_conf, store_of_process
 from airflow_s3commit.spark.writer_settings import is_classic, s3a_address
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.tables.columns import ROW_METADATA
@@ -286,14 +285,9 @@ class _Source:
                 if file.statistics and left > 0:
                     lines.write(f"s3a://{quote(file.path)}\t".encode() + file.statistics + b"\n")
         made = found._jdf.queryExecution().analyzed().relation()  # noqa: SLF001
-        facts = (
-            made.partitionSchema(),
-            made.dataSchema(),
-            made.bucketSpec(),
-            made.fileFormat(),
-            made.options(),
-        )
-        relation = made.copy(jar.prune(made.location(), str(bounds)), *facts, made.sparkSession())
+        schemas = (made.partitionSchema(), made.dataSchema())
+        facts = (*schemas, made.bucketSpec(), made.fileFormat(), made.options(), made.sparkSession())
+        relation = made.copy(jar.prune(made.location(), str(bounds)), *facts)
         return DataFrame(self.spark._jsparkSession.baseRelationToDataFrame(relation), self.spark)  # noqa: SLF001
 
 

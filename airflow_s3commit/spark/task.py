@@ -6,7 +6,6 @@ import inspect
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,8 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructFiel
 
 from airflow_s3commit.spark.options import OTHER_WRITER, PART_BYTES, WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
-from airflow_s3commit.tables.columns import UnsupportedColumn, resolve_columns, resolve_name
-from airflow_s3commit.tables.encoder import spark_footer
+from airflow_s3commit.tables.columns import ROW_METADATA, UnsupportedColumn, resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:
@@ -34,54 +32,45 @@ if TYPE_CHECKING:
 _WRITE_DIGITS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class TaskIds:
-    """The ids of a task attempt; ``attempt`` is unique across writes and Spark applications."""
+def task_ids(target: Target, write_id: str, context: TaskContext | None) -> tuple[str, str, int, str]:
+    """Return a task attempt's stage, stage attempt, partition and id; a frame without tasks has no context.
 
-    stage: str
-    stage_attempt: str
-    partition: int
-    attempt: str
-
-    @classmethod
-    def of_spark(cls, target: Target, write_id: str, context: TaskContext | None) -> TaskIds:
-        """Return the ids of a Spark task attempt; without a context those of a frame without tasks.
-
-        The driver's UUID of the write is among them because Spark numbers the attempts of each application
-        from 0, and a restarted application has the same conf.
-        """
-        partition, number = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-        return cls(target.stage, target.stage_attempt, partition, f"{number}w{write_id[:_WRITE_DIGITS]}")
+    The driver's UUID of the write is in the id because Spark numbers the attempts of each application from 0,
+    and a restarted application has the same conf.
+    """
+    partition, number = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+    return target.stage, target.stage_attempt, partition, f"{number}w{write_id[:_WRITE_DIGITS]}"
 
 
 def write_task(
     job: Job,
     batches: Iterable[pa.RecordBatch],
     plan: TablePlan,
-    ids: TaskIds,
+    ids: tuple[str, str, int, str],
     options: WriteOptions | None = None,
 ) -> CommittedTask:
-    """Write a task's rows as pending uploads and commit them as one pendingset.
+    """Write a task's rows as pending uploads and commit them as one pendingset; ``ids`` are as in `task_ids`.
 
     Any exception here aborts the attempt's uploads. A failure of the operators that produce the rows raises
     no exception here: Spark ends the batches as if they were complete (seen with 4.3) and drops the task's
     message, and the pendingset lacks rows. So only task attempts with a message may be sealed, whatever
     pendingsets exist.
     """
-    task = f"{ids.partition:05d}"
+    stage, stage_attempt, partition, attempt_id = ids
     try:
-        attempt_ids = (ids.stage, ids.stage_attempt, task, ids.attempt)
         with job.task_attempt(
-            *attempt_ids,
+            stage,
+            stage_attempt,
+            f"{partition:05d}",
+            attempt_id,
             part_bytes=PART_BYTES,
             buffered_bytes=(options or WriteOptions()).in_flight_bytes,
-            local_dir=_local_dir(ids.partition),
+            local_dir=_local_dir(partition),
         ) as attempt:
+            named = None if stage == DEFAULT_STAGE else stage
+            stem = file_stem(f"{partition:05d}", named, job.reference.job_id)
             # As in Spark, the first task writes a file with the schema for an empty table.
-            first = ids.partition == 0
-            stage = None if ids.stage == DEFAULT_STAGE else ids.stage
-            stem = file_stem(task, stage, job.reference.job_id)
-            written = write_batches(attempt, batches, plan, stem, empty_file=first)
+            written = write_batches(attempt, batches, plan, stem, empty_file=partition == 0)
             attempt.describe(written.files, written.schema)
             return attempt.commit()
     finally:
@@ -123,7 +112,9 @@ def plan_table(schema: StructType, options: WriteOptions) -> TablePlan:
     arrow = _arrow_schema(schema)
     partition_by = resolve_columns(arrow, options.table.partition_by)
     in_files = StructType([field for field in schema.fields if field.name not in partition_by])
-    footer = spark_footer(pyspark.__version__, in_files.json())
+    # As Spark's own writer adds them. Without a legacy calendar key, Spark reads dates and times of a file
+    # with its version in the proleptic Gregorian calendar, which is Arrow's calendar too.
+    footer = {"org.apache.spark.version": pyspark.__version__, ROW_METADATA: in_files.json()}
     return TablePlan(arrow, partition_by, options.table, footer)
 
 

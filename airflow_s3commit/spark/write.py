@@ -43,7 +43,6 @@ from airflow_s3commit.spark.driver import (
     commit_write,
     own_target,
     ready_job,
-    renewing_store,
     target_of,
 )
 from airflow_s3commit.spark.options import (
@@ -63,11 +62,12 @@ from airflow_s3commit.spark.session import (
     JobInConf,
     Writer,
     job_from_conf,
+    renewing_store,
     rows_counted,
     tasks_have_twins,
 )
 from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, MissingJar
-from airflow_s3commit.spark.task import TaskIds, partition_types, plan_table, write_task
+from airflow_s3commit.spark.task import partition_types, plan_table, task_ids, write_task
 from airflow_s3commit.spark.writer_settings import (
     conf_of,
     is_classic,
@@ -257,7 +257,7 @@ def run_tasks(
         if tasks:
             return tasks
         # Spark runs no task for a frame that it knows to be empty; write the file with the schema here.
-        return [write_task(job, [], plan, TaskIds.of_spark(target, write_id, None), options)]
+        return [write_task(job, [], plan, task_ids(target, write_id, None), options)]
 
 
 def _run_task(
@@ -272,7 +272,7 @@ def _run_task(
     job = target.job()
     if sites:
         check_site(job, options, site_conf(os.environ))
-    ids = TaskIds.of_spark(target, write_id, TaskContext.get())
+    ids = task_ids(target, write_id, TaskContext.get())
     task = write_task(job, _named(batches, plan.schema.names), plan, ids, options)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
 
@@ -326,8 +326,9 @@ def commit_job(
             f"object_options of the job for {home.uri} differ from fs.s3a.* of the session, which writes the"
             " files: leave them out, and set encryption, storage class and ACL in the session"
         )
-    own = own_target(home.uri, str(uuid4()), s3a_address(spark, home.bucket))
-    target = replace(own, twins=tasks_have_twins(conf.get), object_options=objects)
+    twins = tasks_have_twins(conf.get)
+    store = s3a_address(spark, home.bucket)
+    target = own_target(home.uri, str(uuid4()), store, twins=twins, object_options=objects)
     with renewing_store(target.store):
         job = Job.setup(
             target.job_store(),

@@ -34,7 +34,7 @@ import pyarrow.types as pt
 from pyarrow import csv, orc
 
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
-from airflow_s3commit.tables.columns import ROW_METADATA, UnsupportedColumn, rebuilt
+from airflow_s3commit.tables.columns import UnsupportedColumn, rebuilt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,15 +52,6 @@ _SAMPLE_ROWS = 10_000
 
 #: The smallest number of rows in a useful sample.
 _LEAST_SAMPLE = 1_000
-
-
-def spark_footer(version: str, row_metadata: str) -> dict[str, str]:
-    """Return what Spark's own writer adds to a file's footer.
-
-    Without a legacy calendar key, Spark reads dates and times of a file with its version in the proleptic
-    Gregorian calendar, which is Arrow's calendar too. The metadata is as for `ROW_METADATA`.
-    """
-    return {"org.apache.spark.version": version, ROW_METADATA: row_metadata}
 
 
 def dictionary_columns(table: pa.Table) -> list[str] | bool:

@@ -22,8 +22,6 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 
 _REGION = re.compile(r"([A-Za-z0-9]+(-[A-Za-z0-9]+)*)?")
 
-_NO_LIST = 'not a JSON list of strings, such as ["dt", "region"]'
-
 _KIB = 1024
 
 _UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
@@ -38,9 +36,9 @@ def parse_columns(value: str) -> tuple[str, ...]:
         try:
             names = json.loads(value)
         except ValueError:
-            raise ValueError(_NO_LIST) from None
+            names = [None]
         if not all(isinstance(name, str) for name in names):
-            raise ValueError(_NO_LIST)
+            raise ValueError('not a JSON list of strings, such as ["dt", "region"]')
     else:
         names = [name.strip() for name in value.split(",")] if value.strip() else []
     if "" in names:

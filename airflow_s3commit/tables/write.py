@@ -195,9 +195,8 @@ def write_batches(
     rows = size = 0
     waiting: list[pa.RecordBatch] = []
     columns = _columns(plan, schema, names, splitter.file_schema)
-    with OpenFiles(
-        opener, splitter.file_schema, options, stem=stem, footer=plan.footer, numbers=numbers
-    ) as files:
+    numbers = {} if numbers is None else numbers
+    with OpenFiles(opener, splitter.file_schema, options, stem, plan.footer, numbers) as files:
         for batch, held in remaining if first is None else chain([first], remaining):
             if size >= most:
                 waiting, size = _write_largest(waiting, schema, splitter, files, kept)
@@ -292,38 +291,27 @@ class _Open(NamedTuple):
     encoder: Encoder
 
 
+@dataclass
 class OpenFiles:
     """The open files of a task, by directory; closes the least recently written when there are too many.
 
     Use it in a ``with`` block: an exception abandons the open encoders. The task attempt aborts the uploads.
 
-    Args:
+    Attributes:
         stem: First part of the file names, unique to the task within its job.
         footer: Further entries of Parquet footers.
         numbers: Number of files with that stem, by directory; updated in place.
-
-    Attributes:
         files: Number of files opened so far.
     """
 
-    def __init__(
-        self,
-        opener: FileOpener,
-        schema: pa.Schema,
-        options: TableOptions,
-        *,
-        stem: str,
-        footer: Mapping[str, str] | None = None,
-        numbers: dict[str, int] | None = None,
-    ) -> None:
-        self._opener = opener
-        self._schema = schema
-        self._options = options
-        self._footer = footer
-        self._stem = stem
-        self._open: OrderedDict[str, _Open] = OrderedDict()
-        self._numbers = {} if numbers is None else numbers
-        self.files = 0
+    opener: FileOpener
+    schema: pa.Schema
+    options: TableOptions
+    stem: str
+    footer: Mapping[str, str] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    files: int = field(default=0, init=False)
+    _open: OrderedDict[str, _Open] = field(default_factory=OrderedDict, init=False)
 
     def __enter__(self) -> OpenFiles:
         return self
@@ -338,8 +326,8 @@ class OpenFiles:
 
     def write(self, directory: str, rows: pa.Table) -> None:
         """Write rows to the directory's file in row groups, and to further files if one is full."""
-        limit = self._options.max_records_per_file
-        group = max(rows.num_rows * self._options.group_bytes // max(rows.nbytes, 1), 1)
+        limit = self.options.max_records_per_file
+        group = max(rows.num_rows * self.options.group_bytes // max(rows.nbytes, 1), 1)
         while rows.num_rows:
             entry = self._entry(directory)
             head = rows.slice(0, min(group, limit - entry.encoder.rows) if limit else group)
@@ -365,7 +353,7 @@ class OpenFiles:
             self._close(next(iter(self._open)))
 
     def _is_full(self, encoder: Encoder) -> bool:
-        limit, target = self._options.max_records_per_file, self._options.target_file_bytes
+        limit, target = self.options.max_records_per_file, self.options.target_file_bytes
         return bool(limit and encoder.rows >= limit) or bool(target and encoder.bytes >= target)
 
     def _entry(self, directory: str) -> _Open:
@@ -373,15 +361,15 @@ class OpenFiles:
         if entry is not None:
             self._open.move_to_end(directory)
             return entry
-        while len(self._open) >= self._options.open_files:
+        while len(self._open) >= self.options.open_files:
             self._close(next(iter(self._open)))
-        number = self._numbers.get(directory, 0)
-        self._numbers[directory] = number + 1
-        form = self._options.file_format
-        name = f"{self._stem}.c{number:03d}{form.suffix(self._options.codec)}"
+        number = self.numbers.get(directory, 0)
+        self.numbers[directory] = number + 1
+        form = self.options.file_format
+        name = f"{self.stem}.c{number:03d}{form.suffix(self.options.codec)}"
         path = f"{directory}/{name}" if directory else name
-        file = self._opener.open(path, content_type=form.content_type)
-        encoder = Encoder(file, self._schema, self._options, self._footer)
+        file = self.opener.open(path, content_type=form.content_type)
+        encoder = Encoder(file, self.schema, self.options, self.footer)
         entry = self._open[directory] = _Open(file, encoder)
         self.files += 1
         return entry
@@ -393,11 +381,11 @@ class OpenFiles:
         del self._open[directory]
 
     def _make_room(self) -> None:
-        if self._held() <= self._options.encoded_bytes:
+        if self._held() <= self.options.encoded_bytes:
             return
         for entry in self._open.values():
             entry.file.send_buffered()
-        while self._open and self._held() > self._options.encoded_bytes:
+        while self._open and self._held() > self.options.encoded_bytes:
             self._close(next(iter(self._open)))
 
     def _held(self) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
-from airflow_s3commit.spark.driver import renewing_store
-from airflow_s3commit.spark.session import store_of_process
+from airflow_s3commit.spark.session import renewing_store, store_of_process
 from airflow_s3commit.store.credentials import StoreAddress
 
 SETTINGS = StoreAddress("http://127.0.0.1:1", "us-east-1", path_style=True)

@@ -17,7 +17,7 @@ from airflow_s3commit import CommittedTask, Job, JobOptions, MemoryStore, manife
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob, StoreRejected
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
 from airflow_s3commit.spark.driver import Target
-from airflow_s3commit.spark.task import TaskIds, write_task
+from airflow_s3commit.spark.task import task_ids, write_task
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables.options import TableOptions
 from airflow_s3commit.tables.write import TablePlan
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = pa.schema([("dt", pa.string()), ("x", pa.int64())])
-IDS = TaskIds("spark", "0", 3, "17")
+IDS = ("spark", "0", 3, "17")
 
 
 def plan(*partition_by: str, **options: int) -> TablePlan:
@@ -129,8 +129,8 @@ def test_a_large_partition_streams_row_groups(store: MemoryStore, job: Job) -> N
 
 def test_an_empty_table_has_one_file_of_the_first_task(store: MemoryStore, job: Job) -> None:
     """As with Spark's own writer, the first task of an unpartitioned write leaves the schema."""
-    nobody = write_task(job, [], plan(), TaskIds("spark", "0", 1, "8"))
-    first = write_task(job, [], plan(), TaskIds("spark", "0", 0, "9"))
+    nobody = write_task(job, [], plan(), ("spark", "0", 1, "8"))
+    first = write_task(job, [], plan(), ("spark", "0", 0, "9"))
     assert (nobody.files, first.files, first.rows) == (0, 1, 0)
     ((path, table),) = committed(store, job, nobody, first).items()
     assert (path, table.schema.names, table.num_rows) == (
@@ -140,13 +140,13 @@ def test_an_empty_table_has_one_file_of_the_first_task(store: MemoryStore, job: 
 
 def test_an_empty_partitioned_table_has_no_file(store: MemoryStore, job: Job) -> None:
     """A partitioned write of nothing commits nothing."""
-    assert write_task(job, [], plan("dt"), TaskIds("spark", "0", 0, "1")).files == 0
+    assert write_task(job, [], plan("dt"), ("spark", "0", 0, "1")).files == 0
 
 
 def test_another_stage_has_other_file_names(store: MemoryStore, job: Job) -> None:
     """Two stages of a job can write the same partitions; the job's id still ends the stem."""
-    one = write_task(job, batches([("a", 1)]), plan("dt"), TaskIds("spark", "0", 0, "1"))
-    two = write_task(job, batches([("a", 2)]), plan("dt"), TaskIds("late.rows", "0", 0, "1"))
+    one = write_task(job, batches([("a", 1)]), plan("dt"), ("spark", "0", 0, "1"))
+    two = write_task(job, batches([("a", 2)]), plan("dt"), ("late.rows", "0", 0, "1"))
     # With a digest, because late_rows is a stage's name too.
     late = f"late_rows_{hashlib.sha256(b'late.rows').hexdigest()[:8]}"
     job.seal_stage("late.rows", "0", [two])
@@ -183,7 +183,7 @@ def test_a_staging_task_that_fails_has_sent_nothing(
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches([(f"d{n}", n) for n in range(500)])
-        assert [path for path in places[IDS.partition % 2].rglob("*") if path.is_file()]
+        assert [path for path in places[IDS[2] % 2].rglob("*") if path.is_file()]
         raise RuntimeError("the source broke")
 
     tight = plan("dt", open_files=2, row_bytes=1_000, row_group_bytes=500)
@@ -223,8 +223,8 @@ def test_facts_about_columns_reach_the_manifest(store: MemoryStore, job: Job) ->
 def test_attempts_of_restarted_applications_have_other_ids(store: MemoryStore, job: Job) -> None:
     """Two applications that Spark numbers alike commit side by side, and the sealed one counts."""
     target = Target(job.reference, "spark", "0", own=True, store=StoreAddress())
-    ids = [TaskIds.of_spark(target, str(uuid.uuid4()), None) for _ in range(2)]
-    assert all(each.attempt.isalnum() for each in ids)
+    ids = [task_ids(target, str(uuid.uuid4()), None) for _ in range(2)]
+    assert all(attempt.isalnum() for *_, attempt in ids)
     tasks = [write_task(job, batches([("a", n)]), plan(), each) for n, each in enumerate(ids)]
     assert tasks[0].location != tasks[1].location
     assert rows_of(committed(store, job, tasks[1])) == Counter({("", 1): 1})

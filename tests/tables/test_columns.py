@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics, SparkSchema, WrittenColumns
-from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge, to_text
-from airflow_s3commit.tables.encoder import Encoder, footer_schema, spark_footer
+from airflow_s3commit.tables.columns import ROW_METADATA, DifferentTypes, from_text, merge, to_text
+from airflow_s3commit.tables.encoder import Encoder, footer_schema
 from airflow_s3commit.tables.options import TableOptions
 from tests.cases import each
 
@@ -117,7 +117,7 @@ def test_a_schema_is_also_sparks_json() -> None:
 
 def test_sparks_own_types_come_from_sparks_footer() -> None:
     """An interval is an integer to Arrow; the text has Spark's type."""
-    footer = spark_footer("4.1.0", json.dumps({"fields": [{"name": "age", "type": "interval year"}]}))
+    footer = {ROW_METADATA: json.dumps({"fields": [{"name": "age", "type": "interval year"}]})}
     text = to_text(
         "parquet",
         footer_schema(pa.schema([("age", pa.int32())]), TableOptions(), footer),

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit.tables.columns import ROW_METADATA
-from airflow_s3commit.tables.encoder import Encoder, dictionary_columns, spark_footer
+from airflow_s3commit.tables.encoder import Encoder, dictionary_columns
 from airflow_s3commit.tables.options import FORMATS, TableOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SPARK = spark_footer("4.3.0", json.dumps({"type": "struct", "fields": []}))
+SPARK = {"org.apache.spark.version": "4.3.0", ROW_METADATA: json.dumps({"type": "struct", "fields": []})}
 SNAPPY = TableOptions()
 
 
