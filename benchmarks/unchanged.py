@@ -242,13 +242,7 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
             sys.exit("neither S3A nor the unchanged job can be measured without the jars of S3A")
         register(spark)
         meter, heap = Meter(spark), DriversHeap(spark)
-        # One client for all rounds, as the session has one of S3A.
-        stores = {
-            at: S3Store.connect(replace(server.config, endpoint_url=at))
-            for at in (address, counter.endpoint_url)
-        }
-        timed = Lake(server, TIMED, address, stores[address])
-        counted = Lake(server, COUNTED, counter.endpoint_url, stores[counter.endpoint_url])
+        timed, counted = Lake(server, TIMED, address), Lake(server, COUNTED, counter.endpoint_url)
         for case, tasks in _cases(options):
             title = f"{case.rows:,} rows, {tasks} tasks, {case.partitions} partitions"
             title += f", {options.latency} ms a request" if options.latency else ""

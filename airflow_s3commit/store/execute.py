@@ -24,7 +24,7 @@ from airflow_s3commit.store.base import Call, ObjectStore, Outcome
 T = TypeVar("T")
 
 #: Bounds of the first pause, in seconds, which double up to that of any pause.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 @dataclass(frozen=True, slots=True)
