@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from airflow_s3commit import S3Store
     from airflow_s3commit.testing import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-submit")]
+pytestmark = [pytest.mark.all, pytest.mark.spark, pytest.mark.seaweedfs]
 
 
-@pytest.mark.parametrize(
-    "release", [*(pytest.param(one, marks=pytest.mark.all) for one in RELEASES), pyspark.__version__]
-)
+@pytest.mark.parametrize("release", [*RELEASES, pytest.param(pyspark.__version__, id="installed")])
 def test_a_release_of_pyspark_writes_and_reads(
     release: str, request: pytest.FixtureRequest, seaweed: S3Server, seaweed_store: S3Store, prefix: str
 ) -> None:
