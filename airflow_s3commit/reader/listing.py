@@ -21,7 +21,7 @@ from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, unescape
 from airflow_s3commit.protocol.model.layout import OLDER_DATA, partition_of
 from airflow_s3commit.protocol.model.sealed_job import WrittenColumns
-from airflow_s3commit.protocol.steps.files import FileBounds, FileSummary, each_list
+from airflow_s3commit.protocol.steps.files import FileSummary, FileWithBounds, each_list
 from airflow_s3commit.protocol.steps.fold import read_manifest, read_table, refuse_rewound
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def find_table(
 ) -> Table:
     """Return files of a destination, chosen as `dataset` chooses them.
 
-    They have statistics if the kind is `FileBounds`.
+    They have statistics if the kind is `FileWithBounds`.
 
     Raises:
         ValueError: A generation is out of range, or is given beside a job.
@@ -219,7 +219,7 @@ def _table_files(
             relative = place.check_data_key(place.bucket, key)
             directory = directories.setdefault(parent, partition_of(relative))
         # A copy: as decoded it would keep the whole line in memory.
-        known = bytes(entry.statistics) if isinstance(entry, FileBounds) else b""
+        known = bytes(entry.statistics) if isinstance(entry, FileWithBounds) else b""
         yield TableFile(f"{place.bucket}/{key}", entry.size, directory, job_id, entry.rows, known)
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from msgspec import structs
@@ -25,7 +25,7 @@ from pyspark.sql.types import StructField, StructType
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol import publication
 from airflow_s3commit.protocol.model.destination import NULL_DIRECTORY, Destination, hive_values
-from airflow_s3commit.protocol.steps.files import FileBounds, FileSummary
+from airflow_s3commit.protocol.steps.files import FileSummary, FileWithBounds
 from airflow_s3commit.reader.listing import UnreadablePartitions, find_table
 from airflow_s3commit.reader.table import (
     FileReading,
@@ -38,7 +38,7 @@ from airflow_s3commit.reader.table import (
 )
 from airflow_s3commit.spark.options import quoted
 from airflow_s3commit.spark.session import getter_of, renewing_store, store_from_conf, store_of_process
-from airflow_s3commit.spark.writer_settings import is_classic, s3a_address
+from airflow_s3commit.spark.writer_settings import class_of_jar, is_classic, s3a_address
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.tables.columns import ROW_METADATA
 from airflow_s3commit.tables.options import FORMATS
@@ -136,7 +136,7 @@ def read_table(
         given["ignoreMissingFiles"] = "false"
     address = _address(spark, place.bucket)
     with renewing_store(address):
-        kind = FileBounds if _bounds(spark) is not None else FileSummary
+        kind = FileSummary if class_of_jar(spark, "FileBounds") is None else FileWithBounds
         table = find_table(store_of_process(address), place, generation, since, job_id, kind=kind)
     paths = [file.path for file in table.examples]
     name = format_of(paths, format)
@@ -274,9 +274,8 @@ class _Source:
         return reader.load([f"s3a://{file.path}" for file in files])
 
     def _pruned(self, found: DataFrame, bounds: Path, files: Collection[TableFile]) -> DataFrame:
-        """Return the rows, and have Spark leave out files by their bounds, where the session has the jar."""
-        jar = _bounds(self.spark)
-        if jar is None or self.format != "parquet" or not any(file.statistics for file in files):
+        """Return the rows, and have Spark leave out files by their bounds; none are known without the jar."""
+        if self.format != "parquet" or not any(file.statistics for file in files):
             return found
         left = _BOUNDS_BYTES
         with bounds.open("wb") as lines:
@@ -287,16 +286,9 @@ class _Source:
         made = found._jdf.queryExecution().analyzed().relation()  # noqa: SLF001
         schemas = (made.partitionSchema(), made.dataSchema())
         facts = (*schemas, made.bucketSpec(), made.fileFormat(), made.options(), made.sparkSession())
+        jar = class_of_jar(self.spark, "FileBounds")
         relation = made.copy(jar.prune(made.location(), str(bounds)), *facts)
         return DataFrame(self.spark._jsparkSession.baseRelationToDataFrame(relation), self.spark)  # noqa: SLF001
-
-
-def _bounds(spark: SparkSession) -> Any:
-    """Return the jar's class that leaves out files by their bounds; None if the session has no such jar."""
-    if not is_classic(spark):
-        return None
-    jar = spark.sparkContext._jvm.s3commit.spark.FileBounds  # type: ignore[union-attr] # noqa: SLF001
-    return jar if type(jar).__name__ == "JavaClass" else None
 
 
 def _write_log(folder: Path, files: Iterable[TableFile]) -> None:

@@ -69,6 +69,7 @@ from airflow_s3commit.spark.session import (
 from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, MissingJar
 from airflow_s3commit.spark.task import partition_types, plan_table, task_ids, write_task
 from airflow_s3commit.spark.writer_settings import (
+    class_of_jar,
     conf_of,
     is_classic,
     s3a_address,
@@ -372,8 +373,8 @@ def _jobs_of(spark: SparkSession) -> Any:
             f"the session has no {PROTOCOL}={PROTOCOL_CLASS}, so Spark would publish files at once: start it"
             " with what airflow_s3commit.spark.pending_conf returns"
         )
-    jobs = spark.sparkContext._jvm.s3commit.spark.Jobs  # type: ignore[union-attr] # noqa: SLF001
-    if type(jobs).__name__ != "JavaClass":
+    jobs = class_of_jar(spark, "Jobs")
+    if jobs is None:
         raise MissingJar(
             "the session has no jar of airflow-s3commit, or an older one: start it with --jars, or"
             " spark.jars, set to what airflow_s3commit.spark.pending_jar returns"

@@ -196,6 +196,12 @@ def is_classic(session: Any) -> bool:
     return getattr(session, "_jsparkSession", None) is not None
 
 
+def class_of_jar(session: Any, name: str) -> Any:
+    """Return a class of the package's jar; None without a JVM here, or if the session has no such jar."""
+    found = getattr(session.sparkContext._jvm.s3commit.spark, name) if is_classic(session) else None  # noqa: SLF001
+    return found if type(found).__name__ == "JavaClass" else None
+
+
 def hadoop_conf(session: Any) -> dict[str, str]:
     """Return the settings of files and stored objects in a session's Hadoop configuration, if classic."""
     return _of_hadoop(_jvm_conf(session)) if is_classic(session) else {}

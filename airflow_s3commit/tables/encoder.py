@@ -84,6 +84,12 @@ def _optional(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields, schema.metadata)
 
 
+@lru_cache(maxsize=4)
+def _leaves_with_bounds(schema: pa.Schema) -> list[str]:
+    """Return the paths of the leaves that are no floats."""
+    return [path for column in schema for path, kind in leaves(column) if not pt.is_floating(kind)]
+
+
 #: Rows of JSON that are rendered at once.
 _ROWS = 16_384
 
@@ -374,9 +380,7 @@ class Encoder:
             compression=codec.engine,
             compression_level=codec.level,
             use_dictionary=dictionary_columns(first),
-            write_statistics=[
-                path for column in self._schema for path, kind in leaves(column) if not pt.is_floating(kind)
-            ],
+            write_statistics=_leaves_with_bounds(self._schema),
             store_decimal_as_integer=True,
             store_schema=False,
             write_page_index=True,

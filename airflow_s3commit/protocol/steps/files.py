@@ -454,7 +454,7 @@ class FileSummary(Struct, frozen=True, kw_only=True, gc=False):
     rows: Count | None = None
 
 
-class FileBounds(FileSummary, frozen=True, kw_only=True, gc=False):
+class FileWithBounds(FileSummary, frozen=True, kw_only=True, gc=False):
     """What a reader needs that leaves files out by their bounds: the statistics are JSON."""
 
     statistics: Raw = Raw()

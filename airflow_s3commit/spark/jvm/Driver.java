@@ -78,8 +78,8 @@ final class Driver {
   /**
    * Returns whether no driver has begun after this one.
    *
-   * <p>What ends a job may delete the records just after this has seen them; but it leaves a receipt first, which
-   * whoever writes a seal looks for.
+   * <p>What ends a job may delete the records just after this has seen them. But it writes a receipt first, and a
+   * driver looks for that after it has written its seal.
    *
    * @param gone As for {@link #home}.
    */

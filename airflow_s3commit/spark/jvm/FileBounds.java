@@ -45,10 +45,6 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.DecimalType;
 import org.apache.spark.unsafe.types.UTF8String;
-import scala.collection.Iterable;
-import scala.collection.Iterator;
-import scala.collection.immutable.$colon$colon;
-import scala.collection.immutable.Nil$;
 
 /**
  * A file index of Spark's, without the files whose bounds show that none of their rows passes a filter.
@@ -90,7 +86,7 @@ public final class FileBounds implements InvocationHandler {
     }
     try {
       Object found = method.invoke(index, given);
-      return method.getName().equals("listFiles") ? pruned(found, FileBounds.<Expression>list(given[1])) : found;
+      return method.getName().equals("listFiles") ? pruned(found, Seqs.<Expression>list(given[1])) : found;
     } catch (InvocationTargetException error) {
       throw error.getCause();
     }
@@ -102,16 +98,16 @@ public final class FileBounds implements InvocationHandler {
       return partitions;
     }
     List<Object> left = new ArrayList<>();
-    for (PartitionDirectory partition : FileBounds.<PartitionDirectory>list(partitions)) {
+    for (PartitionDirectory partition : Seqs.<PartitionDirectory>list(partitions)) {
       List<Object> files = new ArrayList<>();
-      for (FileStatusWithMetadata file : FileBounds.<FileStatusWithMetadata>list(scala(partition, "files"))) {
+      for (FileStatusWithMetadata file : Seqs.<FileStatusWithMetadata>of(partition, "files")) {
         if (mayPass(filters, known.get(file.getPath()))) {
           files.add(file);
         }
       }
-      left.add(PartitionDirectory.class.getConstructors()[0].newInstance(partition.values(), seq(files)));
+      left.add(PartitionDirectory.class.getConstructors()[0].newInstance(partition.values(), Seqs.seq(files)));
     }
-    return seq(left);
+    return Seqs.seq(left);
   }
 
   private static boolean mayPass(List<Expression> filters, String columns) throws JsonProcessingException {
@@ -135,12 +131,12 @@ public final class FileBounds implements InvocationHandler {
       return !(column instanceof Attribute) || column(file, column).path("values").asLong(1) > 0;
     }
     if (filter instanceof In) {
-      List<Expression> values = list(scala(filter, "list"));
+      List<Expression> values = Seqs.of(filter, "list");
       return values.stream().anyMatch(value -> mayEqual(((In) filter).value(), value, file));
     }
     if (filter instanceof InSet) {
       Expression column = ((InSet) filter).child();
-      List<Object> values = list(((InSet) filter).hset());
+      List<Object> values = Seqs.list(((InSet) filter).hset());
       return values.stream().anyMatch(value -> mayEqual(column, new Literal(value, column.dataType()), file));
     }
     if (!(filter instanceof BinaryComparison)) {
@@ -238,33 +234,5 @@ public final class FileBounds implements InvocationHandler {
   private static Object micros(Instant moment) {
     Instant first = FIRST.atStartOfDay().toInstant(ZoneOffset.UTC);
     return moment.isBefore(first) ? null : (Object) ChronoUnit.MICROS.between(Instant.EPOCH, moment);
-  }
-
-  /** Returns a property by name, because its type is Scala's: of 2.12 or of 2.13. */
-  private static Object scala(Object owner, String name) {
-    try {
-      return owner.getClass().getMethod(name).invoke(owner);
-    } catch (ReflectiveOperationException error) {
-      throw new IllegalStateException(error);
-    }
-  }
-
-  @SuppressWarnings("unchecked")
-  private static <T> List<T> list(Object found) {
-    List<T> all = new ArrayList<>();
-    for (Iterator<T> each = ((Iterable<T>) found).iterator(); each.hasNext(); ) {
-      all.add(each.next());
-    }
-    return all;
-  }
-
-  /** Returns a list that is a {@code Seq} of Scala 2.12 and of 2.13. */
-  private static scala.collection.immutable.List<Object> seq(List<Object> values) {
-    @SuppressWarnings("unchecked")
-    scala.collection.immutable.List<Object> all = (scala.collection.immutable.List<Object>) (Object) Nil$.MODULE$;
-    for (int number = values.size(); number-- > 0; ) {
-      all = new $colon$colon<>(values.get(number), all);
-    }
-    return all;
   }
 }

@@ -118,10 +118,9 @@ final class InsertMark {
     }
   }
 
-  private static String staticDirectory(InsertIntoHadoopFsRelationCommand command)
-      throws ReflectiveOperationException {
+  private static String staticDirectory(InsertIntoHadoopFsRelationCommand command) {
     StringBuilder directory = new StringBuilder();
-    for (Attribute column : WrittenColumns.attributes(command, "partitionColumns")) {
+    for (Attribute column : Seqs.<Attribute>of(command, "partitionColumns")) {
       String name = column.name();
       Option<String> value = command.staticPartitions().get(name);
       if (value.isDefined()) {

@@ -5,7 +5,6 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
-import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -16,8 +15,6 @@ import org.apache.spark.sql.execution.datasources.InsertIntoHadoopFsRelationComm
 import org.apache.spark.sql.sources.DataSourceRegister;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
-import scala.collection.Iterator;
-import scala.collection.Seq;
 
 /**
  * The columns that a command of Spark's writes, as the text that records keep: in Spark's JSON, those of the files
@@ -36,13 +33,13 @@ final class WrittenColumns {
   private WrittenColumns() {}
 
   /** Returns the columns that a command writes below its path; null if its plan or its format does not tell them. */
-  static String of(InsertIntoHadoopFsRelationCommand command) throws ReflectiveOperationException {
+  static String of(InsertIntoHadoopFsRelationCommand command) {
     if (!command.query().resolved() || !(command.fileFormat() instanceof DataSourceRegister)) {
       return null;
     }
-    List<Attribute> partitions = attributes(command, "partitionColumns");
+    List<Attribute> partitions = Seqs.of(command, "partitionColumns");
     Set<Object> outside = partitions.stream().map(Attribute::exprId).collect(Collectors.toSet());
-    List<Attribute> columns = attributes(command, "outputColumns");
+    List<Attribute> columns = Seqs.of(command, "outputColumns");
     columns.removeIf(column -> outside.contains(column.exprId()));
     columns.addAll(partitions);
     StructType types =
@@ -60,19 +57,6 @@ final class WrittenColumns {
     } catch (JsonProcessingException error) {
       throw new IllegalStateException(error);
     }
-  }
-
-  /** Returns some columns of a command. */
-  static List<Attribute> attributes(InsertIntoHadoopFsRelationCommand command, String name)
-      throws ReflectiveOperationException {
-    // By name, because the type is Scala's: of 2.12 or of 2.13.
-    @SuppressWarnings("unchecked")
-    Seq<Attribute> found = (Seq<Attribute>) command.getClass().getMethod(name).invoke(command);
-    List<Attribute> all = new ArrayList<>();
-    for (Iterator<Attribute> each = found.iterator(); each.hasNext(); ) {
-      all.add(each.next());
-    }
-    return all;
   }
 
   /**
