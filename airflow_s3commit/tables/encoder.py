@@ -13,13 +13,15 @@ that are not finite.
 Null counts come from the rows, least and greatest values from a Parquet footer, and of floats from the rows:
 their footers have none. Arrow's would leave NaN out, which is Spark's greatest number, and Spark would skip
 row groups by them that have rows for its filter. There are no bounds where readers may order values
-differently (binary and nested values, intervals, floats with a NaN among them), and none for long strings.
+differently (binary and nested values, intervals, floats with a NaN among them), and none of strings of more
+than 4 KiB, of which Arrow's footers have none. Those of other long strings are cut.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import sys
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -172,7 +174,7 @@ def _check_years(name: str, column: pa.ChunkedArray) -> None:
         )
 
 
-#: The longest text that is a bound, in characters: a manifest is read whole.
+#: The longest text that is a bound, in characters: a manifest is read whole. A longer one is cut.
 _LONGEST_TEXT = 128
 
 #: The largest number of columns with statistics: a wide table would make pendingsets and manifests long.
@@ -222,7 +224,7 @@ class ColumnCounts:
                 values=self._rows - self._nulls[number],
                 nulls=self._nulls[number],
                 least=_value(least),
-                greatest=_value(greatest),
+                greatest=_value(_above(greatest)),
                 decimal=is_decimal,
             )
         return known
@@ -266,6 +268,15 @@ def _bounds(footer: pq.FileMetaData, leaf: int) -> tuple[Any, Any]:
     return min(least, default=None), max(greatest, default=None)
 
 
+def _above(bound: Any) -> Any:
+    """Return the bound, or for a long text a short one above all that begin with its first characters."""
+    if not isinstance(bound, str) or len(bound) <= _LONGEST_TEXT:
+        return bound
+    kept = bound[:_LONGEST_TEXT].rstrip(chr(sys.maxunicode))
+    # Between these two are the surrogates, which are no characters.
+    return kept[:-1] + ("\ue000" if kept[-1] == "\ud7ff" else chr(ord(kept[-1]) + 1)) if kept else None
+
+
 def _value(bound: Any) -> Value:
     """Return a bound as a JSON value; the texts of one type sort as their values do."""
     if isinstance(bound, datetime):
@@ -279,7 +290,7 @@ def _value(bound: Any) -> Value:
         # JSON has no infinity.
         return bound if math.isfinite(bound) else None
     if isinstance(bound, str):
-        return bound if len(bound) <= _LONGEST_TEXT else None
+        return bound[:_LONGEST_TEXT]
     known: Value = bound
     return known
 

@@ -182,13 +182,14 @@ def test_a_checkpoint_stands_for_the_versions_before_it(lake: Lake, monkeypatch:
         assert read(lake.copied(), None) == lake.truth()
 
 
-#: Files of a table: bounds are unknown of NaN, infinity and long texts, and there are none of nulls alone.
+#: Bounds of NaN and infinity are unknown, those of long texts cut, and nulls alone have none.
 ODD_FILES: tuple[dict[str, list[Any]], ...] = (
     {"f": [1.0, 2.0], "s": ["a", "b"], "b": [False, False], "d": [Decimal("1.10"), Decimal("9.99")]},
     {"f": [2.0, float("inf")], "s": ["a", "z" * 200], "b": [False, True], "d": [Decimal("-1.10"), None]},
     {"f": [float("nan"), 1.0], "s": ["\uffff", "\U0001f600"], "b": [None, True], "d": [None, None]},
     {"f": [None, None], "s": ["", None], "b": [None, None], "d": [Decimal("0.00"), Decimal("5.00")]},
     {"d": [Decimal("2.00"), None], "b": [True, False], "s": ["b", "c"], "f": [-0.0, 5.0]},
+    {"s": ["y" * 200, "y" * 128], "f": [3.0, 4.0], "b": [True, True], "d": [None, Decimal("3.00")]},
 )
 
 

@@ -261,14 +261,42 @@ def test_bounds_are_those_of_all_row_groups(
         (pa.null(), [None, None]),
         (pa.float64(), [1.0, float("nan"), None, 2.0]),
         (pa.float32(), [float("inf"), None, float("-inf")]),
-        (pa.string(), ["x" * 1_000, None]),
+        (pa.string(), ["x" * 5_000, None]),
         (pa.int64(), [None, None, None]),
     ],
 )
 def test_what_has_no_sound_order_has_no_bounds(kind: pa.DataType, values: list[Any]) -> None:
-    """Binary, nested and interval columns, NaN, infinity and long texts are counted and not bounded."""
+    """Binary, nested and interval columns, NaN, infinity and texts of pages are counted and not bounded."""
     nulls = values.count(None)
     assert of(values, kind) == ColumnStatistics(values=len(values) - nulls, nulls=nulls)
+
+
+LONG = st.builds(
+    "".join,
+    st.tuples(st.sampled_from(["", "a" * 127, "\U0010ffff" * 127, "\U0010ffff" * 128]), st.text(max_size=9)),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(LONG, min_size=1), st.text(max_size=128) | LONG.map(lambda text: text[:128]))
+def test_bounds_of_long_texts_compare_as_the_texts_do(values: list[str], other: str) -> None:
+    """A cut bound lies outside of all values, and on the same side of every text of its length."""
+    found = of(values, pa.string())
+    assert isinstance(found.least, str)
+    assert found.least <= min(values)
+    assert (found.least >= other) == (min(values) >= other)
+    if not max(values).startswith("\U0010ffff" * 128) or len(max(values)) == 128:
+        assert isinstance(found.greatest, str)
+        assert len(found.greatest) <= 128
+        assert found.greatest >= max(values)
+        assert (found.greatest <= other) == (max(values) <= other)
+
+
+@pytest.mark.parametrize(("last", "after"), [("a", "b"), ("\ud7ff", "\ue000"), ("\U0010ffff", "b")])
+def test_the_greatest_long_text_ends_in_the_next_character(last: str, after: str) -> None:
+    """Surrogates are left out, and after the last character of all the one before it is raised."""
+    found = of(["a" * 127 + last + "x"], pa.string())
+    assert found.greatest == ("a" * 126 + after if last == "\U0010ffff" else "a" * 127 + after)
 
 
 def test_years_that_python_has_not_are_no_bounds() -> None:

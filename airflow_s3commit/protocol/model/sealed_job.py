@@ -85,8 +85,8 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         values: Number of values that are not null; None if unknown.
         nulls: Number of nulls; None if unknown.
-        least: Least value; None if there is none, or it is unknown.
-        greatest: Greatest value; None if there is none, or it is unknown.
+        least: Least value, or the first characters of a long text; None if there is none, or it is unknown.
+        greatest: Greatest value, or a short text above a long one; None if there is none, or it is unknown.
         decimal: The bounds are decimal numbers as text, compared as numbers.
     """
 
