@@ -140,7 +140,7 @@ def unchanged(lake: Lake, store: S3Store, frame: DataFrame, name: str) -> None:
     for key in application:
         sparks.remove(key)
     job.seal_stage("load", "1")
-    job.seal()
+    job.seal([("load", "1")])
     job.commit()
 
 

@@ -36,6 +36,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
 )
 from airflow_s3commit.protocol.steps.seal import seal_stage
 from airflow_s3commit.protocol.steps.setup import job_record, refusing_ended
+from airflow_s3commit.store.execute import in_threads
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +258,7 @@ def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[D
             raise InvalidRecord(f"{context.staging_uri(key)} is of another job or stage attempt")
         return record
 
-    found = [load(key) for key in sorted(drivers[newest])]
+    found = [*in_threads(load, sorted(drivers[newest]), context.threads)]
     for older in sorted(driver for driver in drivers.keys() - {newest} if drivers[driver]):
         if older in ended and not _is_restart(load(drivers[older][0]), found[0]):
             raise JobClosed(

@@ -50,11 +50,12 @@ from airflow_s3commit.protocol.model.layout import OLDER_DATA, check_new_id, job
 from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.table import Commit, Entry
 from airflow_s3commit.protocol.steps.append import append, decide, entry_after, not_empty
-from airflow_s3commit.protocol.steps.files import data_objects, list_older_data, write_list
+from airflow_s3commit.protocol.steps.files import FileList, data_objects, list_older_data, write_list
 from airflow_s3commit.protocol.steps.finish import refuse_markers_beside_retained
 from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
 from airflow_s3commit.protocol.steps.log import Log, find_end, look_up_end
 from airflow_s3commit.protocol.steps.publish import prepare
+from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.forwarding import with_headers
 
 logger = logging.getLogger(__name__)
@@ -74,9 +75,9 @@ def open_job(
     not do what a job relies on: then the job's record is removed.
     """
     with naming(context, "setup"):
-        look_at_uploads(context, options)
+        look = partial(look_at_uploads, context, options)
         context = replace(context, store=with_headers(context.store, options.object_options.of_records))
-        stored = set_up(context, options, facts, adopting=adopting)
+        stored = set_up(context, options, facts, adopting=adopting, look=look)
         look_at_record(context, stored)
         return stored
 
@@ -103,18 +104,20 @@ def set_up(
     facts: Mapping[str, str],
     *,
     adopting: Container[str] | None = None,
+    look: Callable[[], None] | None = None,
 ) -> Stored[JobRecord]:
     """Create a job's record, unless a job with its id has ended; begin the log if there is none.
 
     Repeatable by any process: with the same options it returns the record that is there. For the errors see
     `Job.setup`. A job that is Hadoop's keeps its id, which need not be a UUID: ``adopting`` has the keys of
     the objects that Hadoop has made of its uploads, which the first entry of the log leaves to its commit.
+    ``look`` is called before anything is written, and beside the first reads.
     """
     if adopting is None:
         check_new_id(context.job_id)
     log = Log(context)
     store, home = context.store, context.layout.destination
-    is_first = begin_log(context, log, adopting or ())
+    is_first = begin_log(context, log, adopting or (), look)
     if not is_first:
         # The newest entry first: it alone may lack its receipt. So the job ends after its base, if at all.
         refuse_ended(context, log.end or find_end(context))
@@ -146,19 +149,22 @@ def set_up(
     return stored
 
 
-def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
+def begin_log(
+    context: JobContext, log: Log, own: Container[str] = (), look: Callable[[], None] | None = None
+) -> bool:
     """Read the newest entry of a log, or create the first one; return whether this process created it.
 
     That entry lists the data that is there, or nothing. It is made before any upload is completed there:
     otherwise a job's file could enter the table twice, or stay in it after an abort. Repeatable. ``own`` has
     keys of objects of a job that is adopted: its commit lists them. Raises `InvalidDestination` if there is
-    no log, and the destination is an object, or another dataset lies below.
+    no log, and the destination is an object, or another dataset lies below. For ``look`` see `set_up`.
     """
-    log.read_listed()
-    if log.head.number:
+    steps: list[Callable[[], FileList | None]] = [partial(_older_data, context, log, own)]
+    if look is not None:
+        steps.insert(0, look)
+    *_, files = in_threads(lambda step: step(), steps, 0 if look is None else context.threads)
+    if files is None:
         return False
-    _refuse_object(context)
-    files = list_older_data(context, own)
     write_list(context, files, OLDER_DATA)
     counts, within = files.counts(), files.short()
     commit = Commit(
@@ -173,6 +179,15 @@ def begin_log(context: JobContext, log: Log, own: Container[str] = ()) -> bool:
         return True
     log.read()
     return False
+
+
+def _older_data(context: JobContext, log: Log, own: Container[str]) -> FileList | None:
+    """Read the newest entry of a log; without one, return the list of the data that is there."""
+    log.read_listed()
+    if log.head.number:
+        return None
+    _refuse_object(context)
+    return list_older_data(context, own)
 
 
 def _refuse_object(context: JobContext) -> None:

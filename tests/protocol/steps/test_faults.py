@@ -260,8 +260,8 @@ def _undo_by_names_alone(patch: pytest.MonkeyPatch) -> None:
 def _an_empty_dataset_gets_no_first_entry(patch: pytest.MonkeyPatch) -> None:
     begin = setup.begin_log
 
-    def begin_unless_empty(context: Any, log: Any, own: Any = ()) -> bool:
-        return any(True for _ in abort.data_objects(context, None)) and begin(context, log, own)
+    def begin_unless_empty(context: Any, log: Any, *more: Any) -> bool:
+        return any(True for _ in abort.data_objects(context, None)) and begin(context, log, *more)
 
     patch.setattr(setup, "begin_log", begin_unless_empty)
 

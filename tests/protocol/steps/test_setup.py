@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from threading import Event
 from typing import Any, get_args
 
 import pytest
@@ -298,6 +299,18 @@ def test_an_abort_of_an_id_that_is_being_set_up_is_found_out() -> None:
     with pytest.raises(JobClosed):
         Job.setup(store, lake.destination, options=options, clock=lake.clock, job_id=OURS)
     assert lake.left() == sorted([ROOT + named("dt=1/a", THEIRS), f"{ROOT}_SUCCESS"])
+
+
+def test_a_first_setup_looks_and_reads_at_the_same_time() -> None:
+    """The look at uploads takes no time of its own: it ends while the log is being listed."""
+    has_looked, waits = Event(), list[bool]()
+    store = FaultyStore(
+        MemoryStore((BUCKET,)),
+        before=once("list_objects", "log/", lambda: waits.append(has_looked.wait(timeout=20))),
+        after=lambda call: has_looked.set() if call.verb == "abort_upload" else None,
+    )
+    Job.setup(store, f"s3://{BUCKET}/t/", options=JobOptions(conflict_mode="append"))
+    assert waits == [True]
 
 
 def test_a_job_is_found_by_its_record() -> None:
