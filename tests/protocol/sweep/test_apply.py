@@ -309,6 +309,38 @@ def test_the_staging_of_a_job_on_another_directory_is_left() -> None:
     assert guest.commit().counts.files == 1
 
 
+def test_a_staging_elsewhere_that_names_no_upload_is_left() -> None:
+    """A staging elsewhere in which nothing shows its destination may be a job's on another directory."""
+    lake = Lake()
+    lake.sealed(FILES, conflict_mode="append").commit()
+    guest = Job.setup(lake.store, "s3://lake/trains/", job_id=an_id("guest"), options=ELSEWHERE)
+    task = lake.run_task(guest, {})
+    lake.store_clock.advance(9 * DAY)
+    report = lake.sweep(staging_root=ELSEWHERE.staging)
+    assert (report.jobs, [left.reason for left in report.plan.left]) == (
+        [],
+        [f"no record shows that it is a job on {lake.destination}"],
+    )
+    guest.seal_stage("spark", "1", [task])
+    assert guest.seal().tasks == 1
+
+
+def test_what_is_in_the_destination_beside_the_sealed_files_goes_with_its_job() -> None:
+    """The object of an upload that an unsealed attempt completed goes when its silent job is swept."""
+    lake = Lake()
+    lake.put(OLD)
+    job = lake.set_up()
+    lake.run_task(job, FILES)
+    before = lake.visible()
+    for upload in list(lake.store.list_uploads(BUCKET, ROOT)):
+        etags = [part.etag for part in lake.store.list_parts(BUCKET, upload.key, upload.upload_id)]
+        lake.store.complete_upload(BUCKET, upload.key, upload.upload_id, etags)
+    assert len(lake.visible()) == len(before) + len(FILES)
+    lake.store_clock.advance(DAY)
+    assert [done.objects for done in lake.sweep().jobs] == [len(FILES)]
+    assert lake.visible() == before
+
+
 def test_names_of_other_programs_are_no_jobs() -> None:
     """Files that Spark wrote by itself, with ids of its own in their names, are no leftovers."""
     lake = Lake()
