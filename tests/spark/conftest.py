@@ -116,6 +116,7 @@ def submit_unchanged(seaweed: S3Server, engine: Engine) -> Submit:
             f"{s3a}endpoint": seaweed.endpoint_url,
             f"{s3a}endpoint.region": "us-east-1",
             f"{s3a}path.style.access": "true",
+            "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

@@ -10,12 +10,13 @@ import sys
 
 from pyspark.sql import SparkSession
 
-#: Partition values that one task writes, by the table's name: the last two cannot be written.
+#: Partition values that one task writes, by the table's name: the last three cannot be written.
 VALUES: dict[str, list[str | None]] = {
     "shared": [None, "", "__HIVE_DEFAULT_PARTITION__", "a", None],
     "rare": ["a\x80", "b\x85", "c\x9f", "d\u2028e", "f\u2029", "g\U0001f600"],
     "unlisted": ["a\ufffeb"],
     "long": ["x" * 900],
+    "hidden": ["a._COPYING_"],
 }
 
 #: Moments of which two pairs have one text in Berlin: the hour at the end of summer time, twice.
@@ -32,6 +33,10 @@ def main() -> None:
             rows.write.partitionBy("p").mode("append").parquet(f"{sys.argv[1]}/{table}")
         except Exception as error:
             errors[table] = str(error)
+    try:
+        rows.write.mode("append").parquet(f"{sys.argv[1]}/backslash/a\\b")
+    except Exception as error:
+        errors["backslash"] = str(error)
     moments = spark.createDataFrame(list(enumerate(HOUR)), "id INT, t STRING").coalesce(1)
     moments = moments.selectExpr("id", "cast(t AS timestamp) AS p")
     moments.write.partitionBy("p").mode("append").parquet(f"{sys.argv[1]}/hours")

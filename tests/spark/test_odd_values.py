@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs]
 
-REFUSED = {"unlisted": "U+FFFE", "long": "S3's keys end at 1024"}
+REFUSED = {
+    "unlisted": "U+FFFE",
+    "long": "S3's keys end at 1024",
+    "hidden": "readers skip the directory /p=a._COPYING_",
+    "backslash": "U+005C",
+}
 
 HOURS = {(0, "p=2013-10-27 02%3A30%3A00"), (1, "p=2013-10-27 02%3A30%3A00"), (2, "p=2013-10-27 03%3A30%3A00")}
 
@@ -57,7 +62,9 @@ def rows_of(lake: Lake, folder: Path) -> set[tuple[int, str]]:
 @pytest.mark.xdist_group("spark-submit")
 def test_an_unchanged_job(lake: Lake, submit_unchanged: Submit, tmp_path: Path) -> None:
     """Values of one directory have a file each; a key that S3 cannot keep or list fails its task, by name."""
-    tables = {name: Lake(lake.store, lake.server, f"{lake.uri}{name}/") for name in (*VALUES, "hours")}
+    tables = {
+        name: Lake(lake.store, lake.server, f"{lake.uri}{name}/") for name in (*VALUES, "backslash", "hours")
+    }
     jobs = {name: Job.setup(lake.store, table.uri) for name, table in tables.items()}
     conf: dict[str, str] = {}
     for job in jobs.values():
@@ -67,6 +74,9 @@ def test_an_unchanged_job(lake: Lake, submit_unchanged: Submit, tmp_path: Path) 
     errors = json.loads(done.stdout.splitlines()[-1])
     assert errors.keys() == REFUSED.keys()
     assert {name for name, why in REFUSED.items() if why not in errors[name]} == set()
+    for name in REFUSED:
+        jobs[name].abort()
+        assert tables[name].pending() == []
     for name in tables.keys() - REFUSED.keys():
         jobs[name].seal_stage("load", "1")
         jobs[name].seal()
@@ -98,6 +108,7 @@ def test_our_writers(
     [
         ("unlisted", r"U\+FFFE"),
         pytest.param("long", "bytes, and S3's keys end at 1024", marks=pytest.mark.all),
+        pytest.param("hidden", "is hidden from readers", marks=pytest.mark.all),
     ],
 )
 def test_our_writers_refuse(

@@ -55,9 +55,10 @@ def write_tables(spark: SparkSession, place: Callable[[str], str], name: str, jv
     overwrite_new_partitions(spark, place("twice"), f"twice_{name}")
 
     added = rows.where("dt = 'd0'").select("id")
-    for offset in (0, 100):
+    for offset, scheme in ((0, "s3a:"), (100, "s3:")):
         moved = added.selectExpr(f"id + {offset} AS id")
-        moved.write.mode("append").parquet(f"{place('added')}/dt=new/h=0")
+        there = f"{place('added').replace('s3a:', scheme)}/dt=new/h=0"
+        moved.write.mode("append").parquet(there)
     added.where("id < 30").write.mode("append").parquet(f"{place('added')}/dt=d0/h=0")
     # Small batches: files have rows when the attempt fails.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "2")

@@ -37,8 +37,8 @@ final class Driver {
   /** The content of records that say all by their names. */
   private static final String RECORD = "{\"version\":1}";
 
-  /** The directory of this JVM's seals, by that of all drivers of a stage attempt. */
-  private static final Map<Path, Path> HOMES = new HashMap<>();
+  /** The name of this JVM among the drivers of a stage attempt, by their directory in any scheme. */
+  private static final Map<String, String> NAMES = new HashMap<>();
 
   /** What notes the end of this JVM, by the directory of its seals. */
   private static final Map<Path, Writer> WITH_SEALS = new HashMap<>();
@@ -60,14 +60,16 @@ final class Driver {
       throws IOException {
     Path home;
     synchronized (Driver.class) {
-      home = HOMES.get(drivers);
-      if (home == null) {
-        String number = String.format(Locale.ROOT, "%0" + DIGITS + "d", newest(fs, drivers) + 1);
-        home = new Path(drivers, number + "-" + JVM);
+      String place = drivers.toUri().getSchemeSpecificPart();
+      String name = NAMES.get(place);
+      if (name == null) {
+        name = String.format(Locale.ROOT, "%0" + DIGITS + "d", newest(fs, drivers) + 1) + "-" + JVM;
+        home = new Path(drivers, name);
         writer.write(new Path(home, BEGUN), RECORD);
-        HOMES.put(drivers, home);
+        NAMES.put(place, name);
         return home;
       }
+      home = new Path(drivers, name);
     }
     if (!Records.exists(fs, new Path(home, BEGUN))) {
       throw gone.apply(home);
@@ -110,7 +112,7 @@ final class Driver {
   /** Forgets a job that has ended: it needs no note of the end of this JVM. */
   static synchronized void forget(String job) {
     String home = "/__magic_job-" + job + "/";
-    HOMES.keySet().removeIf(drivers -> drivers.toString().contains(home));
+    NAMES.keySet().removeIf(drivers -> drivers.contains(home));
     WITH_SEALS.keySet().removeIf(drivers -> drivers.toString().contains(home));
   }
 

@@ -263,7 +263,7 @@ final class PendingWrite implements Serializable {
   /** Returns the key that a file has after the commit. */
   private String key(String directory, String name) {
     String key = place(job.inDestination(new Path(path).toUri().getScheme()), directory, name).toUri().getPath();
-    checkKey(directory, key.substring(1));
+    checkKey(job.relative(path).get() + "/" + directory, key.substring(1));
     return key.substring(1);
   }
 
@@ -277,18 +277,23 @@ final class PendingWrite implements Serializable {
     return file;
   }
 
-  /** Refuses a file that S3 or its listings could not name, in the task: the seal would refuse the stage. */
+  /** Refuses a file that no listing shows, in the task: the seal would too, but then no abort finds its upload. */
   private void checkKey(String directory, String key) {
     for (int at = 0; at < directory.length(); at++) {
       char sign = directory.charAt(at);
       boolean paired = Character.isSurrogate(sign) && directory.codePointAt(at) > Character.MAX_VALUE;
       at += paired ? 1 : 0;
-      if (sign < 0x20 || sign == 0x7f || sign >= 0xfffe || (Character.isSurrogate(sign) && !paired)) {
+      boolean isAlone = Character.isSurrogate(sign) && !paired;
+      if (sign < 0x20 || sign == 0x7f || sign == '\\' || sign >= 0xfffe || isAlone) {
         throw refusal(
             String.format(
                 Locale.ROOT,
-                "a partition value has the character U+%04X, which no listing of S3 can name: replace it", (int) sign));
+                "its path or a partition value has the character U+%04X, which no listing of S3 can name: replace it",
+                (int) sign));
       }
+    }
+    if (PendingJob.isHidden(directory)) {
+      throw refusal("readers skip the directory " + directory + ": rename its column, or replace the partition value");
     }
     int bytes = key.getBytes(StandardCharsets.UTF_8).length;
     if (bytes > MAX_KEY_BYTES) {
