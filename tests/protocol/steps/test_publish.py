@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_s3commit import JobOptions, MemoryStore, repair, rollback, sweep, verify, write_job
+from airflow_s3commit import Destination, JobOptions, MemoryStore, repair, rollback, sweep, verify, write_job
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, NoSuchKey, OutcomeUnknown
 from airflow_s3commit.protocol.model import delta
+from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.publication import publish_table
+from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.publish import is_of
 from airflow_s3commit.testing import Crash, Fault, FaultyStore
 from tests.cases import each
@@ -59,6 +61,26 @@ class Lake:
         report = verify(self.store, URI)
         assert report.sound, report
         return tables
+
+
+@pytest.mark.parametrize("first", ["publish", "markers"])
+def test_markers_and_publication_are_kept_whichever_comes_first(first: str) -> None:
+    """What one entry has turned on, all later ones have: commits and aborts of jobs that ask for neither."""
+    lake = Lake()
+    both: list[dict[str, Any]] = [{"publish": "delta"}, {"publish": None, "partition_success": True}]
+    for number, options in enumerate(both if first == "publish" else reversed(both)):
+        lake.write(f"dt={number}/a.parquet", **options)
+    lake.write("dt=2/a.parquet", publish=None)
+    with pytest.raises(RuntimeError), write_job(URI, store=lake.store, conflict_mode="append"):
+        raise RuntimeError("the write fails")
+    lake.write("dt=0/b.parquet", mode="replace", publish=None)
+    entries = [read.entry for read in entries_after(lake.store, Destination.parse(URI), Position())]
+    begun = next(one.number for one in entries if one.marks and one.published)
+    assert [(one.marks, bool(one.published)) for one in entries[begun - 1 :]] == [(True, True)] * 4
+    assert begun == 3
+    lake.check()
+    for name in ("dt=0", "dt=2"):
+        assert lake.store.head("lake", f"flights/{name}/_SUCCESS")
 
 
 def test_each_entry_is_a_version() -> None:
