@@ -21,6 +21,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import Manifest, SuccessData
+from airflow_s3commit.protocol.steps import append
 from airflow_s3commit.protocol.steps.fold import latest_manifest, read_manifest
 from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.protocol.write_job import write_job, write_table
@@ -203,6 +204,18 @@ def test_a_write_goes_by_the_existing_marker(marker: str) -> None:
     latest = latest_manifest(memory, "s3://lake/t/")
     marked = decode(SuccessData, memory.get("lake", "t/_SUCCESS").body, "the marker")
     assert (marked.generation, marked.jobId) == (latest.generation, latest.job_id)
+
+
+def test_a_write_is_committed_however_many_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It meets the first of them when it tries to create its entry, and reads on to the end of the log."""
+    monkeypatch.setattr(append, "TRIES", 2)
+    store = MemoryStore()
+    with write_job("s3://lake/flights/", store=store, conflict_mode="append") as writer:
+        for _ in range(4):
+            with write_job("s3://lake/flights/", store=store, conflict_mode="append"):
+                pass
+    assert writer.manifest is not None
+    assert writer.manifest.generation == 6
 
 
 @each("rewritten", [False, True])

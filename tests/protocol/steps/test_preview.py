@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted, DestinationNotEmpty, JobClosed
+from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.steps.commit import replaced_files
+from airflow_s3commit.protocol.steps.seal import seal_stage
 from tests.cases import each
 from tests.protocol.building import ROOT, THEIRS, Lake, an_id, named
 
@@ -43,6 +45,23 @@ def test_a_preview_is_what_the_commit_takes(mode: str, committer: str, retain: s
     assert (manifest.replaced.files, manifest.replaced.bytes) == (seen.objects, seen.bytes)
     gone = data.keys() - lake.data().keys()
     assert gone == (set() if retain == "1d" else expected.keys())
+
+
+@each("removes", [None, "nothing", "partitions", "everything"])
+def test_a_preview_goes_by_what_the_writers_asked_to_remove(removes: Removal | None) -> None:
+    """In conflict mode as-written it says what the commit takes, by the seal and not by the job's options."""
+    lake = Lake()
+    lake.put(OLD)
+    job = lake.set_up(conflict_mode="as-written", committer="partitioned")
+    task = lake.run_task(job, {"dt=1/a": b"1"})
+    seal_stage(job._recorded(), "spark", "1", [task], removes=removes)
+    job.seal()
+    seen, data = job.preview(), lake.data()
+    files = {file.key for file in replaced_files(job._recorded())}
+    manifest = job.commit(generation=seen.generation)
+    assert files == {ROOT + path for path in data.keys() - lake.data().keys()}
+    assert seen.objects == manifest.replaced.files == len(files)
+    assert len(files) == {"partitions": 1, "everything": 2}.get(removes or "", 0)
 
 
 def test_a_job_that_could_only_fail_is_told_so_before_it_publishes() -> None:

@@ -341,6 +341,26 @@ def test_what_is_in_the_destination_beside_the_sealed_files_goes_with_its_job() 
     assert lake.visible() == before
 
 
+def test_an_object_is_a_sign_of_life() -> None:
+    """An object of a job without records is left until it is old, and removed then."""
+    lake = Lake()
+    lake.put(OLD)
+    job = lake.set_up()
+    lake.run_task(job, FILES)
+    before = lake.visible()
+    lake.store_clock.advance(9 * DAY)
+    for upload in list(lake.store.list_uploads(BUCKET, ROOT)):
+        etags = [part.etag for part in lake.store.list_parts(BUCKET, upload.key, upload.upload_id)]
+        lake.store.complete_upload(BUCKET, upload.key, upload.upload_id, etags)
+    for key in [*lake.staging(), lake.open_key()]:
+        lake.store.delete(BUCKET, key)
+    lake.store_clock.advance(DAY - 1)
+    assert _plan(lake).jobs == []
+    lake.store_clock.advance(1)
+    assert [(done.job_id, done.objects) for done in lake.sweep().jobs] == [(OURS, len(FILES))]
+    assert lake.visible() == before
+
+
 def test_names_of_other_programs_are_no_jobs() -> None:
     """Files that Spark wrote by itself, with ids of its own in their names, are no leftovers."""
     lake = Lake()
