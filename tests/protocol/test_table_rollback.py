@@ -60,6 +60,18 @@ def test_a_rollback_restores_the_table(retain: str, is_apart: bool) -> None:
     assert lake.keys(f"{ROOT}_s3commit/open/") == []
 
 
+@each("retain", ["0s", "1d"])
+def test_a_rollback_of_an_append_leaves_what_was_in_its_partition(retain: str) -> None:
+    """Files that are in both generations of a partition stay, whatever leaves it."""
+    lake = two_generations()
+    lake.sealed({"dt=1/b": b"2"}, job_id=THIRD, conflict_mode="append").commit()
+    report = rolled_back(lake, to=3, retain=retain)
+    assert (report.partitions, report.restored, report.removed) == (["dt=1"], 0, 1)
+    kept = {named("dt=1/b", THIRD)} if retain == "1d" else set()
+    assert (table(lake), lake.data().keys()) == ({NEW, OLD2}, {NEW, OLD, OLD2} | kept)
+    assert verify(lake.store, FLIGHTS).sound
+
+
 def test_a_rollback_can_be_rolled_back() -> None:
     """What a rollback retains comes back by another one, and the table is the same as before."""
     lake = two_generations()

@@ -25,7 +25,9 @@ def test_what_was_created_is_not_read_again(counted: CountingStore) -> None:
     before = counted.counters["object_put_requests"]
     found = store.get("lake", "a")
     assert (found.body, found.info.etag) == (b"1", written.etag)
-    several = dict(store.perform([(key, Get("lake", key, 10)) for key in ("a", "b", "c")]))
+    outcomes = list(store.perform([(key, Get("lake", key, 10)) for key in ("a", "b", "c")]))
+    several = dict(outcomes)
+    assert len(outcomes) == len(several) == 3
     assert several["a"].body == b"1"  # type: ignore[union-attr]
     assert several["b"].body == b"2"  # type: ignore[union-attr]
     assert isinstance(several["c"], NoSuchKey)

@@ -57,6 +57,15 @@ def test_a_job_that_retains_does_not_commit_beside_markers() -> None:
     assert lake.data() == {"dt=1/old": b"old", "dt=2/_SUCCESS": ANY, named("dt=2/a", B): b"2"}
 
 
+def test_another_program_s_marker_stays_in_an_emptied_partition() -> None:
+    """A commit removes the markers of commits from what it empties, and no other program's."""
+    lake = Home()
+    lake.sealed({"dt=1/a": b"1", "dt=2/a": b"1"}, partition_success=True).commit()
+    lake.put({"dt=1/_SUCCESS": b""})
+    lake.sealed({"dt=3/b": b"2"}, job_id=B, conflict_mode="replace", committer="directory").commit()
+    assert lake.data() == {"dt=1/_SUCCESS": b"", "dt=3/_SUCCESS": ANY, named("dt=3/b", B): b"2"}
+
+
 def _marked(lake: Lake, partition: str) -> int | None:
     context = lake.context(A)
     found = find_marker(context, context.layout.partition_success(partition))
