@@ -72,6 +72,14 @@ def test_a_rollback_of_an_append_leaves_what_was_in_its_partition(retain: str) -
     assert verify(lake.store, FLIGHTS).sound
 
 
+def test_the_number_of_an_abort_is_no_generation() -> None:
+    """Only commits are generations: nothing rolls back to an entry of another kind."""
+    lake = two_generations()
+    lake.sealed({"dt=1/b": b"2"}, job_id=THIRD, conflict_mode="append").abort()
+    with pytest.raises(NoSuchKey, match="has no generation 4; the newest is 3"):
+        rolled_back(lake, to=4)
+
+
 def test_a_rollback_can_be_rolled_back() -> None:
     """What a rollback retains comes back by another one, and the table is the same as before."""
     lake = two_generations()
