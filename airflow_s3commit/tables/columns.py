@@ -20,6 +20,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,35 +67,38 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     """
     if len(set(schema.names)) < len(schema.names):
         raise UnsupportedColumn(f"two columns have the same name: {', '.join(schema.names)}; rename one")
-    return pa.schema([rebuilt(field, _storable) for field in schema])
+    return pa.schema([rebuilt(field, partial(_storable, field.name)) for field in schema])
 
 
-def _storable(field: pa.Field) -> pa.Field:
-    name, kind = field.name, field.type
-    while pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
+def _storable(column: str, field: pa.Field) -> pa.Field:
+    kind = field.type
+    while pt.is_dictionary(kind):
         kind = kind.value_type
-    if pt.is_nested(kind):
-        if hasattr(kind, "value_field"):
-            kind = pa.list_(kind.value_field)
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        kind = pa.list_(kind.value_field)
     elif pt.is_timestamp(kind):
         kind = pa.timestamp("us", kind.tz)
     elif pt.is_decimal(kind):
         if kind.precision > _DECIMAL_DIGITS:
             raise UnsupportedColumn(
-                f"column {name!r} has decimals of more than {_DECIMAL_DIGITS} digits: round them"
+                f"column {column!r} has decimals of more than {_DECIMAL_DIGITS} digits: round them"
             )
         kind = pa.decimal128(kind.precision, kind.scale)
     elif not any(is_kind(kind) for is_kind in _AS_THEY_ARE):
+        # List views are none of them: Arrow's casts read beyond their offsets. Run-ends it does not cast.
         stored = next((stored for stored, kinds in _STORED if any(is_kind(kind) for is_kind in kinds)), None)
         if stored is None:
             raise UnsupportedColumn(
-                f"column {name!r} has the type {kind}, which files cannot hold: cast it first"
+                f"column {column!r} has the type {kind}, which files cannot hold: cast it first"
             )
         kind = stored
-    return pa.field(name, kind, field.nullable)
+    return pa.field(field.name, kind, field.nullable)
 
 
-_AS_THEY_ARE = (pt.is_integer, pt.is_float32, pt.is_float64, pt.is_boolean, pt.is_null, pt.is_time)
+_AS_THEY_ARE = (
+    pt.is_integer, pt.is_float32, pt.is_float64, pt.is_boolean, pt.is_null, pt.is_time, pt.is_struct,
+    pt.is_map,
+)  # fmt: skip
 
 _STORED = (
     (pa.string(), (pt.is_string, pt.is_large_string, pt.is_string_view)),

@@ -114,7 +114,7 @@ def check_columns(schema: pa.Schema, format_: str) -> None:
     for column in schema:
         kind = column.type
         refused = {
-            "parquet": False,
+            "parquet": _has_empty_struct(kind),
             "orc": any(is_kind(kind) for is_kind in _NOT_IN_ORC),
             "csv": pt.is_nested(kind),
             "json": _has_odd_keys(kind),
@@ -122,8 +122,13 @@ def check_columns(schema: pa.Schema, format_: str) -> None:
         if refused[format_]:
             raise UnsupportedColumn(
                 f"column {column.name!r} has the type {kind}, which pyarrow cannot write to"
-                f" {format_.upper()}: cast it, or write parquet"
+                f" {format_.upper()}: cast it, or write another format"
             )
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    return (pt.is_struct(kind) and not inner) or any(map(_has_empty_struct, inner))
 
 
 def _has_odd_keys(kind: pa.DataType) -> bool:
@@ -341,7 +346,12 @@ class Encoder:
                 _check_calendar(name, column)
             elif self._options.format == "csv":
                 _check_years(name, column)
-        self._encode(table.cast(self._schema))
+        try:
+            self._encode(table.cast(self._schema))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UnsupportedColumn(
+                f"{self._options.format.upper()} cannot hold a value ({error}): cast it"
+            ) from error
         self._buffered.flush()
         self._counts.add(table)
         self.rows += table.num_rows

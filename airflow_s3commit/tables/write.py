@@ -61,14 +61,18 @@ def _stored_rows(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa
     """Yield the batches in a schema's types; refuse a value that does not fit, such as nanoseconds."""
     for whole in reader:
         for batch in pa.Table.from_batches([whole]).to_batches(max_chunksize=_ROWS):
-            columns = [_decodable(column) for column in batch.columns]
-            try:
-                table = pa.Table.from_arrays(columns, names=schema.names).cast(schema)
-            except pa.ArrowInvalid as error:
-                raise UnsupportedColumn(
-                    f"a column cannot be written without loss ({error}): round or cast it first"
-                ) from error
-            yield from table.to_batches()
+            columns = [_stored(column, field) for column, field in zip(batch.columns, schema, strict=True)]
+            yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
+
+
+def _stored(column: pa.Array, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        # The cast of a table checks more than that of an array.
+        return pa.table([_decodable(column)], names=[field.name]).cast(pa.schema([field])).column(0)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, IndexError) as error:
+        raise UnsupportedColumn(
+            f"column {field.name!r} cannot be written without loss ({error}): round or cast it first"
+        ) from error
 
 
 def _decodable(column: pa.Array) -> pa.Array:
