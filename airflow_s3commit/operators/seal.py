@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 
 from airflow_s3commit._format import Column, text_table
 from airflow_s3commit.airflow_version import AirflowFailException, AirflowSkipException, wait_for_answer
+from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import (
     NO_OUTPUT,
@@ -243,7 +244,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
 
     With conflict mode ``fail`` this task fails if a touched partition has data, before any output becomes
     visible. It may be retried. Returns the seal's location, SHA-256 and counts, and the preview's generation
-    of the table and counts; the log names the partitions that would lose files.
+    of the table and counts; None if the job is committed. The log names the partitions that would lose files.
 
     :param on_empty: If the stages wrote no files, ``skip`` skips this task and the commit; ``commit`` commits
         without files, and fails if that would remove data; ``remove`` commits, and removes what the conflict
@@ -257,19 +258,27 @@ class S3CommitResolveConflictsOperator(SealingOperator):
         self.on_empty = on_empty
         self.check(on_empty=ON_EMPTY)
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any] | None:
         """Seal the job and preview its commit; return what identifies both, and counts."""
         with failures_are_noted(context):
             job = self.opened_job()
-            sealed = self.seal(context, job)
-            preview = job.preview()
-            lost = f"{preview.objects} files ({preview.bytes} bytes) in {len(preview.partitions)} partitions"
-            self.log.info("After generation %d the commit would replace %s", preview.generation, lost)
-            if preview.partitions:
-                column = Column("partition", "", lambda name: name or "(the root)")
-                self.log.info("These would lose files:\n%s", text_table([column], preview.partitions))
-            if not sealed.counts.files and self.on_empty != "remove":
-                self._check_empty(context, job, preview.objects)
+            try:
+                return self._resolved(context, job)
+            except AlreadyCommitted as error:
+                # Somebody cleared this task, or committed the job by hand. The commit returns its manifest.
+                self.log.info("Nothing to do: %s", error)
+                return None
+
+    def _resolved(self, context: Context, job: Job) -> dict[str, Any]:
+        sealed = self.seal(context, job)
+        preview = job.preview()
+        lost = f"{preview.objects} files ({preview.bytes} bytes) in {len(preview.partitions)} partitions"
+        self.log.info("After generation %d the commit would replace %s", preview.generation, lost)
+        if preview.partitions:
+            column = Column("partition", "", lambda name: name or "(the root)")
+            self.log.info("These would lose files:\n%s", text_table([column], preview.partitions))
+        if not sealed.counts.files and self.on_empty != "remove":
+            self._check_empty(context, job, preview.objects)
         counted = {**preview.to_dict(), "partitions": len(preview.partitions)}
         return {"seal": sealed.to_dict(), "preview": counted}
 

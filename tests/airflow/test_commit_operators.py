@@ -135,6 +135,17 @@ def test_a_second_commit_returns_the_same(store, context) -> None:
     assert (again, visible(store)) == (first, before)
 
 
+def test_resolving_a_committed_job_again_changes_nothing(store, context) -> None:
+    """A cleared resolve task of a committed job succeeds, and the commit returns its summary again."""
+    reference = set_up(store)
+    stage = write_stage(store, reference)
+    conflicts = resolve(reference, [stage]).execute(context)
+    summary = S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts).execute(context)
+    conflicts = resolve(reference, [stage]).execute(context)
+    again = S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts).execute(context)
+    assert again == summary
+
+
 def test_resolve_refuses_existing_data(store, context) -> None:
     """In mode fail a touched partition with data fails the resolve task, before anything is visible."""
     commit(store)
