@@ -252,6 +252,19 @@ def test_damaged_records_are_refused(harm: str) -> None:
         lake.job().seal_stage(*STAGE)
 
 
+def test_a_changed_pendingset_is_refused_before_a_part_of_it_is_kept() -> None:
+    """What a later write leaves of a task attempt is written anew only from the sealed pendingset."""
+    lake = new_job()
+    job = lake.job()
+    write(lake, 1, lake.run_task(job, {"dt=1/h=0/a": b"1", "dt=2/h=0/a": b"2"}, task="a"), replaced=("",))
+    write(lake, 2, lake.run_task(job, {"dt=1/h=0/b": b"3"}, task="b"), replaced=("dt=1",))
+    lake.tamper(lake.pendingset_key(task="a"), old=b"dt=2/h=0", new=b"dt=2/h=9")
+    before = lake.everything()
+    with pytest.raises(InvalidRecord, match="SHA-256"):
+        lake.job().seal_stage(*STAGE)
+    assert lake.everything() == before
+
+
 def test_records_of_s3a_beside_a_pendingset_do_not_abort_its_uploads() -> None:
     """A commit treats a pendingset's uploads as sealed, although S3A recorded each below ``__base`` too."""
     lake = new_job()
