@@ -204,6 +204,23 @@ def test_a_commit_meanwhile_wins(store: WatchedStore) -> None:
     assert verify(store, HOME).sound
 
 
+def test_a_commit_before_the_set_up_wins(store: WatchedStore) -> None:
+    """Rows that are added between the read of the table and the set-up of the job are not lost."""
+    appended(store)
+
+    def late(call: Any) -> None:
+        if call.verb == "list_uploads":
+            store.rest()
+            append(store, 900)
+
+    store.before = late
+    with pytest.raises(DestinationChanged):
+        compact(store, HOME)
+    assert {900, 907} < {row["id"] for row in rows(store)}
+    assert len(files(store)) == 5 * len(DIRECTORIES)
+    assert list(store.list_uploads("lake", "")) == []
+
+
 def _once_at(store: WatchedStore, call: Any, act: Callable[[], object]) -> None:
     """Act at the first upload of a part by the compaction."""
     if call.verb == "create_upload":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from airflow_s3commit import JobOptions, MemoryStore
 from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import (
+    DestinationChanged,
     DestinationNotEmpty,
     InvalidOption,
     JobClosed,
@@ -183,6 +185,28 @@ def test_a_write_notices_commits_since_its_set_up(mode: Any) -> None:
     _one(others, b"4", "append")
     _one(ours, b"5", "append")
     assert _log(memory) == [f"{number:03}.json" for number in range(1, 8)]
+
+
+@each("mode", ["append", "replace"])
+@each("seen", [0, 2, 3])
+def test_a_write_knows_what_came_after_the_generation_that_it_was_made_from(mode: Any, seen: int) -> None:
+    """It is refused for commits to its partition after that, also for those before its set-up."""
+    store = MemoryStore(min_part_bytes=1)
+    for body in (b"0", b"1"):
+        _one(store, body, "append")
+    options = JobOptions(conflict_mode=mode)
+    refused = (
+        nullcontext() if seen == 3 else pytest.raises(DestinationChanged, match="changed its partitions")
+    )
+    with (
+        refused,
+        write_job("s3://lake/t/", store=store, job_options=options, generation=seen) as writer,
+        writer.open("dt=1/a.csv") as file,
+    ):
+        file.write(b"2")
+    made = {"append": [b"0", b"1", b"2"], "replace": [b"2"]}[mode]
+    assert _data(store) == (made if seen == 3 else [b"0", b"1"])
+    assert list(store.list_uploads("lake", "t/")) == []
 
 
 @each("marker", ["another job's", "another program's", "none"])

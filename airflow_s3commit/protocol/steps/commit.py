@@ -50,8 +50,8 @@ from airflow_s3commit.protocol.steps.abort import abandon, undo
 from airflow_s3commit.protocol.steps.append import NOTHING, Taken, carried, decide, end_job, ending
 from airflow_s3commit.protocol.steps.files import FileList, files_in, write_list
 from airflow_s3commit.protocol.steps.finish import Known, finish, refuse_markers_beside_retained
-from airflow_s3commit.protocol.steps.fold import read_table, table_at_head
-from airflow_s3commit.protocol.steps.log import Log, find_end, find_head
+from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_at_head
+from airflow_s3commit.protocol.steps.log import Log, find_end, find_head, read_entry
 from airflow_s3commit.protocol.steps.setup import (
     load_job,
     never_set_up,
@@ -118,6 +118,7 @@ class _Run:
     metrics: dict[str, int] = field(default_factory=dict)
     counted: set[str] = field(default_factory=set)
     bare: set[str] | None = None
+    missed: list[Entry] | None = None
     entered: str = ""
     has_begun: bool = False
     is_complete: bool = False
@@ -125,6 +126,15 @@ class _Run:
     @cached_property
     def options(self) -> JobOptions:
         return self.job.options.as_sealed(self.seal.removes)
+
+    def unseen(self) -> list[Entry]:
+        """Return the entries that the caller has not seen, and after which the job was set up."""
+        seen, base = self.seen, self.job.base.number
+        if self.missed is None and seen is not None and seen < base:
+            store, home = self.context.store, self.context.layout.destination
+            since = read_entry(store, home, seen).position if seen > 0 else Position()
+            self.missed = [read.entry for read in entries_after(store, home, since, base)]
+        return self.missed or []
 
     def own(self) -> set[str]:
         if self.bare is None:
@@ -263,7 +273,7 @@ def _refuse_changes(run: _Run) -> None:
     A commit that replaces may have listed a file of an adopted job, taken it for one of nobody, and delete it
     yet: names of Hadoop do not show whose files they are.
     """
-    for entry in run.log.after_base if run.seen is not None or run.job.adopted else ():
+    for entry in [*run.unseen(), *run.log.after_base] if run.seen is not None or run.job.adopted else ():
         made = entry.commit
         if made is None:
             continue
