@@ -39,7 +39,7 @@ from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
 from airflow_s3commit.tables.columns import UnsupportedColumn, rebuilt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from _typeshed import SupportsWrite
 
@@ -114,28 +114,31 @@ def check_columns(schema: pa.Schema, format_: str) -> None:
     for column in schema:
         kind = column.type
         refused = {
-            "parquet": _has_empty_struct(kind),
+            "parquet": _has_within(kind, _is_empty_struct),
             "orc": any(is_kind(kind) for is_kind in _NOT_IN_ORC),
             "csv": pt.is_nested(kind),
-            "json": _has_odd_keys(kind),
+            "json": _has_within(kind, _has_odd_keys),
         }
         if refused[format_]:
             raise UnsupportedColumn(
                 f"column {column.name!r} has the type {kind}, which pyarrow cannot write to"
-                f" {format_.upper()}: cast it, or write another format"
+                f" {format_.upper()}: cast it{'' if format_ == 'parquet' else ', or write parquet'}"
             )
 
 
-def _has_empty_struct(kind: pa.DataType) -> bool:
-    inner = [kind.field(number).type for number in range(kind.num_fields)]
-    return (pt.is_struct(kind) and not inner) or any(map(_has_empty_struct, inner))
+def _has_within(kind: pa.DataType, is_such: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a type, or one at any depth within it, is such a type."""
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return is_such(kind) or any(_has_within(one, is_such) for one in inner)
+
+
+def _is_empty_struct(kind: pa.DataType) -> bool:
+    return bool(pt.is_struct(kind)) and not kind.num_fields
 
 
 def _has_odd_keys(kind: pa.DataType) -> bool:
-    """Return whether a map at any depth has keys that are not strings, as those of JSON's objects are."""
-    if pt.is_map(kind) and not pt.is_string(kind.key_type):
-        return True
-    return any(_has_odd_keys(kind.field(number).type) for number in range(kind.num_fields))
+    """Return whether a type is a map whose keys are not strings, as those of JSON's objects are."""
+    return bool(pt.is_map(kind)) and not pt.is_string(kind.key_type)
 
 
 def _json_lines(rows: pa.Table) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.forwarding import ForwardingStore
 from tests.cases import each
 from tests.iam import allows
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, complete, named
 
 FLIGHTS = Destination(BUCKET, ROOT)
 FILES = {"dt=1/a": b"1", "dt=2/a": b"2"}
@@ -116,8 +116,7 @@ def test_it_can_show_a_file_to_readers_that_list_and_the_table_does_not_have_it(
     store = taken_over(lake)
     store.put(BUCKET, f"{ROOT}dt=1/planted", b"x")
     [upload] = [one for one in lake.store.list_uploads(BUCKET, ROOT) if one.key.endswith(named("dt=1/a"))]
-    etags = [part.etag for part in store.list_parts(BUCKET, upload.key, upload.upload_id)]
-    store.complete_upload(BUCKET, upload.key, upload.upload_id, etags)
+    complete(store, upload.key, upload.upload_id)
     assert table(lake) == {named("dt=9/z", THEIRS)}
     lake.job().commit()
     assert table(lake) == {*ours(), named("dt=9/z", THEIRS)}

@@ -20,7 +20,7 @@ from airflow_s3commit.protocol.model.codec import encode, sha256
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.steps import files as file_lists
-from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
+from airflow_s3commit.store.base import DeleteFailure, ObjectStore, ObjectToDelete
 from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
 from tests.fakes import ManualClock
 
@@ -86,6 +86,12 @@ def once(
             act()
 
     return watch
+
+
+def complete(store: ObjectStore, key: str, upload_id: str) -> None:
+    """Complete an upload with all of its parts, past the protocol."""
+    etags = [part.etag for part in store.list_parts(BUCKET, key, upload_id)]
+    store.complete_upload(BUCKET, key, upload_id, etags)
 
 
 @contextmanager

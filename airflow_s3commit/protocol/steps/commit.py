@@ -91,8 +91,8 @@ def commit(
         if end is None and job is None:
             raise NoSuchJob(never_set_up(context))
         if end is None and job is not None:
-            files = FileList(context)
-            run = _Run(context, job, log, files, seen, progress, lambda: counting.counters)
+            files, unseen = FileList(context), _unseen(context, job, seen)
+            run = _Run(context, job, log, files, seen, unseen, progress, lambda: counting.counters)
             end = _publish(run, seal_sha256)
             known = run.known(end)
         assert end is not None
@@ -112,13 +112,13 @@ class _Run:
     log: Log
     files: FileList
     seen: int | None
+    unseen: list[Entry]
     report: Callable[[Progress], object] | None
     requests: Callable[[], dict[str, int]]
     seal: SealRecord = field(init=False)
     metrics: dict[str, int] = field(default_factory=dict)
     counted: set[str] = field(default_factory=set)
     bare: set[str] | None = None
-    missed: list[Entry] | None = None
     entered: str = ""
     has_begun: bool = False
     is_complete: bool = False
@@ -126,15 +126,6 @@ class _Run:
     @cached_property
     def options(self) -> JobOptions:
         return self.job.options.as_sealed(self.seal.removes)
-
-    def unseen(self) -> list[Entry]:
-        """Return the entries that the caller has not seen, and after which the job was set up."""
-        seen, base = self.seen, self.job.base.number
-        if self.missed is None and seen is not None and seen < base:
-            store, home = self.context.store, self.context.layout.destination
-            since = read_entry(store, home, seen).position if seen > 0 else Position()
-            self.missed = [read.entry for read in entries_after(store, home, since, base)]
-        return self.missed or []
 
     def own(self) -> set[str]:
         if self.bare is None:
@@ -188,6 +179,15 @@ class _Run:
         entry = ending(self.context, head, self.job, commit=made, options=options)
         self.entered = entry.nonce
         return entry
+
+
+def _unseen(context: JobContext, job: JobRecord, seen: int | None) -> list[Entry]:
+    """Return the entries that a commit's caller has not seen, and after which the job was set up."""
+    if seen is None or seen >= job.base.number:
+        return []
+    store, home = context.store, context.layout.destination
+    since = read_entry(store, home, seen).position if seen > 0 else Position()
+    return [read.entry for read in entries_after(store, home, since, job.base.number)]
 
 
 def _publish(run: _Run, seal_sha256: str | None) -> Entry:
@@ -273,7 +273,7 @@ def _refuse_changes(run: _Run) -> None:
     A commit that replaces may have listed a file of an adopted job, taken it for one of nobody, and delete it
     yet: names of Hadoop do not show whose files they are.
     """
-    for entry in [*run.unseen(), *run.log.after_base] if run.seen is not None or run.job.adopted else ():
+    for entry in [*run.unseen, *run.log.after_base] if run.seen is not None or run.job.adopted else ():
         made = entry.commit
         if made is None:
             continue

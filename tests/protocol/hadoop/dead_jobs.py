@@ -217,9 +217,9 @@ class DeadJob:
 
     # What is there.
 
-    def complete(self, key: str) -> None:
-        """Complete the first upload of a key, as a job commit of Hadoop does before its driver dies."""
-        upload_id = self.uploads[key][0]
+    def complete(self, key: str, number: int = 0) -> None:
+        """Complete an upload of a key, as a job commit of Hadoop does before its driver dies."""
+        upload_id = self.uploads[key][number]
         etags = [part.etag for part in self.store.list_parts(BUCKET, key, upload_id)]
         self.store.complete_upload(BUCKET, key, upload_id, etags)
 

@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.testing import StoreCall
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, complete, named, once
 
 FLIGHTS = Destination(BUCKET, ROOT)
 
@@ -322,8 +322,7 @@ def _half_committed(store: MemoryStore, **facts: str) -> Job:
     job = _written(store, files=4, **facts)
     uploads = list(store.list_uploads("lake", "flights/dt=1/"))
     for upload in uploads[:3]:
-        etags = [part.etag for part in store.list_parts("lake", upload.key, upload.upload_id)]
-        store.complete_upload("lake", upload.key, upload.upload_id, etags)
+        complete(store, upload.key, upload.upload_id)
     return job
 
 

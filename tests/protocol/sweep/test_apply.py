@@ -21,7 +21,7 @@ from airflow_s3commit.testing.faulty_store import Crash, Effect, Fault, FaultySt
 from tests.crash.faulty import FAULTS
 from tests.crash.late import LaggingLog
 from tests.protocol import building
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, an_id, complete, named, once
 
 FLIGHTS = Destination(BUCKET, ROOT)
 DAY = 86_400.0
@@ -333,8 +333,7 @@ def test_what_is_in_the_destination_beside_the_sealed_files_goes_with_its_job() 
     lake.run_task(job, FILES)
     before = lake.visible()
     for upload in list(lake.store.list_uploads(BUCKET, ROOT)):
-        etags = [part.etag for part in lake.store.list_parts(BUCKET, upload.key, upload.upload_id)]
-        lake.store.complete_upload(BUCKET, upload.key, upload.upload_id, etags)
+        complete(lake.store, upload.key, upload.upload_id)
     assert len(lake.visible()) == len(before) + len(FILES)
     lake.store_clock.advance(DAY)
     assert [done.objects for done in lake.sweep().jobs] == [len(FILES)]
@@ -350,8 +349,7 @@ def test_an_object_is_a_sign_of_life() -> None:
     before = lake.visible()
     lake.store_clock.advance(9 * DAY)
     for upload in list(lake.store.list_uploads(BUCKET, ROOT)):
-        etags = [part.etag for part in lake.store.list_parts(BUCKET, upload.key, upload.upload_id)]
-        lake.store.complete_upload(BUCKET, upload.key, upload.upload_id, etags)
+        complete(lake.store, upload.key, upload.upload_id)
     for key in [*lake.staging(), lake.open_key()]:
         lake.store.delete(BUCKET, key)
     lake.store_clock.advance(DAY - 1)
