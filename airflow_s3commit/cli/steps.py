@@ -164,11 +164,13 @@ def put(
             sent = 0
             for path, relative in files:
                 opened = path.open("rb") if path is not None else nullcontext(sys.stdin.buffer)
-                end = b""
+                end = b"" if path is None else _tail(path)
+                if path is not None:
+                    writing.check_schema(_schema(relative, end))
                 with opened as reading, writing.open(relative, content_type=content_type) as file:
                     while chunk := reading.read(_CHUNK):
                         file.write(chunk)
-                        end = (end + chunk)[-_FOOTER_BYTES:] if relative.endswith(".parquet") else b""
+                        end = (end + chunk)[-_FOOTER_BYTES:] if path is None else end
                         sent += len(chunk)
                         shown(sent)
                 writing.describe(1, _schema(relative, end))
@@ -341,9 +343,15 @@ def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:
         raise click.UsageError(f"{source} is neither a file nor a directory")
 
 
+def _tail(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _FOOTER_BYTES, 0))
+        return file.read()
+
+
 def _schema(path: str, end: bytes) -> str | None:
     """Return the schema of a Parquet file, by its footer; None without pyarrow, or if it has none."""
-    if not end:
+    if not path.endswith(".parquet"):
         return None
     try:
         from airflow_s3commit.tables.columns import footer_text  # noqa: PLC0415 - the command needs no pyarrow

@@ -194,18 +194,18 @@ class Job:
         Raises:
             InvalidRecord: An id cannot be part of a key.
         """
-        options = self.record().options
+        record = self.record()
         extra = TaskExtra(
             stage=stage,
             stage_attempt=stage_attempt,
             task=task,
             attempt=attempt,
             nonce=self._context.new_id(),
-            object_options=options.object_options,
+            object_options=record.options.object_options,
         )
         return TaskAttempt(
             self._context,
-            options,
+            record,
             extra,
             part_bytes=part_bytes,
             buffered_bytes=buffered_bytes,

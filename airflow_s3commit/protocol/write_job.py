@@ -34,12 +34,14 @@ class JobWriter:
         open: Starts a file, as `TaskAttempt.open`; close it before the block ends.
         write_table: Writes a table to files, as `TaskAttempt.write_table`; another call goes to more files.
         describe: Records the schema of files that were written with ``open``, as `TaskAttempt.describe`.
+        check_schema: Refuses columns that a published table cannot have, as `TaskAttempt.check_schema`.
         manifest: The manifest of the job, once it is committed; None before.
     """
 
     def __init__(self, job: Job, attempt: TaskAttempt) -> None:
         self.job = job
-        self.open, self.write_table, self.describe = attempt.open, attempt.write_table, attempt.describe
+        self.open, self.write_table = attempt.open, attempt.write_table
+        self.describe, self.check_schema = attempt.describe, attempt.check_schema
         self.manifest: Manifest | None = None
 
 

@@ -199,6 +199,7 @@ def write_batches(
     rows = size = 0
     waiting: list[pa.RecordBatch] = []
     columns = _columns(plan, schema, names, splitter.file_schema)
+    opener.check_schema(columns)
     numbers = {} if numbers is None else numbers
     with OpenFiles(opener, splitter.file_schema, options, stem, plan.footer, numbers) as files:
         for batch, held in remaining if first is None else chain([first], remaining):
@@ -285,6 +286,9 @@ class TableFile(Protocol):
 
 class FileOpener(Protocol):
     """Opens files by their paths below the destination, as a task attempt does."""
+
+    def check_schema(self, schema: str | None) -> None:
+        """Refuse files with a schema before the first is opened."""
 
     def open(self, relative_path: str, *, content_type: str = ...) -> TableFile:
         """Open a new file for writing."""

@@ -59,6 +59,7 @@ def main() -> None:
     flat = rows.select("id", "dt", "h")
     wide = spark.range(2).selectExpr(*(f"id AS c{number}{'x' * 8_000}" for number in range(20)))
     long = spark.range(2).selectExpr(f"id AS {'x' * 8_193}")
+    spans = spark.range(2).selectExpr("array(named_struct('x', interval '1' day)) AS span")
     below = flat.drop("dt").write.partitionBy("h")
     writes = {
         "typed": lambda: rows.write.partitionBy("dt", "h").mode("append").parquet(f"{root}/typed"),
@@ -68,6 +69,10 @@ def main() -> None:
         "doubled": lambda: flat.write.mode("append").parquet(f"{root}/doubled/dt=x"),
         "wide": lambda: wide.write.mode("append").parquet(f"{root}/wide"),
         "long": lambda: long.write.mode("append").orc(f"{root}/long"),
+        "spaced": lambda: spark.range(2).selectExpr("id AS `a b`").write.parquet(f"{root}/spaced", "append"),
+        "spans": lambda: spans.write.mode("append").parquet(f"{root}/spans"),
+        "orc": lambda: flat.write.mode("append").orc(f"{root}/orc"),
+        "unknown": lambda: flat.write.mode("append").parquet(f"{root}/unknown/dt=x"),
         "empty": lambda: flat.limit(0).write.mode("overwrite").parquet(f"{root}/empty"),
     }
     if spark.conf.get("spark.sql.catalogImplementation") == "hive":

@@ -21,8 +21,11 @@ from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.steps.fold import manifest_files
+from airflow_s3commit.protocol.write_job import write_table
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.tables.columns import UnsupportedColumn, UnsupportedPartition
+from airflow_s3commit.testing import FaultyStore
+from tests.cases import each
 from tests.protocol.building import OURS
 
 if TYPE_CHECKING:
@@ -156,6 +159,32 @@ def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
         pytest.raises(UnsupportedColumn, match=r"'ns' .*would lose data"),
     ):
         attempt.write_table(late)
+
+
+@each(
+    ("table", "arguments", "says"),
+    [
+        (pa.table({"x": pa.array([1], pa.uint8())}), {}, "'x' of job .* type uint8"),
+        (pa.table({"t": [dt.time(1)]}), {}, "'t' of job .* type time64"),
+        (pa.table({"s": [{"a b": 1}]}), {}, "'a b' of job .* no names with"),
+        (pa.table({"x": [1], "n": pa.nulls(1)}), {"partition_by": ["x"]}, "'n' of job .* type"),
+        (pa.table({"x": [1]}), {"format": "orc"}, "orc files"),
+        (pa.table({"x": [1]}), {"format": "csv"}, "are unknown: write Parquet"),
+    ],
+)
+@each("published", [False, True])
+def test_columns_that_delta_lacks_are_refused_before_any_upload(
+    table: pa.Table, arguments: Any, says: str, published: bool
+) -> None:
+    """Of a job that publishes its table, and of any job of a table that is published."""
+    store, options = FaultyStore(MemoryStore()), JobOptions(publish="delta")
+    if published:
+        write_table(pa.table({"y": [1]}), "s3://lake/t/", store=store, job_options=options)
+        store.calls.clear()
+        options = JobOptions(conflict_mode="append")
+    with pytest.raises(InvalidOption, match=says):
+        write_table(table, "s3://lake/t/", store=store, job_options=options, **arguments)
+    assert not [call for call in store.calls if call.verb == "create_upload" and "/part-" in call.key]
 
 
 @pytest.mark.parametrize(

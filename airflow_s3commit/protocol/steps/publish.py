@@ -32,6 +32,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import GIB, KIB, MIB, Count, decode
 from airflow_s3commit.protocol.model.delta import (
+    UNKNOWN_COLUMNS,
     DeltaColumns,
     TableChange,
     columns_of,
@@ -98,8 +99,6 @@ def changes(store: ObjectStore, home: Destination, since: Position) -> Iterator[
 
 #: Bytes at the start of a version that have its first line, unless another program wrote it.
 START_BYTES = 64 * KIB
-
-_UNKNOWN = "write Parquet files with write_table, write_pending or df.write, and replace those of others"
 
 
 def publish(context: JobContext, entry: Entry, before: Table | None = None) -> None:
@@ -185,7 +184,8 @@ def delta_columns(table: Table) -> DeltaColumns:
     if unknown := table.without_schemas():
         source = table.sources[unknown[0]]
         raise InvalidOption(
-            f"the table cannot be published: the columns of files of {_owner(source)} are unknown: {_UNKNOWN}"
+            f"the table cannot be published: the columns of files of {_owner(source)} are unknown:"
+            f" {UNKNOWN_COLUMNS}"
         )
     written: dict[str, str] = {}
     for number in table.commits():
@@ -226,7 +226,7 @@ def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool
     if not is_published and options.publish is None:
         return False
     if adopted:
-        raise InvalidOption(f"{context.name} is Hadoop's, which records no columns: {_UNKNOWN}")
+        raise InvalidOption(f"{context.name} is Hadoop's, which records no columns: {UNKNOWN_COLUMNS}")
     if not is_published:
         refuse_others_versions(context)
         if options.conflict_mode in ("append", "fail"):

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from airflow_s3commit._causes import noting, run_all
-from airflow_s3commit.exceptions import DuplicateOutput, JobClosed
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, JobClosed
 from airflow_s3commit.protocol.metadata.context import JobContext, find_record, naming
 from airflow_s3commit.protocol.metadata.removal import delete_records
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, encode
+from airflow_s3commit.protocol.model.delta import UNKNOWN_COLUMNS, columns_of
 from airflow_s3commit.protocol.model.destination import check_relative_path, join_uri
-from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import PENDING_SUFFIX, PENDINGSET_SUFFIX, unique_name
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
@@ -58,7 +59,7 @@ class TaskAttempt:
     def __init__(
         self,
         context: JobContext,
-        options: JobOptions,
+        job: JobRecord,
         extra: TaskExtra,
         *,
         part_bytes: int,
@@ -68,11 +69,12 @@ class TaskAttempt:
         local_dir: str | None,
         streamed: bool = False,
     ) -> None:
-        self._context, self._options, self._extra = context, options, extra
+        self._context, self._options, self._extra = context, job.options, extra
+        self._publishes = job.publishes
         self._key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
         self._part_bytes, self._min_part_bytes = part_bytes, min_part_bytes
         self._threads, self._local_dir = threads, local_dir
-        self._is_streamed = streamed or options.committer == "magic"
+        self._is_streamed = streamed or job.options.committer == "magic"
         self._sender = PartSender(threads, buffered_bytes)
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         #: The files by key, in the order in which they were opened, and the keys of their uploads' records.
@@ -164,8 +166,8 @@ class TaskAttempt:
 
         Raises:
             InvalidOption: An option is unknown, malformed, or does not apply to the format.
-            ValueError: The format cannot hold a column or a value, or a partition column is missing; the
-                message names the column.
+            ValueError: The format, or a published table, cannot hold a column or a value, or a partition
+                column is missing; the message names the column.
             TypeError: The data is not a table.
             JobClosed: The job, or this attempt, takes no more output.
             DidNotHappen: The store refused an upload.
@@ -189,8 +191,20 @@ class TaskAttempt:
             schema: The schema's text (`airflow_s3commit.tables.columns`); None if it is unknown.
         """
         if schema is not None:
+            self.check_schema(schema)
             self._schemas[schema] = None
             self._files_of_schemas += files
+
+    def check_schema(self, schema: str | None) -> None:
+        """Raise `InvalidOption` if the job publishes its table and Delta has no such columns.
+
+        Called before a file is opened, it refuses the file before any upload. None is an unknown schema.
+        """
+        if self._publishes:
+            owner = self._context.name
+            if schema is None:
+                raise InvalidOption(f"the columns of files of {owner} are unknown: {UNKNOWN_COLUMNS}")
+            columns_of({schema: owner})
 
     def commit(self) -> CommittedTask:
         """Write the pendingset of all files, and return its location and totals.

@@ -104,8 +104,12 @@ final class PendingWrite implements Serializable {
               + " aborted: use airflow_s3commit.spark.foreach_batch, which commits each batch");
     }
     check(conf);
-    checkRecord(conf);
+    boolean publishes = checkRecord(conf).path("publishes").asBoolean();
     columns = insert.columns == null ? null : WrittenColumns.below(insert.columns, job.relative(path).get());
+    String lacking = publishes ? WrittenColumns.notInDelta(columns) : null;
+    if (lacking != null) {
+      throw refusal("its table is published, and " + lacking);
+    }
     seals = driverHome(conf);
     SaveMode mode = insert.mode;
     if (mode == SaveMode.Overwrite && !dynamic) {
@@ -153,8 +157,12 @@ final class PendingWrite implements Serializable {
     return job.id + "/" + (below.isEmpty() ? "" : below + "/");
   }
 
-  /** Refuses to write for a job without a record, and for one whose uploads nobody could find by their names. */
-  private void checkRecord(Configuration conf) throws IOException {
+  /**
+   * Refuses to write for a job without a record, and for one whose uploads nobody could find by their names.
+   *
+   * @return The record.
+   */
+  private JsonNode checkRecord(Configuration conf) throws IOException {
     Path record = job.inDestination(new Path(path).toUri().getScheme(), "_s3commit", "open", job.id, "job.json");
     try (InputStream in = record.getFileSystem(conf).open(record)) {
       ByteArrayOutputStream copy = new ByteArrayOutputStream();
@@ -163,11 +171,13 @@ final class PendingWrite implements Serializable {
       if (job.recordSha256 != null && !job.recordSha256.equals(Records.sha256(body))) {
         throw refusal(record + " was changed after the job was set up: its SHA-256 is not " + job.recordSha256);
       }
-      if (!JSON.readTree(body).path("options").path("track_pending").asText("task").equals("task")) {
+      JsonNode known = JSON.readTree(body);
+      if (!known.path("options").path("track_pending").asText("task").equals("task")) {
         throw refusal(
             "its option track_pending is s3, and S3A records no upload when it starts: use writer=\"python\", or a"
                 + " store that lists pending uploads by prefix");
       }
+      return known;
     } catch (FileNotFoundException error) {
       throw isEnded(conf) ? refuseEnded() : refuseGone(record);
     }

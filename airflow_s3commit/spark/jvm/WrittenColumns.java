@@ -5,9 +5,11 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
@@ -27,6 +29,12 @@ final class WrittenColumns {
   private static final int LONGEST = 128 * 1024;
 
   private static final int LONGEST_NAME = 8 * 1024;
+
+  private static final Pattern NOT_IN_DELTA_NAMES = Pattern.compile("[ ,;{}()\n\t=]");
+
+  private static final Pattern DELTA_TYPES =
+      Pattern.compile(
+          "string|boolean|byte|short|integer|long|float|double|date|timestamp|timestamp_ntz|binary|decimal\\(.*\\)");
 
   private static final ObjectMapper JSON = new ObjectMapper();
 
@@ -96,5 +104,59 @@ final class WrittenColumns {
     }
     String whole = JSON.writeValueAsString(text);
     return whole.length() > LONGEST ? null : whole;
+  }
+
+  /**
+   * Returns what a Delta table lacks of columns that {@link #below} has returned; null if nothing. The commit checks
+   * it again, beside the table's other files.
+   */
+  static String notInDelta(String columns) throws JsonProcessingException {
+    if (columns == null) {
+      return "the columns of the write are unknown: write a DataFrame, in Parquet";
+    }
+    JsonNode text = JSON.readTree(columns);
+    if (!text.get("format").asText().equals("parquet")) {
+      return "Delta reads Parquet alone, not " + text.get("format").asText();
+    }
+    Set<String> outside = new HashSet<>();
+    text.get("partitions").forEach(name -> outside.add(name.asText()));
+    for (JsonNode field : text.get("spark").get("fields")) {
+      boolean isUntyped = outside.contains(field.get("name").asText()) && field.get("type").asText().equals("void");
+      String lacking = isUntyped ? null : lacking(field);
+      if (lacking != null) {
+        return lacking;
+      }
+    }
+    return null;
+  }
+
+  /** Returns what Delta lacks of a column, or of a field at any depth within it. */
+  private static String lacking(JsonNode field) {
+    String name = field.get("name").asText();
+    if (NOT_IN_DELTA_NAMES.matcher(name).find()) {
+      return "column '" + name + "': Delta has no names with ' ,;{}()=', tabs and line feeds; rename it";
+    }
+    return lacking(name, field.get("type"));
+  }
+
+  private static String lacking(String name, JsonNode type) {
+    if (type.isTextual()) {
+      return DELTA_TYPES.matcher(type.asText()).matches()
+          ? null
+          : "column '" + name + "' has the type " + type.asText() + ", which Delta does not have: cast it";
+    }
+    for (JsonNode field : type.path("fields")) {
+      String inner = lacking(field);
+      if (inner != null) {
+        return inner;
+      }
+    }
+    for (String part : Arrays.asList("elementType", "keyType", "valueType")) {
+      String inner = type.has(part) ? lacking(name, type.get(part)) : null;
+      if (inner != null) {
+        return inner;
+      }
+    }
+    return null;
   }
 }
