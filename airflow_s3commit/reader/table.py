@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.reader.listing import PartitionColumns, Table, find_table
 from airflow_s3commit.store.credentials import is_aws_host
 from airflow_s3commit.store.execute import in_threads
-from airflow_s3commit.store.s3.config import S3Config, new_client
+from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.tables.columns import DifferentTypes, WrittenSchema, from_text, merge, rebuilt
 from airflow_s3commit.tables.options import FORMATS
@@ -211,10 +211,10 @@ def _committer(committed: TableFile) -> str:
     return f"job {committed.job_id}" if committed.job_id else "another program"
 
 
-def s3_filesystem(config: S3Config) -> S3FileSystem:
-    """Return pyarrow's file system for the store of a config.
+def s3_filesystem(config: S3Config, store: S3Store) -> S3FileSystem:
+    """Return pyarrow's file system for a store that was connected with a config.
 
-    Endpoint and region are those of our own client. Without keys in the config, pyarrow takes credentials
+    Endpoint and region are those of the store's client. Without keys in the config, pyarrow takes credentials
     from the environment, from the profile in ``AWS_PROFILE``, or from the machine's role.
 
     Raises `ValueError` for a profile or ``verify=False``, which pyarrow does not support.
@@ -226,13 +226,11 @@ def s3_filesystem(config: S3Config) -> S3FileSystem:
         )
     if config.verify is False:
         raise ValueError("pyarrow always checks the store's certificate: set verify to its authority's file")
-    client = new_client(config)
-    endpoint, region = urlsplit(client.meta.endpoint_url), client.meta.region_name
-    client.close()
+    endpoint = urlsplit(store.endpoint)
     is_aws = is_aws_host(endpoint.netloc)
-    arguments: dict[str, Any] = {"scheme": endpoint.scheme, "region": config.region or region}
+    arguments: dict[str, Any] = {"scheme": endpoint.scheme, "region": config.region or store.region}
     if not is_aws or config.path_style or config.endpoint_url:
-        arguments["endpoint_override"] = endpoint.netloc + endpoint.path.rstrip("/")
+        arguments["endpoint_override"] = endpoint.netloc + endpoint.path
         virtual = is_aws if config.path_style is None else not config.path_style
         arguments["force_virtual_addressing"] = virtual
     if config.access_key:
@@ -299,12 +297,12 @@ def dataset(
         ValueError: A generation is out of range, or is given beside a job; ``store`` is not an `S3Config`
             and ``filesystem`` is missing; or pyarrow does not support the config.
     """
+    if isinstance(store, S3Config):
+        connected = S3Store.connect(store)
+        filesystem, store = filesystem or s3_filesystem(store, connected), connected
     if filesystem is None:
-        if not isinstance(store, S3Config):
-            raise ValueError("pass a filesystem, or an S3Config as store")
-        filesystem = s3_filesystem(store)
-    source = S3Store.connect(store) if isinstance(store, S3Config) else store
-    table = find_table(source, Destination.of(destination), generation, since, job_id)
+        raise ValueError("pass a filesystem, or an S3Config as store")
+    table = find_table(store, Destination.of(destination), generation, since, job_id)
     reading = FileReading.of((file.path for file in table.examples), format)
     schemas = schemas_of(table, filesystem, reading) if schema is None else []
     columns = partition_columns(table, partition_schema, schemas)

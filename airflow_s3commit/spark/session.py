@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit.store.s3.store import S3Store
 
 JOB_ID = "spark.s3commit.job.id"
 JOB_DESTINATION = "spark.s3commit.job.destination"
@@ -242,10 +242,10 @@ def _read(name: str, value: str, parse: Callable[[str], Read]) -> Read:
 
 # The process id is in the key because Spark forks its Python workers, and a forked client shares its parent's
 # sockets.
-_STORES: dict[tuple[int, StoreAddress], ObjectStore] = {}
+_STORES: dict[tuple[int, StoreAddress], S3Store] = {}
 
 
-def store_of_process(settings: StoreAddress) -> ObjectStore:
+def store_of_process(settings: StoreAddress) -> S3Store:
     """Return this process's store at an address; connects once, with credentials from boto3's chain.
 
     Raises:

@@ -137,7 +137,8 @@ def read_table(
     address = _address(spark, place.bucket)
     with renewing_store(address):
         kind = FileSummary if class_of_jar(spark, "FileBounds") is None else FileWithBounds
-        table = find_table(store_of_process(address), place, generation, since, job_id, kind=kind)
+        store = store_of_process(address)
+        table = find_table(store, place, generation, since, job_id, kind=kind)
     paths = [file.path for file in table.examples]
     name = format_of(paths, format)
     has_record = name in FORMATS and not FORMATS[name].text
@@ -147,7 +148,8 @@ def read_table(
     asked = replace(table, to_inspect=()) if is_known else table
     schemas: list[tuple[str, WrittenSchema]] = []
     if has_record:
-        schemas = schemas_of(asked, s3_filesystem(S3Config(**asdict(address))), FileReading.of(paths, name))
+        filesystem = s3_filesystem(S3Config(**asdict(address)), store)
+        schemas = schemas_of(asked, filesystem, FileReading.of(paths, name))
     partitions = _partitions(table, schemas)
     source = _Source(spark, place, name, given, partitions)
     if schema is not None:

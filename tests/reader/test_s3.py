@@ -103,9 +103,8 @@ def test_the_filesystem_goes_where_the_clients_do(
     """Address and keys of the environment are found where the config holds none."""
     for name, value in seaweed.environment.items():
         monkeypatch.setenv(name, value)
-    from_environment = s3_filesystem(S3Config())
-    given = s3_filesystem(replace(seaweed.config, region="us-east-1"))
-    for filesystem in (from_environment, given):
+    for config in (S3Config(), replace(seaweed.config, region="us-east-1")):
+        filesystem = s3_filesystem(config, S3Store.connect(config))
         assert filesystem.region == "us-east-1"
         assert [info.type for info in filesystem.get_file_info([bucket])] == [FileType.Directory]
 

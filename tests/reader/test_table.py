@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -144,7 +145,11 @@ def test_a_store_alone_needs_a_filesystem(table: Table) -> None:
     ("config", "remedy"),
     [(S3Config(profile="night"), "AWS_PROFILE"), (S3Config(verify=False), "verify")],
 )
-def test_what_pyarrow_cannot_do_is_refused(table: Table, config: S3Config, remedy: str) -> None:
+def test_what_pyarrow_cannot_do_is_refused(
+    table: Table, config: S3Config, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A profile by name and an unchecked certificate are errors that name the way out."""
+    (tmp_path / "config").write_text("[profile night]\nregion = eu-west-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     with pytest.raises(ValueError, match=remedy):
         dataset(config, table.lake.destination)

@@ -112,6 +112,11 @@ class RetryingStore:
         """Implement `ObjectStore.endpoint`."""
         return self._client.meta.endpoint_url.rstrip("/")
 
+    @property
+    def region(self) -> str:
+        """The store's region; sends no request."""
+        return self._client.meta.region_name
+
     def _learn(self, bucket: str, message: str, **facts: bool) -> None:
         """Change the profile of a bucket, and log why."""
         self.profiles[bucket] = replace(self.profiles[bucket], **facts)
