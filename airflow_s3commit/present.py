@@ -46,8 +46,11 @@ from airflow_s3commit.protocol.sweep_plan import monthly_cost
 
 _DAYS_A_MONTH = 30.0
 
-#: Commands that take a destination and perhaps a staging, and no job: a job's record names its staging.
-_ABOUT_DESTINATIONS = {"doctor", "jobs", "pending", "sweep"}
+#: Commands that take a destination and a staging, and no job: a job's record names its staging.
+_WITH_STAGING = {"doctor", "jobs", "pending", "sweep"}
+
+#: Commands that take no job.
+_ABOUT_DESTINATIONS = {*_WITH_STAGING, "log", "repair"}
 
 #: A next step: words, a command and its options.
 _Step: TypeAlias = tuple[str, ...]
@@ -226,8 +229,8 @@ class CommandLines:
         """Return the command line of a command, with the job id if the command takes one."""
         is_about_job = command not in _ABOUT_DESTINATIONS
         job = (self.job_id,) if self.job_id is not None and is_about_job else ()
-        root = self.staging_root
-        staging = () if root is None or is_about_job else ("--staging", root.uri)
+        root = self.staging_root if command in _WITH_STAGING else None
+        staging = () if root is None else ("--staging", root.uri)
         words = (*self.program, command, self.destination.uri, *job, *options, *staging)
         return shlex.join((*words, *self.store_options))
 

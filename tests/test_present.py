@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from airflow_s3commit import Counts, Destination
+from airflow_s3commit import Counts, Destination, exceptions
+from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
@@ -57,6 +58,21 @@ def test_steps_after_an_error_depend_on_whether_a_job_is_named() -> None:
     assert step.command is not None
     assert "doctor" in step.command
     assert "j1" not in step.command
+
+
+def test_the_next_step_after_any_error_can_be_pasted() -> None:
+    """The program accepts the command line of each step after an error about a job."""
+    kinds = {
+        one for one in vars(exceptions).values() if isinstance(one, type) and issubclass(one, S3CommitError)
+    }
+    steps = {
+        step for kind in kinds for step in after_error(kind("refused"), CommandLines(FLIGHTS, "j1", RECORDS))
+    }
+    lines = {step.command.replace("STAGE:ATTEMPT", "load:1") for step in steps if step.command is not None}
+    assert len(lines) >= 3
+    for line in lines:
+        _, name, *words = shlex.split(line)
+        program.commands[name].make_context(name, words)
 
 
 @each(
