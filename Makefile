@@ -35,10 +35,10 @@ images: ## build the images of docker/ and list their sizes; needs Docker; BASE=
 stack-docker: $(STAMP) ## the stack of docker/ in containers, tried out: two nights, one with a worker killed; ARGS=--check
 	@$(IN_VENV) $(BIN)/python -m dev.stack --docker $(ARGS)
 
-check: lint ## lint, types and the tests that need no server, Java or Airflow: within 90 s, before every commit
+check: lint ## lint, types and the tests that need no server, Java or Airflow: one minute, before every commit
 	@$(IN_VENV) $(BIN)/python -m pytest -q -n 2 -p tests.inner_loop $(ARGS)
 
-test: $(STAMP) ## every promise, door and real part once: S3 server, Spark, Airflow; 10 to 20 minutes; ARGS="-k name" picks
+test: $(STAMP) ## every promise, door and real part once: S3 server, Spark, Airflow; 8 to 10 minutes; ARGS="-k name" picks
 	@home="$$($(BIN)/python -m airflow_s3commit.testing.java)" && \
 	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
