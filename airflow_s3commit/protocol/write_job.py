@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from airflow_s3commit._causes import noting, undoing, whole_text
 from airflow_s3commit.exceptions import AlreadyCommitted, DidNotHappen, JobFailed, OutcomeUnknown, Refused
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.job import MADE_FROM, JobOptions
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.store.s3.config import S3Config
 
@@ -89,15 +89,18 @@ def write_job(
         OutcomeUnknown: The commit may have begun and did not finish: run ``s3commit commit`` for the job.
         Refused: A rule of the protocol forbids the job. Nothing of it is visible.
     """
-    options = job_options or JobOptions()
+    options, facts = job_options or JobOptions(), dict(context or {})
     if conflict_mode is not None:
         options = JobOptions(**{**asdict(options), "conflict_mode": conflict_mode})
+    if generation is not None:
+        # Whoever finishes an interrupted commit goes by it too.
+        facts[MADE_FROM] = str(generation)
     job = Job.setup(
         _reached(store),
         destination,
         options=options,
         name=name,
-        context=context,
+        context=facts,
         clock=clock,
         alone="writer",
     )
@@ -107,7 +110,7 @@ def write_job(
             yield writer
             written = attempt.commit()
         job.seal_stage(_STAGE, _STAGE_ATTEMPT, [written])
-    writer.manifest = _commit(job, generation, progress)
+    writer.manifest = _commit(job, progress)
 
 
 def write_table(
@@ -164,7 +167,7 @@ def _reached(store: ObjectStore | S3Config | None) -> ObjectStore:
     return S3Store.connect(store or S3Config())
 
 
-def _commit(job: Job, generation: int | None, progress: Callable[[Progress], None] | None) -> Manifest:
+def _commit(job: Job, progress: Callable[[Progress], None] | None) -> Manifest:
     """Commit the job. After an error it is aborted, unless its commit may have begun."""
     try:
         sealed = job.seal([(_STAGE, _STAGE_ATTEMPT)])
@@ -173,7 +176,7 @@ def _commit(job: Job, generation: int | None, progress: Callable[[Progress], Non
             job.abort(reason="the commit did not begin")
         raise
     try:
-        return job.commit(seal_sha256=sealed.sha256, generation=generation, progress=progress)
+        return job.commit(seal_sha256=sealed.sha256, progress=progress)
     except (JobFailed, Refused) as error:
         # Before the first upload is completed a refusal leaves the job as it is; later ones abort it.
         with noting(error, *_of_abort(job)), suppress(AlreadyCommitted):

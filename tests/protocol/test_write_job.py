@@ -209,6 +209,31 @@ def test_a_write_knows_what_came_after_the_generation_that_it_was_made_from(mode
     assert list(store.list_uploads("lake", "t/")) == []
 
 
+@each("end", ["commit", "recover"])
+def test_whoever_finishes_a_write_knows_what_it_was_made_from(end: str) -> None:
+    """A commit that was interrupted is refused to every process once another one has added rows."""
+    store, jobs = MemoryStore(min_part_bytes=1), []
+    _one(store, b"0", "append")
+    dying = FaultyStore(store, Fault("refuse", "put", "*_s3commit/log/*", times=None))
+
+    def interrupted() -> None:
+        with (
+            write_job("s3://lake/t/", store=dying, conflict_mode="replace", generation=2) as writer,
+            writer.open("dt=1/a.csv") as file,
+        ):
+            jobs.append(writer.job)
+            file.write(b"01")
+
+    with pytest.raises(OutcomeUnknown):
+        interrupted()
+    _one(store, b"2", "append")
+    job = Job.at(store, jobs[0].reference)
+    with pytest.raises(DestinationChanged, match="generation 2, which it was made from; abort it"):
+        getattr(job, end)()
+    job.abort()
+    assert _data(store) == [b"0", b"2"]
+
+
 @each("marker", ["another job's", "another program's", "none"])
 def test_a_write_goes_by_the_existing_marker(marker: str) -> None:
     """Whatever marker is there when a write commits, afterwards it is that of the newest commit."""

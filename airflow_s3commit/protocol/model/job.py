@@ -370,6 +370,10 @@ class Position(Struct, frozen=True):
     sha256: Line = ""
 
 
+#: The entry of a job's context with the generation that its output was made from.
+MADE_FROM = "s3commit_made_from"
+
+
 class JobRecord(JobOwned, frozen=True, kw_only=True):
     """``_s3commit/open/<job id>/job.json``: a job that was set up and whose clean-up is not finished.
 
@@ -391,6 +395,12 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     base: Position = Position()
     created: Milliseconds
     nonce: Text
+
+    @property
+    def made_from(self) -> int | None:
+        """The generation that its output was made from; None if no writer has said that."""
+        text = self.context.get(MADE_FROM)
+        return None if text is None else int(text) if text.isdecimal() else 0
 
 
 class JobState(Plain, Struct, frozen=True, kw_only=True):

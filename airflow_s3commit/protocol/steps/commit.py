@@ -91,6 +91,7 @@ def commit(
         if end is None and job is None:
             raise NoSuchJob(never_set_up(context))
         if end is None and job is not None:
+            seen = min((one for one in (seen, job.made_from) if one is not None), default=None)
             files, unseen = FileList(context), _unseen(context, job, seen)
             run = _Run(context, job, log, files, seen, unseen, progress, lambda: counting.counters)
             end = _publish(run, seal_sha256)
@@ -281,9 +282,11 @@ def _refuse_changes(run: _Run) -> None:
         if not (run.options.whole_destination or made.takes == "everything" or touched):
             continue
         if run.seen is not None and entry.number > run.seen:
+            since = f"the preview at {run.seen}; preview it again"
+            if run.seen == run.job.made_from:
+                since = f"generation {run.seen}, which it was made from; abort it, and write it anew"
             raise DestinationChanged(
-                f"{run.context.name}: generation {entry.number} changed its partitions after the preview at"
-                f" {run.seen}; preview it again"
+                f"{run.context.name}: generation {entry.number} changed its partitions after {since}"
             )
         if run.job.adopted and (made.takes != "nothing" or made.restores):
             raise DestinationChanged(
