@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.steps.files import files_in, unowned_objects
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.execute import in_batches, in_threads
-from airflow_s3commit.tables.columns import DifferentTypes, from_text, merge
+from airflow_s3commit.tables.columns import DifferentTypes, from_text, in_types, merge
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.write import TablePlan, write_batches
 
@@ -271,7 +271,7 @@ def _batches(where: str, file: FileEntry, copy: IO[bytes], schema: pa.Schema) ->
         for batch in parquet.iter_batches(batch_size=_ROWS):
             read += batch.num_rows
             rows = [schema.empty_table(), pa.Table.from_batches([batch])]
-            whole = pa.concat_tables(rows, promote_options="permissive").cast(schema)
+            whole = in_types(pa.concat_tables(rows, promote_options="permissive"), schema)
             yield from whole.combine_chunks().to_batches()
     if file.rows not in (None, read):
         raise DestinationChanged(f"{where} has {read} rows; {file.rows} were committed")

@@ -70,6 +70,13 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([rebuilt(field, partial(_storable, field.name)) for field in schema])
 
 
+def in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows in the types of a schema. Arrow's cast of a list of nulls to its own type breaks it."""
+    pairs = zip(rows.columns, schema.types, strict=True)
+    columns = [column if column.type.equals(kind) else column.cast(kind) for column, kind in pairs]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def _storable(column: str, field: pa.Field) -> pa.Field:
     kind = field.type
     while pt.is_dictionary(kind):

@@ -36,7 +36,7 @@ import pyarrow.types as pt
 from pyarrow import csv, orc
 
 from airflow_s3commit.protocol.model.sealed_job import ColumnStatistics
-from airflow_s3commit.tables.columns import UnsupportedColumn, rebuilt
+from airflow_s3commit.tables.columns import UnsupportedColumn, in_types, rebuilt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -350,7 +350,7 @@ class Encoder:
             elif self._options.format == "csv":
                 _check_years(name, column)
         try:
-            self._encode(table.cast(self._schema))
+            self._encode(in_types(table, self._schema))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UnsupportedColumn(
                 f"{self._options.format.upper()} cannot hold a value ({error}): cast it"

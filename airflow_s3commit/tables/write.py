@@ -23,6 +23,7 @@ from airflow_s3commit._causes import noting, run_all
 from airflow_s3commit.tables.columns import (
     PartitionSplitter,
     UnsupportedColumn,
+    in_types,
     resolve_columns,
     stored_schema,
     to_text,
@@ -68,7 +69,7 @@ def _stored_rows(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa
 def _stored(column: pa.Array, field: pa.Field) -> pa.ChunkedArray:
     try:
         # The cast of a table checks more than that of an array.
-        return pa.table([_decodable(column)], names=[field.name]).cast(pa.schema([field])).column(0)
+        return in_types(pa.table([_decodable(column)], names=[field.name]), pa.schema([field])).column(0)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, IndexError) as error:
         raise UnsupportedColumn(
             f"column {field.name!r} cannot be written without loss ({error}): round or cast it first"
