@@ -17,7 +17,12 @@ from airflow_s3commit.protocol.model.layout import Layout, owner_of
 from airflow_s3commit.protocol.model.table import Table
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table
 from airflow_s3commit.protocol.steps.log import read_entry
-from airflow_s3commit.protocol.steps.publish import delta_columns, missing_versions, publish
+from airflow_s3commit.protocol.steps.publish import (
+    delta_columns,
+    missing_versions,
+    publish,
+    publish_if_missing,
+)
 from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import ObjectStore
 
@@ -103,6 +108,7 @@ def publish_table(store: ObjectStore, destination: str | Destination) -> Publish
     for version in missing_versions(store, home, newest.delta_version):
         publish(context, read_entry(store, home, newest.published + version).entry)
         written += 1
+    publish_if_missing(context, newest)
     return PublishReport(
         destination=home.uri, generation=newest.number, version=newest.delta_version, written=written
     )

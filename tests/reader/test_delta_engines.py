@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import operator as op
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -178,6 +179,25 @@ def test_a_checkpoint_stands_for_the_versions_before_it(lake: Lake, monkeypatch:
     assert made == [f"{log}{4:020}.checkpoint.parquet", f"{log}_last_checkpoint"]
     for version in range(4):
         lake.store.delete("lake", f"{log}{version:020}.json")
+    for read in ENGINES.values():
+        assert read(lake.copied(), None) == lake.truth()
+
+
+def test_a_checkpoint_keeps_nothing_of_another_program(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that somebody wrote ahead is in no checkpoint: moved away, nothing of it is left."""
+    monkeypatch.setattr(publish, "LOOK_EVERY", 2)
+    monkeypatch.setattr(publish, "MOST_VERSIONS", 2)
+    lake.write(0, dt.date(2013, 1, 1))
+    lake.write(10, dt.date(2013, 1, 2))
+    first = versions(lake.store, URI)[0]
+    (gone, *_) = (action["add"] for action in first if "add" in action)
+    foreign = {"remove": {"path": gone["path"], "dataChange": True, "deletionTimestamp": 0}}
+    key = f"flights/_delta_log/{3:020}.json"
+    lake.store.put("lake", key, json.dumps(foreign).encode())
+    lake.write(20, dt.date(2013, 1, 3))
+    lake.store.delete("lake", key)
+    lake.write(30, dt.date(2013, 1, 4))
+    assert lake.store.head("lake", f"flights/_delta_log/{2:020}.checkpoint.parquet")
     for read in ENGINES.values():
         assert read(lake.copied(), None) == lake.truth()
 

@@ -22,8 +22,10 @@ from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
     CHECKPOINTS,
     SUCCESS,
+    VERSIONS,
     checkpoint_key,
     checkpoint_number,
+    delta_version,
     entry_key,
     is_id,
     job_key,
@@ -42,7 +44,13 @@ from airflow_s3commit.protocol.steps.fold import (
     read_table,
 )
 from airflow_s3commit.protocol.steps.log import Read, find_head, read_entry
-from airflow_s3commit.protocol.steps.publish import START_BYTES, is_of, missing_versions, read_start
+from airflow_s3commit.protocol.steps.publish import (
+    START_BYTES,
+    is_of,
+    last_checkpoint,
+    missing_versions,
+    read_start,
+)
 from airflow_s3commit.protocol.steps.sweep import Found, find_jobs
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import outcomes
@@ -349,7 +357,21 @@ class LogCheck:
         """Compare the versions of the Delta table with their entries: only the newest one may be missing."""
         if not self._versions:
             return
-        home, newest = self.destination, max(self._versions)
+        home, hint = self.destination, last_checkpoint(self.store, self.destination)
+        listed = self.store.list_objects(home.bucket, home.key(VERSIONS), recursive=False)
+        numbers = {
+            info.key: number for info in listed if (number := delta_version(home, info.key)) is not None
+        }
+        # A version comes after its entry.
+        self.catch_up()
+        newest = max(self._versions)
+        for key in (key for key, number in numbers.items() if number > newest):
+            self._add(key, "is of no entry of the log", _FOREIGN_VERSION)
+        checkpoints = {number for key, number in numbers.items() if key != version_key(home, number)}
+        if hint is not None and hint not in checkpoints:
+            self._add(
+                home.key(f"{VERSIONS}_last_checkpoint"), f"names checkpoint {hint}, which is not there", _HINT
+            )
         missing = {*missing_versions(self.store, home, newest)}
         calls = [
             (version, Get(home.bucket, version_key(home, version), START_BYTES))
@@ -395,5 +417,6 @@ _RECEIPT = Cure("run s3commit repair: late tasks and setups of the job go by it"
 _EITHER = Cure("compare both with a backup: no later entry says which of the two was changed")
 _MARKER = Cure("run s3commit repair, or commit again", "marker")
 _VERSION = Cure("run s3commit repair: until then other engines cannot read the table", "version")
+_HINT = Cure("delete it: other engines find a checkpoint without it, and stop at this")
 _FOREIGN_VERSION = Cure("move it away, then run s3commit repair: other engines read it")
 _PARTITION_MARKER = Cure("run s3commit repair, or commit to the partition again", "partition marker")

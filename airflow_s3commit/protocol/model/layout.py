@@ -47,6 +47,9 @@ VERSIONS = f"{DELTA_LOG}/"
 
 _ENTRY_DIGITS = 20
 
+#: The name of a version of a Delta table, or of an object of a checkpoint: of no copy of one beside it.
+_DELTA_NAME = re.compile(rf"([0-9]{{{_ENTRY_DIGITS}}})\.(json|checkpoint\..+)")
+
 _CHECKPOINT_SUFFIX = ".jsonl.gz"
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -187,9 +190,8 @@ def version_key(destination: Destination, version: int) -> str:
 
 def delta_version(destination: Destination, key: str) -> int | None:
     """Return the version of a key of a Delta table's log, a checkpoint's too; None for any other key."""
-    digits = key.removeprefix(destination.prefix + VERSIONS).partition(".")[0]
-    is_version = len(digits) == _ENTRY_DIGITS and digits.isascii() and digits.isdigit()
-    return int(digits) if is_version else None
+    found = _DELTA_NAME.fullmatch(key.removeprefix(destination.prefix + VERSIONS))
+    return int(found[1]) if found else None
 
 
 def checkpoint_key(destination: Destination, number: int) -> str:

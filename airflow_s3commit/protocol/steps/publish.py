@@ -126,7 +126,7 @@ def publish(context: JobContext, entry: Entry, before: Table | None = None) -> N
             raise error from None
         return
     if version and version % LOOK_EVERY == 0:
-        checkpoint_if_due(store, home)
+        checkpoint_if_due(store, home, version)
 
 
 def publish_if_missing(context: JobContext, entry: Entry) -> None:
@@ -174,7 +174,7 @@ def missing_versions(store: ObjectStore, home: Destination, newest: int) -> list
         version = delta_version(home, info.key)
         if version is not None and info.key == version_key(home, version):
             there.add(version)
-        elif version is not None:
+        elif version is not None and version <= newest:
             checkpoints.append(version)
     return [version for version in range(max(checkpoints) + 1, newest + 1) if version not in there]
 
@@ -262,17 +262,26 @@ class _LastCheckpoint(Struct, frozen=True):
     version: Count
 
 
-def checkpoint_if_due(store: ObjectStore, home: Destination) -> None:
-    """Write a checkpoint of the versions, if there are many or large ones since the last."""
+def last_checkpoint(store: ObjectStore, home: Destination) -> int | None:
+    """Return the version of the checkpoint at which readers begin; None without one, or if it is damaged."""
+    key = home.key(f"{VERSIONS}_last_checkpoint")
+    with suppress(NoSuchKey, InvalidRecord, TooLarge):
+        return decode(_LastCheckpoint, store.get(home.bucket, key, limit=64 * KIB).body, key).version
+    return None
+
+
+def checkpoint_if_due(store: ObjectStore, home: Destination, newest: int) -> None:
+    """Write a checkpoint of the versions up to one, if there are many or large ones since the last."""
     prefix, bucket = home.key(VERSIONS), home.bucket
     last = f"{prefix}_last_checkpoint"
     try:
-        since = 0
-        with suppress(NoSuchKey):
-            since = decode(_LastCheckpoint, store.get(bucket, last, limit=64 * KIB).body, last).version
+        since = last_checkpoint(store, home) or 0
         # From the checkpoint's own objects on.
         start = f"{prefix}{since:020}"
-        listed = list(store.list_objects(bucket, prefix, recursive=False, start_after=start))
+        found = store.list_objects(bucket, prefix, recursive=False, start_after=start)
+        # Nothing later of another program: a checkpoint would keep it when it is moved away.
+        numbers = ((info, delta_version(home, info.key)) for info in found)
+        listed = [info for info, number in numbers if number is not None and number <= newest]
         versions = [info.size for info in listed if info.key.endswith(".json")]
         if len(versions) <= MOST_VERSIONS and sum(versions) < MOST_BYTES:
             return

@@ -157,6 +157,37 @@ def test_a_version_of_another_program_is_found_and_left() -> None:
     lake.check()
 
 
+def test_what_other_engines_would_read_beyond_the_log_is_found() -> None:
+    """Verify names a version of no entry and a missing checkpoint; publish stops at another's version."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet")
+    lake.put(f"_delta_log/{2:020}.json")
+    lake.put("_delta_log/_last_checkpoint", b'{"version":7}')
+    found = {one.where.rpartition("/")[2]: one.problem for one in verify(lake.store, URI).log}
+    last = {"_last_checkpoint": "names checkpoint 7, which is not there"}
+    assert found == {f"{2:020}.json": "is of no entry of the log", **last}
+    lake.store.delete("lake", f"{LOG}{2:020}.json")
+    lake.store.delete("lake", f"{LOG}_last_checkpoint")
+    lake.put(f"_delta_log/{0:020}.json")
+    with pytest.raises(InvalidRecord, match="is not the version of entry 2"):
+        publish_table(lake.store, URI)
+
+
+@each("name", ["{}.json.bak", "{}.00000000000000000009.compacted.json", "{}.crc"])
+def test_only_a_checkpoint_stands_for_versions(name: str) -> None:
+    """A copy that somebody has kept beside a version that is gone does not, nor what else Delta writes."""
+    lake = Lake()
+    for one in "abc":
+        lake.write(f"dt=1/{one}.parquet")
+    lake.put("_delta_log/" + name.format(f"{1:020}"))
+    lake.store.delete("lake", f"{LOG}{1:020}.json")
+    (finding,) = verify(lake.store, URI).log
+    assert finding.problem == "is missing"
+    assert publish_table(lake.store, URI).written == 1
+    lake.store.delete("lake", LOG + name.format(f"{1:020}"))
+    lake.check()
+
+
 @each("foreign", [b"", b'{"commitInfo":{"operation":"WRITE"}}\n{"txn":"n-1"}', b"no json"])
 def test_a_version_says_which_entry_it_is_of(foreign: bytes) -> None:
     """By its first line; that of another program does not."""
