@@ -81,7 +81,7 @@ def publish_iceberg(
 
     Raises:
         InvalidOption: Iceberg cannot have the files, columns or partitions; or the catalog's table is of
-            another destination, or another program has written to it.
+            another destination, another program has written to it, or its metadata is gone.
         Unavailable: Other processes keep changing the catalog's table.
         OutcomeUnknown: The catalog's answer was lost: publish again.
         InvalidRecord: The log is damaged, or was begun anew.
@@ -92,6 +92,11 @@ def publish_iceberg(
             newest = _publish(store, home, catalog, table, published)
         except (exceptions.CommitFailedException, exceptions.ValidationException):
             continue
+        except FileNotFoundError as error:
+            raise InvalidOption(
+                f"metadata of {table} is gone ({error}): drop it from the catalog, without its files, and"
+                " publish again"
+            ) from error
         except exceptions.CommitStateUnknownException as error:
             raise OutcomeUnknown(f"the catalog's answer about {table} was lost; publish it again") from error
         return IcebergReport(destination=home.uri, table=table, generation=newest, published=published)
@@ -175,22 +180,32 @@ def _commit(found: IcebergTable, name: str, home: Destination, change: TableChan
     }
     with found.transaction() as transaction:
         try:
+            _refuse_loss(assign_fresh_schema_ids(_schema(columns)), transaction.table_metadata.schema())
             with transaction.update_schema() as update:
                 update.union_by_name(_schema(columns))
-        except exceptions.ValidationError as error:
+        except (exceptions.ValidationError, ValueError) as error:
             raise InvalidOption(
                 f"generation {number} of {home.uri} has columns that {name} cannot get ({error}): publish it"
                 " under another name"
             ) from error
-        facts = home, transaction.table_metadata, columns, _zones(change, columns, home)
+        facts = home, transaction.table_metadata, _zones(change, columns, home)
         removed, update_snapshot = list(change.removed), transaction.update_snapshot(told)
         # Readers that follow a table take what was only added, and stop at anything else.
         with update_snapshot.overwrite() if removed else update_snapshot.merge_append() as snapshot:
-            for file in _data_files(removed, *facts):
+            for file in _data_files(removed, change.before or columns, *facts):
                 snapshot.delete_data_file(file)
-            for file in _data_files(change.added, *facts):
+            for file in _data_files(change.added, columns, *facts):
                 snapshot.append_data_file(file)
         transaction.set_properties({GENERATION: str(number)})
+
+
+def _refuse_loss(columns: Schema, held: Schema) -> None:
+    """Raise `ValueError` if a table has a column in a type that pyiceberg wrongly takes for a wider one."""
+    for name in {*columns.column_names} & {*held.column_names}:
+        kind, wide = columns.find_type(name), held.find_type(name)
+        scales = [one.scale for one in (kind, wide) if isinstance(one, types.DecimalType)]
+        if len({*scales}) > 1 or (isinstance(wide, types.StringType | types.BinaryType) and kind != wide):
+            raise ValueError(f"Cannot change column type: {name}: {wide} -> {kind}")
 
 
 def _zones(change: TableChange, columns: DeltaColumns, home: Destination) -> dict[str, tzinfo]:
@@ -210,9 +225,9 @@ def _zones(change: TableChange, columns: DeltaColumns, home: Destination) -> dic
 
 def _data_files(
     files: Iterable[FileEntry],
+    columns: DeltaColumns,
     home: Destination,
     metadata: TableMetadata,
-    columns: DeltaColumns,
     zones: Mapping[str, tzinfo],
 ) -> Iterator[DataFile]:
     """Yield the records of data files that Iceberg's manifests have."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from decimal import Decimal
 from shutil import copyfile
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ pytest.importorskip("pyiceberg")
 
 from pyiceberg.expressions import GreaterThan
 
-from airflow_s3commit import InvalidOption, InvalidRecord, JobOptions, rollback, sweep
+from airflow_s3commit import InvalidOption, InvalidRecord, JobOptions, rollback, sweep, write_table
 from airflow_s3commit.compaction import compact
 from airflow_s3commit.iceberg import publish_iceberg
 from airflow_s3commit.testing import Crash
@@ -221,6 +222,51 @@ def test_what_iceberg_cannot_have_is_refused_by_name(lake, catalog) -> None:
     with pytest.raises(InvalidOption, match=r"generation 3 .* has columns that lake\.flights cannot get"):
         publish_iceberg(lake.store, lake.uri, catalog, NAME)
     assert shown(catalog) == lake.truth(2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (pa.array([Decimal("1.50")]), pa.array([Decimal("1.505")])),
+        (pa.array(["a"]), pa.array([b"\xff"])),
+        (pa.array([[1]]), pa.array([{"a": 1}])),
+    ],
+)
+def test_a_column_that_the_catalogs_type_cannot_hold_is_refused(before, after, lake, sql_catalog) -> None:
+    """Not rounded or misread: pyiceberg takes decimals of another scale, and texts for bytes, or stops."""
+    sql_catalog.create_namespace("lake")
+    options = JobOptions(conflict_mode="replace", committer="directory", retain="1d")
+    write_table(pa.table({"x": before}), lake.uri, store=lake.store, job_options=options)
+    publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    write_table(pa.table({"x": after}), lake.uri, store=lake.store, job_options=options)
+    with pytest.raises(InvalidOption, match=r"columns that lake\.flights cannot get"):
+        publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    assert sql_catalog.load_table(NAME).scan().to_arrow()["x"].to_pylist() == before.to_pylist()
+
+
+def test_a_partition_column_that_was_wider_is_published(lake, sql_catalog) -> None:
+    """Values of files that leave are read in the type that they were written in."""
+    sql_catalog.create_namespace("lake")
+    options = JobOptions(conflict_mode="replace", committer="directory", retain="1d")
+    for value, kind in ((2**40, pa.int64()), (7, pa.int32())):
+        data = pa.table({"id": [1], "p": pa.array([value], kind)})
+        write_table(data, lake.uri, store=lake.store, partition_by=["p"], job_options=options)
+        publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+        assert sql_catalog.load_table(NAME).scan().to_arrow()["p"].to_pylist() == [value]
+
+
+def test_metadata_that_is_gone_is_named(lake, sql_catalog, bucket) -> None:
+    """The refusal says how to begin anew, and that works."""
+    sql_catalog.create_namespace("lake")
+    lake.write(rows(0))
+    publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    for info in list(lake.store.list_objects(bucket, lake.uri.removeprefix(f"s3://{bucket}/") + "_iceberg/")):
+        lake.store.delete(bucket, info.key)
+    with pytest.raises(InvalidOption, match=r"metadata of lake\.flights is gone .* drop it"):
+        publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    sql_catalog.drop_table(NAME)
+    publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    assert shown(sql_catalog) == lake.truth()
 
 
 def test_a_log_that_was_begun_anew_is_refused(lake, catalog, bucket) -> None:
