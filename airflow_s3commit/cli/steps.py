@@ -29,7 +29,7 @@ from airflow_s3commit.cli.command import (
     store_command,
 )
 from airflow_s3commit.cli.output import NOT_APPLIED, ExitCode, Rows, described, line
-from airflow_s3commit.exceptions import InvalidOption, JobClosed, S3CommitError
+from airflow_s3commit.exceptions import InvalidOption, JobClosed, NoSuchJob, S3CommitError
 from airflow_s3commit.present import MANIFEST_COLUMNS, amount, replacement
 from airflow_s3commit.protocol.hadoop.adopt import Adoption
 from airflow_s3commit.protocol.hadoop.jobs import HadoopJob, classify, find_hadoop_job, find_hadoop_jobs
@@ -40,6 +40,7 @@ from airflow_s3commit.protocol.model.destination import Destination, check_direc
 from airflow_s3commit.protocol.model.job import AbortReport, Committer, ConflictMode
 from airflow_s3commit.protocol.model.layout import check_id, partition_of
 from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.protocol.steps.log import find_head
 
 _MODES = click.Choice([mode for mode in get_args(ConflictMode) if mode != "as-written"])
 
@@ -278,8 +279,15 @@ def abort(session: Session, *, reason: str) -> ExitCode:
 
     None of its output is or becomes visible, also where an interrupted commit has published objects. Damaged
     records do not prevent it. The id cannot be used again, even if no job had it. May be repeated at any
-    time. A committed job is refused: s3commit rollback returns the table to an older generation.
+    time. A committed job is refused: s3commit rollback returns the table to an older generation. So is a
+    destination where no job was ever set up.
     """
+    home = session.destination
+    if not find_head(session.store, home):
+        # A directory above or below may be meant, whose jobs' uploads an abort here must not discard.
+        raise NoSuchJob(
+            f"no job was ever set up at {home.uri}, so {session.job_id} is none of its: check DEST"
+        )
     session.output.confirm(f"Abort job {session.job_id} on {session.destination.uri}?", yes=session.yes)
     with session.output.working("aborting"):
         report = session.job.abort(reason=reason)

@@ -176,6 +176,12 @@ def write_pending(
         given = JobInConf(job.reference if isinstance(job, Job) else job, stage or DEFAULT_STAGE)
     if given is not None and stage_attempt is not None:
         given = replace(given, stage_attempt=stage_attempt)
+    batch = session.sparkContext.getLocalProperty(_BATCH) if is_classic(session) else None
+    if batch is not None and (given is not None or mode != "overwrite"):
+        raise InvalidOption(
+            f"a streaming query calls write_pending for {destination or 'the job in the conf'}, and a"
+            " repeated batch would be written twice: use airflow_s3commit.spark.foreach_batch"
+        )
     try:
         if engine == "spark":
             save = _saving(frame, partition_by, format or "parquet", options or {}, cluster=cluster)

@@ -95,6 +95,7 @@ def test_a_separate_staging_is_named_once(lake: Lake, run: RunProgram, files: Pa
 
 def test_a_destination_argument_overrides_the_environment(lake: Lake, run: RunProgram) -> None:
     """A destination on the command line is never replaced by that of the environment."""
+    lake.sealed(FILES)
     others = {"S3COMMIT_DESTINATION": "s3://other/x/", "S3COMMIT_JOB": "x"}
     told = plain_json(run("abort", lake.destination, OURS, "--json", **others))
     assert (told["job_id"], told["destination"]) == (OURS, lake.destination)
@@ -403,6 +404,17 @@ def test_abort_leaves_nothing_pending(lake: Lake, run: RunProgram) -> None:
     again = run("abort", lake.destination, OURS, "--json")
     assert again.exit_code == 0
     assert (plain_json(again)["result"], plain_json(again)["uploads"]) == ("aborted", 0)
+
+
+@pytest.mark.parametrize("below", ["dt=1/", "typo/"])
+def test_an_abort_at_another_directory_discards_nothing(lake: Lake, run: RunProgram, below: str) -> None:
+    """A directory without a log is refused, also if uploads of the job are pending below it."""
+    lake.sealed(FILES)
+    before = lake.everything(), lake.pending()
+    result = run("abort", f"{lake.destination}{below}", OURS)
+    assert result.exit_code == 3
+    assert f"no job was ever set up at {lake.destination}{below}" in " ".join(result.stderr.split())
+    assert (lake.everything(), lake.pending()) == before
 
 
 def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:

@@ -6,13 +6,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from airflow_s3commit import JobReference
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.spark import committer_conf, foreach_batch
+from airflow_s3commit.spark import committer_conf, foreach_batch, write_pending
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
 
 REFERENCE = JobReference(job_id="j1", destination="s3://lake/t/", staging="s3://lake/t/__magic_job-j1/")
 
@@ -51,3 +54,18 @@ def test_a_thread_that_runs_no_stream_is_refused(spark: SparkSession) -> None:
     """Outside a streaming query's own thread there is no query id, and none is made up."""
     with pytest.raises(InvalidOption, match="this thread does not run a streaming query's batches"):
         foreach_batch(destination="s3://lake/t/")(spark.range(1), 0)
+
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+def test_a_batch_that_would_be_written_twice_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """In a function of foreachBatch, write_pending refuses to append: Spark may repeat the batch."""
+
+    def append(frame: DataFrame, _: int) -> None:
+        write_pending(frame, destination="s3://lake/t/", mode="append")
+
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    stream = rows.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(append)
+    with pytest.raises(StreamingQueryException, match="a repeated batch would be written twice"):
+        stream.start().awaitTermination()
