@@ -390,7 +390,8 @@ class Job:
             ForeignRecord: The job's record was copied here.
             OutcomeUnknown: A response was lost; abort again.
         """
-        context = with_readable_record(self._context)
+        # Read anew: if it was deleted with all of the destination, the log that it began in is gone too.
+        context = with_readable_record(replace(self._context, record=None))
         if context.record is None:
             theirs = find_hadoop_job(context.store, context.layout.destination, context.job_id)
             if theirs is not None:

@@ -154,6 +154,17 @@ def test_what_was_left_halfway_is_finished_or_undone(undo: bool) -> None:
             lake.job().abort()
 
 
+def test_a_job_whose_destination_was_deleted_can_be_aborted() -> None:
+    """The process that set it up discards its uploads as any other does, after an overwrite from above."""
+    lake = Lake()
+    job = lake.sealed(NEW)
+    for key in lake.keys(""):
+        lake.store.delete(BUCKET, key)
+    assert job.abort().uploads == 2
+    assert (lake.pending(), lake.data()) == ([], {})
+    assert job.abort().uploads == 0
+
+
 def test_jobs_on_one_destination_follow_each_other() -> None:
     """Jobs that replace, append and fail on one destination each see what the earlier ones left."""
     lake = Lake()

@@ -121,9 +121,15 @@ class Log:
     def read_newest(self) -> Entry | None:
         """Return the entry at the head, which is read unless it was read before; None without a log."""
         if self.newest is None and self.head.number:
-            read = read_entry(self._context.store, self._home, self.head.number)
+            where = join_uri(self._home.bucket, entry_key(self._home, self.head.number))
+            try:
+                read = read_entry(self._context.store, self._home, self.head.number)
+            except NoSuchKey as error:
+                raise InvalidRecord(
+                    f"{where} is missing, which was there when {self._context.name} was set up: restore it from"
+                    " a backup; if the whole destination was deleted, abort the job"
+                ) from error
             if read.sha256 != self.head.sha256:
-                where = join_uri(self._home.bucket, entry_key(self._home, self.head.number))
                 raise InvalidRecord(
                     f"{where} is not the entry that was there when {self._context.name} was set up: the log"
                     " was written over; see: s3commit verify"

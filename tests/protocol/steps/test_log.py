@@ -17,7 +17,7 @@ from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.testing import FaultyStore
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, THEIRS, Lake, an_id, named
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, named
 
 
 @each("count", [0, 1, 999, 1000, 1001, 1013, 2300, 13_500])
@@ -105,6 +105,17 @@ def test_a_job_ends_in_the_log_that_it_began_in(harm: str) -> None:
         assert lake.keys(f"{HOME}log/") == entries
     assert lake.data().keys() - before.keys() <= {named("dt=1/a")}
     assert before.items() <= lake.data().items()
+
+
+def test_a_base_that_is_missing_is_named_with_what_to_do() -> None:
+    """Its job neither commits nor aborts, and the error has the job, the key and the next action."""
+    lake = _grown("ours", 3)
+    job = lake.sealed({"dt=1/a": b"1"})
+    base = f"{HOME}log/{job.record().base.number:020d}.json"
+    lake.store.delete(BUCKET, base)
+    for step in (job.commit, lake.job().commit, job.abort):
+        with pytest.raises(InvalidRecord, match=rf"{base} is missing.*job {OURS} on .*restore it"):
+            step()
 
 
 def test_an_entry_of_a_copy_is_named_as_such() -> None:
