@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from airflow_s3commit._format import seconds_of
-from airflow_s3commit.cli.output import ExitCode, Output, exit_code, logged_to
+from airflow_s3commit.cli.output import ExitCode, Output, exit_code, line, logged_to
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import CommandLines, after_error
 from airflow_s3commit.protocol.job import Job
@@ -29,6 +29,7 @@ from airflow_s3commit.protocol.metadata.registry import Registered, read_registr
 from airflow_s3commit.protocol.model.destination import Destination, is_pattern, matches
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.protocol.model.layout import Layout, check_id
+from airflow_s3commit.protocol.steps.log import find_head
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.forwarding import with_headers
@@ -251,6 +252,19 @@ class Session:
         if (conn_id := self.provider.aws_conn_id) is not None:
             program, options = ["airflow", "s3commit"], [*options, "--aws-conn-id", conn_id]
         return CommandLines(self.destination, self.job_id, self.staging_root, (*program,), (*options,))
+
+    def no_log(self) -> str:
+        """Return the warning that there is no log, because DEST may be mistyped; empty if there is one."""
+        if find_head(self.store, self.destination):
+            return ""
+        where = f"there is no log at {self.destination.uri}"
+        return f"{where}: no job was ever set up there; check the bucket and the prefix"
+
+    def nothing(self, value: dict[str, Any], words: str) -> ExitCode:
+        """Report that nothing was found, in these words; without a log, that there is none."""
+        if warning := self.no_log():
+            return self.output.result({**value, "message": warning}, line(warning, "yellow"))
+        return self.output.result(value, line(words))
 
     def job_options(self, **own: Any) -> JobOptions:
         """Return options of a job, with the staging and the object options of the command line."""

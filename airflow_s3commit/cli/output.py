@@ -49,7 +49,7 @@ class ExitCode(IntEnum):
 
 #: Code and meaning, as the help shows them.
 EXIT_CODES_HELP = (
-    ("0", "Success; a check found no problems."),
+    ("0", "Success; a check found no problems. Also if nothing is at DEST, as the message then says."),
     ("1", "Findings: differences, failed checks, or nothing committed. Also if you answered no."),
     ("2", "The command line is not valid."),
     ("3", "Refused by a rule of the protocol; the same command will be refused again."),

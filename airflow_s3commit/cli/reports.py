@@ -75,7 +75,7 @@ def jobs(session: Session) -> ExitCode:
     found = session.output.reading("reading records", listed)
     value = {"destination": session.destination.uri, "jobs": [summary.to_dict() for summary in found]}
     if not found:
-        return session.output.result(value, line(f"no job is in progress at {session.destination.uri}"))
+        return session.nothing(value, f"no job is in progress at {session.destination.uri}")
     return session.output.result(value, *_job_views(found))
 
 
@@ -194,6 +194,8 @@ def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
         "uploads": [upload.to_dict() for upload in found],
     }
     if not found:
+        if warning := session.no_log():
+            session.output.note(warning)
         return session.output.result(value, line(f"no upload is pending below {place.uri}"))
     totals = Rows(_TOTALS, [*parts, *([total] if len(parts) > 1 else [])])
     shown = Rows(UploadSummary.columns, found, most=None if everything else _MOST_UPLOADS)
@@ -270,7 +272,7 @@ def log(
     if found:
         return session.output.result(value, Rows(LOG_COLUMNS, found))
     nothing = "no such commit is" if wanted or since is not None else "no commit is"
-    return session.output.result(value, line(f"{nothing} in the log of {session.destination.uri}"))
+    return session.nothing(value, f"{nothing} in the log of {session.destination.uri}")
 
 
 def _follow(session: Session, limit: int, since: int | datetime | None, wanted: set[str]) -> ExitCode:
@@ -279,6 +281,8 @@ def _follow(session: Session, limit: int, since: int | datetime | None, wanted: 
     with suppress(KeyboardInterrupt):
         earlier = [] if isinstance(since, int) else list(history(store, place, limit=limit))
         after = since if isinstance(since, int) else earlier[0].generation if earlier else 0
+        if not earlier and (warning := session.no_log()):
+            session.output.note(warning)
         known = (record for record in reversed(earlier) if _is_after(record, since))
         for record in chain(known, follow(store, place, after, SystemClock())):
             if _touches(record, wanted):

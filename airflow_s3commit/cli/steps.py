@@ -254,6 +254,12 @@ def commit(
         with session.output.working("sealing"):
             job.seal(stages or None)
         state = "sealed"
+    elif state == "open":
+        command = session.commands.line("commit", "--seal")
+        raise JobClosed(
+            f"job {session.job_id} on {session.destination.uri} is not sealed: if all that write for it have"
+            f" ended, seal and commit it with: {command}"
+        )
     if generation is None and state == "sealed" and not session.yes and session.output.is_interactive:
         # The answer is about the generation that is shown.
         preview = job.preview()

@@ -229,10 +229,8 @@ def repair(session: Session, *, apply: bool) -> ExitCode:
         report = rebuild(session.store, session.destination, dry_run=not apply, step=step)
     views = [NOT_APPLIED] if report.dry_run and report.repaired else []
     if not report.entries:
-        views.append(
-            line(f"there is no log at {report.destination}: check the bucket and the prefix", "yellow")
-        )
-    elif not (report.repaired or report.left or report.failures):
+        return session.nothing(report.to_dict(), "")
+    if not (report.repaired or report.left or report.failures):
         views.append(line(f"nothing to repair at {report.destination}", "green"))
     views += labelled("would rebuild" if report.dry_run else "rebuilt", report.repaired, "green")
     views += labelled("CANNOT BE REBUILT", report.left)
@@ -283,6 +281,8 @@ def compact(
             job_options=JobOptions(retain=retain),
             dry_run=dry_run,
         )
+    if not report.seen:
+        return session.nothing(report.to_dict(), "")
     views: list[RenderableType] = [DRY_RUN] if dry_run else []
     if report.partitions:
         views.append(Rows(report.partitions[0].columns, report.partitions))
@@ -385,6 +385,8 @@ def sweep(session: Session, *, older_than: float, apply: bool) -> ExitCode:
                 if forget_destination(store, session.destination.bucket, entry.key, entry.etag):
                     forgotten.append(entry.record.destination)
     ok = not failures and not any(report.failures for report in reports)
+    if not heads and plans[0].is_empty and not plans[0].left:
+        return session.nothing(reports[0].to_dict(), f"nothing to sweep at {plans[0].destination}")
     if not heads:
         return output.result(reports[0].to_dict(), *views, ok=ok)
     value = {

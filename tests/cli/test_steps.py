@@ -321,6 +321,7 @@ def test_an_open_job_can_be_sealed_and_committed(lake: Lake, run: RunProgram) ->
     refused = run("commit", lake.destination, OURS)
     assert refused.exit_code == 3
     assert "is not sealed" in refused.stderr
+    assert f"seal and commit it with: s3commit commit {lake.destination} {OURS} --seal" in refused.stderr
     assert run("commit", lake.destination, OURS, "--seal").exit_code == 0
     assert len(lake.data()) == 2
 

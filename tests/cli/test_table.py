@@ -17,6 +17,7 @@ from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lak
 
 DEST = "s3://lake/flights/"
 DAY = 86_400.0
+NOT_THERE = "no job was ever set up there; check the bucket and the prefix"
 
 
 @pytest.fixture
@@ -332,7 +333,11 @@ def test_a_wrong_prefix_is_not_called_sound(lake: Lake, run: RunProgram) -> None
     """If nothing exists there, the commands that would find nothing wrong say so."""
     lake.sealed(FILES).commit()
     wrong = "s3://lake/flihgts/"
-    assert f"there is no log at {wrong}: check the bucket and the prefix" in run("repair", wrong).stdout
+    for command in ("jobs", "log", "compact", "repair", "sweep --older-than 7d"):
+        told = run(*command.split(), wrong)
+        assert (told.exit_code, told.stdout) == (0, f"there is no log at {wrong}: {NOT_THERE}\n")
+        assert plain_json(run(*command.split(), wrong, "--json"))["message"] == told.stdout.strip()
+    assert NOT_THERE in run("pending", wrong).stderr
     assert "is s3://lake/flights/ meant?" in run("repair", "s3://lake//flights/").stderr
     refused = run("rollback", lake.destination, "--to", "9")
     assert f"the newest is 2; list them with: s3commit log {lake.destination}" in refused.stderr
