@@ -80,6 +80,9 @@ class S3CommitAbortOperator(CommitStepOperator):
                     f" {place} {job_id}`; to give it up, `s3commit abort`, or wait for a sweep."
                 )
             first = self._first_failure(context, failed)
+            if {*states.values()} == {"success"}:
+                # Those that commit have not run again, or a user has marked them so.
+                first = "No commit ran: clear the stages together with the tasks after them"
             why = first or "a task was skipped, or did not run"
             with suppress(AlreadyCommitted):
                 uploads = abort_until_quiet(

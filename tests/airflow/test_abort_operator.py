@@ -298,6 +298,17 @@ def test_a_job_that_is_not_sealed_is_not_kept(store, context) -> None:
         group.teardown.execute(context)
 
 
+def test_after_a_stage_was_cleared_alone_the_teardown_says_what_to_clear(store, context) -> None:
+    """Every task has succeeded, some of them for an earlier job: the message and the end name the remedy."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    group = Group(reference, context, setup="success", stage="success", resolve="success", commit="success")
+    with pytest.raises(AirflowFailException, match="clear the stages together with the tasks after them"):
+        group.teardown.execute(context)
+    (end,) = latest_endings(store, Destination.parse(reference["destination"]), 1)
+    assert "clear the stages together with the tasks after them" in end.reason
+
+
 def test_the_first_failure_is_named(store, context) -> None:
     """The message and the job's end name the first task that failed, by the order of tasks, and why."""
     reference = set_up(store)

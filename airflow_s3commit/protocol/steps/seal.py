@@ -298,7 +298,10 @@ def seal(
         job_record(context)
         chosen = sorted(stages) if stages is not None else sealed_attempts(context)
         if stages is None and not chosen:
-            raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")
+            raise JobClosed(
+                f"{context.name} has no sealed stage: each stage has to seal its output, also if that is empty"
+                " (Job.seal_stage, s3commit seal --empty); a task without output may raise AirflowSkipException"
+            )
         record = _make_seal(context, chosen, digests or {})
         key = seal_key(context.layout.destination, context.job_id)
         stored = create_unless_ended(context, context.bucket, key, record, partial(_end_again, context))
