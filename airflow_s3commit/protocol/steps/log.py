@@ -126,8 +126,8 @@ class Log:
                 read = read_entry(self._context.store, self._home, self.head.number)
             except NoSuchKey as error:
                 raise InvalidRecord(
-                    f"{where} is missing, which was there when {self._context.name} was set up: restore it from"
-                    " a backup; if the whole destination was deleted, abort the job"
+                    f"{where} is missing, which was there when {self._context.name} was set up: restore it"
+                    " from a backup; if the whole destination was deleted, abort the job"
                 ) from error
             if read.sha256 != self.head.sha256:
                 raise InvalidRecord(

@@ -299,8 +299,9 @@ def seal(
         chosen = sorted(stages) if stages is not None else sealed_attempts(context)
         if stages is None and not chosen:
             raise JobClosed(
-                f"{context.name} has no sealed stage: each stage has to seal its output, also if that is empty"
-                " (Job.seal_stage, s3commit seal --empty); a task without output may raise AirflowSkipException"
+                f"{context.name} has no sealed stage: each stage has to seal its output, also if that is"
+                " empty (Job.seal_stage, s3commit seal --empty); a task without output may raise"
+                " AirflowSkipException"
             )
         record = _make_seal(context, chosen, digests or {})
         key = seal_key(context.layout.destination, context.job_id)
