@@ -7,6 +7,7 @@ recognise it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypedDict
 from uuid import UUID
@@ -107,6 +108,11 @@ def check_new_id(job_id: str) -> str:
 def partition_of(relative_path: str) -> str:
     """Return the partition of a file: its directory, without a slash at the end; ``""`` for the root."""
     return relative_path.rpartition("/")[0]
+
+
+def is_below(partition: str, directories: Iterable[str]) -> bool:
+    """Return whether a partition is one of some directories, or lies below one; ``""`` has all below it."""
+    return any(not name or f"{partition}/".startswith(f"{name}/") for name in directories)
 
 
 def unique_name(relative_path: str, job_id: str) -> str:

@@ -229,10 +229,10 @@ class SealedTask(Struct, frozen=True, kw_only=True):
 class StageSealRecord(JobOwned, frozen=True, kw_only=True):
     """``stages/<stage>-<attempt>/sealed.json``: the task attempts of a stage that count.
 
-    `removes` is what the writer asked to remove; None for writers that leave it to the job. A partition
-    without files is one that the writer asked to empty.
+    `removes` is what the writer asked to remove; None for writers that leave it to the job.
 
     Attributes:
+        replaced: Directories that leave the table with all below them, beside the partitions.
         schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
     """
 
@@ -242,6 +242,7 @@ class StageSealRecord(JobOwned, frozen=True, kw_only=True):
     counts: Counts
     partitions: dict[Line, Counts]
     removes: Removal | None = None
+    replaced: list[Line] = msgspec.field(default_factory=list)
     schemas: Schemas = msgspec.field(default_factory=list)
     created: Milliseconds
     nonce: Text
@@ -310,6 +311,7 @@ class SealRecord(JobOwned, frozen=True, kw_only=True):
 
     Attributes:
         removes: What the writers of its stages asked to remove; None if they leave it to the job.
+        replaced: Directories that leave the table with all below them, beside the partitions.
         schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
     """
 
@@ -317,6 +319,7 @@ class SealRecord(JobOwned, frozen=True, kw_only=True):
     counts: Counts
     partitions: dict[Line, Counts]
     removes: Removal | None = None
+    replaced: list[Line] = msgspec.field(default_factory=list)
     schemas: Schemas = msgspec.field(default_factory=list)
     created: Milliseconds
     nonce: Text

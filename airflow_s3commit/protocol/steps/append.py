@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from airflow_s3commit.exceptions import DestinationNotEmpty, Unavailable
 from airflow_s3commit.protocol.metadata.context import JobContext, create_record
 from airflow_s3commit.protocol.model.codec import PROSE
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position, Removal
-from airflow_s3commit.protocol.model.layout import entry_key
+from airflow_s3commit.protocol.model.layout import entry_key, partition_of
 from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.table import Commit, Entry, Table, UnownedObject
 from airflow_s3commit.protocol.steps.files import unowned_objects
@@ -39,6 +40,11 @@ class Taken:
     pieces: dict[str, list[int]]
     unowned: list[UnownedObject]
     replaced: Counts
+
+    def losing(self, home: Destination) -> set[str]:
+        """Return the partitions that lose files."""
+        others = (partition_of(home.relative(one.key) or "") for one in self.unowned)
+        return {*self.pieces, *others}
 
 
 #: What an append takes.

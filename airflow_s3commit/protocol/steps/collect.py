@@ -24,9 +24,8 @@ from airflow_s3commit.protocol.metadata.context import (
 )
 from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_stage_seal
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode
-from airflow_s3commit.protocol.model.destination import is_data
 from airflow_s3commit.protocol.model.job import JobOptions, Removal
-from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.layout import is_below, partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,
@@ -73,8 +72,8 @@ def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealRe
         for write in writes:
             application.add(write)
         tasks = [application.committed(task) for task in application.tasks.values()]
-        removes, emptied = application.removal()
-    return seal_stage(context, stage, stage_attempt, tasks, removes=removes, emptied=emptied)
+        removes, replaced = application.removal()
+    return seal_stage(context, stage, stage_attempt, tasks, removes=removes, replaced=replaced)
 
 
 @dataclass
@@ -111,7 +110,7 @@ class _Application:
         self.tasks |= outputs
 
     def removal(self) -> tuple[Removal | None, set[str]]:
-        """Return what the commit removes, and partitions that it only empties; None if the job decides."""
+        """Return what the commit removes, and from which directories all; None if the job decides."""
         if self.options.conflict_mode != "as-written":
             return None, set()
         if "" in self.replaced:
@@ -119,7 +118,7 @@ class _Application:
         if not self.replaced and not self.dynamic:
             return "nothing", set()
         written = {name for output in self.tasks.values() for name in self._partitions(output)}
-        added = {name for name in written - self.dynamic if not _is_below(name, self.replaced)}
+        added = {name for name in written - self.dynamic if not is_below(name, self.replaced)}
         if added:
             overwritten = min(self.dynamic | self.replaced)
             raise InvalidOption(
@@ -127,7 +126,7 @@ class _Application:
                 f" {min(added)!r} and overwrote {overwritten!r}, which one commit cannot do: name the job's"
                 " conflict mode, or write them in two jobs"
             )
-        return "partitions", self._existing() - written
+        return "partitions", self.replaced
 
     def committed(self, output: _Output) -> CommittedTask:
         task = output.task
@@ -162,7 +161,7 @@ class _Application:
                 upload
                 for upload in pendingset.commits
                 if (partition := self._partition(upload.destinationKey)) not in touched
-                and not _is_below(partition, directories)
+                and not is_below(partition, directories)
             ]
             if not kept:
                 del self.tasks[name]
@@ -199,17 +198,6 @@ class _Application:
             output.pendingset = stored
         return output.pendingset
 
-    def _existing(self) -> set[str]:
-        """Return the partitions with data below the overwritten directories."""
-        context, found = self.context, set[str]()
-        for directory in self.replaced:
-            prefix = context.layout.destination.key(f"{directory}/")
-            for info in context.store.list_objects(context.bucket, prefix):
-                relative = context.layout.destination.relative(info.key) or ""
-                if is_data(relative):
-                    found.add(partition_of(relative))
-        return found
-
     def _key(self, task: DriverTask) -> str:
         return self.context.layout.pendingset(self.stage, self.stage_attempt, task.task, task.attempt)
 
@@ -221,10 +209,6 @@ class _Application:
             attempt=task.attempt,
             nonce=nonce,
         )
-
-
-def _is_below(partition: str, directories: Iterable[str]) -> bool:
-    return any(not name or f"{partition}/".startswith(f"{name}/") for name in directories)
 
 
 def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[DriverSealRecord]:

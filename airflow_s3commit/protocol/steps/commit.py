@@ -40,11 +40,12 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     sealed_uploads,
 )
 from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.destination import is_data
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
-from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.layout import is_below, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.sealed_job import SealedTask, SealRecord
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealedTask, SealRecord
 from airflow_s3commit.protocol.model.table import Commit, Entry, Table, UnownedObject
 from airflow_s3commit.protocol.steps.abort import abandon, undo
 from airflow_s3commit.protocol.steps.append import NOTHING, Taken, carried, decide, end_job, ending
@@ -155,18 +156,19 @@ class _Run:
         _refuse_changes(self)
         if self.options.only_adds:
             return NOTHING
-        partitions = self.seal.partitions.keys()
-        return decide(self.context, self.options, partitions, self.table_at_head(), self.own())
+        table, partitions = self.table_at_head(), _touched(self.context, self.seal)
+        return decide(self.context, self.options, partitions, table, self.own())
 
     def entry(self, head: Position, digest: str = "", within: list[Raw] | None = None) -> Entry:
         """Return the entry after a head, with the list of files if it is known."""
         options, seal, taken = self.options, self.seal, self.taken()
         refuse_markers_beside_retained(self.context, options, self.log.marks, self.table_at_head)
+        losing = taken.losing(self.context.layout.destination) if taken.takes == "partitions" else ()
         made = Commit(
             mode=options.conflict_mode,
             takes=taken.takes,
             unowned=taken.unowned,
-            partitions=seal.partitions,
+            partitions={**dict.fromkeys(losing, Counts()), **seal.partitions},
             counts=seal.counts,
             replaced=taken.replaced,
             files_sha256=digest,
@@ -180,6 +182,19 @@ class _Run:
         entry = ending(self.context, head, self.job, commit=made, options=options)
         self.entered = entry.nonce
         return entry
+
+
+def _touched(context: JobContext, seal: SealRecord) -> set[str]:
+    """Return the partitions that a job writes, and those with data below directories that it overwrites.
+
+    Before: the log is read: the files of a commit are there before its entry.
+    """
+    home, found = context.layout.destination, {*seal.partitions}
+    for directory in seal.replaced:
+        for info in context.store.list_objects(home.bucket, home.key(f"{directory}/")):
+            if is_data(path := home.relative(info.key) or ""):
+                found.add(partition_of(path))
+    return found
 
 
 def _unseen(context: JobContext, job: JobRecord, seen: int | None) -> list[Entry]:
@@ -278,7 +293,8 @@ def _refuse_changes(run: _Run) -> None:
         made = entry.commit
         if made is None:
             continue
-        touched = run.seal.partitions.keys() & (made.partitions.keys() | made.restores.keys())
+        seal, names = run.seal, {*made.partitions, *made.restores}
+        touched = any(name in seal.partitions or is_below(name, seal.replaced) for name in names)
         if not (run.options.whole_destination or made.takes == "everything" or touched):
             continue
         if run.seen is not None and entry.number > run.seen:
@@ -353,11 +369,9 @@ def preview(context: JobContext) -> Preview:
     """Return what the commit of a sealed job would take now. Changes nothing. Raises as `Job.preview`."""
     with naming(context, "preview of the commit"):
         table, taken = _decided(context)
-        home = context.layout.destination
-        touched = {*taken.pieces, *(partition_of(home.relative(one.key) or "") for one in taken.unowned)}
         return Preview(
             generation=table.head.number,
-            partitions=sorted(touched),
+            partitions=sorted(taken.losing(context.layout.destination)),
             objects=taken.replaced.files,
             bytes=taken.replaced.bytes,
         )
@@ -381,4 +395,4 @@ def _decided(context: JobContext) -> tuple[Table, Taken]:
         table.head = Position(find_head(store, home))
         return table, NOTHING
     table = read_table(store, home)
-    return table, decide(context, options, seal.partitions.keys(), table, bare)
+    return table, decide(context, options, _touched(context, seal), table, bare)

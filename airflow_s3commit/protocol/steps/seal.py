@@ -29,7 +29,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
 )
 from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
 from airflow_s3commit.protocol.model.job import ObjectOptions, Removal
-from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of, seal_key
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, is_below, partition_of, seal_key
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,
@@ -64,17 +64,17 @@ def seal_stage(
     tasks: Iterable[CommittedTask],
     *,
     removes: Removal | None = None,
-    emptied: Iterable[str] = (),
+    replaced: Iterable[str] = (),
 ) -> SealReference:
     """Record which task attempts of a stage count; as `Job.seal_stage`.
 
-    ``removes`` is what the writer asked to remove, for conflict mode ``as-written``, and ``emptied`` are the
-    partitions among those that get no files.
+    ``removes`` is what the writer asked to remove, for conflict mode ``as-written``, and ``replaced`` are the
+    directories among that which it overwrites with all below them.
     """
     with naming(context, f"seal of stage {stage}-{stage_attempt}"), refusing_ended(context):
         context = context if context.record is not None else context.as_recorded(job_record(context))
         sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
-        record = _make_stage_seal(context, stage, stage_attempt, sealed, removes=removes, emptied=emptied)
+        record = _make_stage_seal(context, stage, stage_attempt, sealed, removes=removes, replaced=replaced)
         key = context.layout.stage_seal(stage, stage_attempt)
         stored = create_unless_ended(context, context.staging_bucket, key, record)
         if stored.record.tasks != record.tasks:
@@ -101,12 +101,11 @@ def _make_stage_seal(
     sealed: list[tuple[str, SealedTask]],
     *,
     removes: Removal | None,
-    emptied: Iterable[str],
+    replaced: Iterable[str],
 ) -> StageSealRecord:
     """Return the seal of a stage attempt, after reading every pendingset of the tasks that count."""
-    counted, schemas = _read_output(context, sealed)
+    partitions, schemas = _read_output(context, sealed)
     tasks = [task for _, task in sealed]
-    partitions = dict(sorted({**dict.fromkeys(emptied, Counts()), **counted}.items()))
     counts = Counts.total(partitions.values())
     if counts.rows is None:
         counts = msgspec.structs.replace(counts, rows=Counts.total(task.counts for task in tasks).rows)
@@ -118,6 +117,7 @@ def _make_stage_seal(
         counts=counts,
         partitions=slim(partitions),
         removes=removes,
+        replaced=sorted(replaced),
         schemas=schemas,
         created=context.now_ms(),
         nonce=context.new_id(),
@@ -366,6 +366,7 @@ def _make_seal(
         counts=Counts.total(stored.record.counts for stored in loaded),
         partitions=slim(dict(sorted(partitions.items()))),
         removes=_removal(context, [stored.record for stored in loaded]),
+        replaced=sorted({name for stored in loaded for name in stored.record.replaced}),
         schemas=schemas.known(),
         created=context.now_ms(),
         nonce=context.new_id(),
@@ -380,8 +381,9 @@ def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | No
     if "everything" in asked or len(asked) == 1:
         return "everything" if "everything" in asked else asked.pop()
     overwritten = {name for stage in stages if stage.removes == "partitions" for name in stage.partitions}
+    replaced = [name for stage in stages for name in stage.replaced]
     for stage in stages:
-        added = stage.partitions.keys() - overwritten
+        added = {name for name in stage.partitions.keys() - overwritten if not is_below(name, replaced)}
         if added:
             raise InvalidOption(
                 f"{context.name}: stage {stage.stage} adds to partition {min(added)!r}, and other stages"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, JobClosed
+from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.model.codec import sha256
 from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, Lake, named
+from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, named
 
 STAGE = ("spark", "1")
 
@@ -274,3 +274,38 @@ def test_records_of_s3a_beside_a_pendingset_do_not_abort_its_uploads() -> None:
     lake.store.put(BUCKET, base, json.dumps({**upload, "jobId": "", "s3commit": None}).encode())
     write(lake, 1, task)
     assert commit(lake) == {named("dt=1/h=0/a"), *OLD}
+
+
+@each("theirs", ["a job", "another program"])
+def test_an_overwritten_directory_leaves_as_it_is_at_the_entry(theirs: str) -> None:
+    """What comes below an overwritten directory between the seal and the commit leaves the table too."""
+    lake, late = new_job(), {"dt=1/h=9/late": b"5", "dt=2/h=9/late": b"6"}
+    job = lake.job()
+    write(lake, 1, lake.run_task(job, {"dt=1/h=0/new": b"4"}), replaced=("dt=1",))
+    job.seal_stage(*STAGE)
+    job.seal()
+    seen = job.preview()
+    assert seen.partitions == ["dt=1/h=0", "dt=1/h=1"]
+    if theirs == "a job":
+        lake.sealed(late, job_id=THEIRS, conflict_mode="append").commit()
+        with pytest.raises(DestinationChanged):
+            lake.job().commit(generation=seen.generation)
+        kept = named("dt=2/h=9/late", THEIRS)
+    else:
+        lake.put(late)
+        kept = "dt=2/h=9/late"
+    assert lake.job().preview().partitions == ["dt=1/h=0", "dt=1/h=1", "dt=1/h=9"]
+    assert lake.job().commit().counts.files == 1
+    assert lake.data().keys() == {named("dt=1/h=0/new"), "dt=2/h=0/old", kept}
+
+
+def test_an_overwritten_directory_takes_what_other_stages_write_below_it() -> None:
+    """A stage that only writes below a directory that another one overwrites shares its job."""
+    lake = new_job()
+    job = lake.job()
+    write(lake, 1, lake.run_task(job, {"dt=1/h=0/a": b"1"}), replaced=("dt=1",))
+    job.seal_stage(*STAGE)
+    lake.run_stage(job, {"dt=1/h=7/b": b"2"}, stage="python")
+    job.seal()
+    job.commit()
+    assert lake.data().keys() == {named("dt=1/h=0/a"), named("dt=1/h=7/b"), "dt=2/h=0/old"}
