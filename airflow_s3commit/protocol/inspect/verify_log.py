@@ -8,7 +8,7 @@ after the log, and the log again before anything is said to be wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from msgspec import UNSET, Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
-from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, Line, decode, largest, sha256
+from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, MIB, Line, decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.model.layout import (
@@ -33,7 +33,7 @@ from airflow_s3commit.protocol.model.layout import (
     version_key,
 )
 from airflow_s3commit.protocol.model.manifest import SuccessData
-from airflow_s3commit.protocol.model.table import Commit, Entry, Source, Table
+from airflow_s3commit.protocol.model.table import Commit, Entry, Pieces, Source, Table
 from airflow_s3commit.protocol.steps import checkpoint
 from airflow_s3commit.protocol.steps.files import FileSummary, each_list, key_with_list
 from airflow_s3commit.protocol.steps.fold import (
@@ -49,13 +49,15 @@ from airflow_s3commit.protocol.steps.publish import (
     is_of,
     last_checkpoint,
     missing_versions,
-    read_start,
 )
 from airflow_s3commit.protocol.steps.sweep import Found, find_jobs
-from airflow_s3commit.store.base import Fetched, Get, ObjectStore
+from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 
 logger = logging.getLogger(__name__)
+
+#: Bytes that are read at once.
+_PIECE = 8 * MIB
 
 
 class LogFinding(Struct, frozen=True, kw_only=True):
@@ -122,8 +124,9 @@ class LogCheck:
     findings: list[LogFinding] = field(default_factory=list)
     cures: dict[str, tuple[str, Cure, int]] = field(default_factory=dict)
     _digests: dict[int, str] = field(default_factory=dict)
-    #: What entries are versions of a Delta table, by their versions: number and nonce.
-    _versions: dict[int, tuple[int, str]] = field(default_factory=dict)
+    #: What entries are versions of a Delta table, by their versions: number, nonce, and how many files the
+    #: version adds and removes; None if the table is not known.
+    _versions: dict[int, tuple[int, str, int | None]] = field(default_factory=dict)
     #: The commits whose lists of files are objects of their own.
     _lists: dict[int, Source] = field(default_factory=dict)
 
@@ -225,7 +228,7 @@ class LogCheck:
         self.head = entry.number
         self._digests[entry.number] = read.sha256
         if (version := entry.delta_version) is not None:
-            self._versions[version] = entry.number, entry.nonce
+            self._versions[version] = entry.number, entry.nonce, None
         if entry.job_id is not None:
             self.ended[entry.job_id] = Ending(entry.number, commit is not None)
         if commit is not None:
@@ -236,13 +239,18 @@ class LogCheck:
         if self.newest is None:
             return
         try:
-            left = self.newest.apply(entry, read.sha256).pieces
+            left = self.newest.apply(entry, read.sha256)
         except InvalidRecord as error:
             self._add(entry_key(self.destination, entry.number), str(error), _NO_ENTRY)
             self.newest = None
             return
+        if version is not None:
+            # The first one has the whole table.
+            gained, lost = (left.gained, left.pieces) if version else (self.newest.live, {})
+            files = _files(gained, self.newest.sources) + _files(lost, left.sources)
+            self._versions[version] = entry.number, entry.nonce, files
         if entry.marks and commit is not None:
-            self.marked |= dict.fromkeys({*_touched(commit), *left} - {""}, entry.number)
+            self.marked |= dict.fromkeys({*_touched(commit), *left.pieces} - {""}, entry.number)
 
     def _checkpointed(self) -> Table | None:
         """Return the table from its newest checkpoint, where entries before that may be damaged."""
@@ -358,10 +366,13 @@ class LogCheck:
         if not self._versions:
             return
         home, hint = self.destination, last_checkpoint(self.store, self.destination)
-        listed = self.store.list_objects(home.bucket, home.key(VERSIONS), recursive=False)
+        listed = [*self.store.list_objects(home.bucket, home.key(VERSIONS), recursive=False)]
         numbers = {
             info.key: number for info in listed if (number := delta_version(home, info.key)) is not None
         }
+        for info in listed:
+            if info.key in numbers and info.key.endswith(".parquet") and not self._is_parquet(info):
+                self._add(info.key, "is no whole Parquet file", _BAD_CHECKPOINT)
         # A version comes after its entry.
         self.catch_up()
         newest = max(self._versions)
@@ -373,20 +384,30 @@ class LogCheck:
                 home.key(f"{VERSIONS}_last_checkpoint"), f"names checkpoint {hint}, which is not there", _HINT
             )
         missing = {*missing_versions(self.store, home, newest)}
-        calls = [
-            (version, Get(home.bucket, version_key(home, version), START_BYTES))
-            for version in self._versions.keys() - missing
-        ]
+        keys = {version: version_key(home, version) for version in self._versions.keys() - missing}
+        calls = [(version, Get(home.bucket, key, START_BYTES)) for version, key in keys.items()]
         for version, outcome in outcomes(self.store, calls, NoSuchKey, TooLarge):
-            number, nonce = self._versions[version]
             # Without it, a checkpoint of Delta stands for it.
             with suppress(NoSuchKey):
-                fetched = outcome.body if isinstance(outcome, Fetched) else None
-                if not is_of(fetched or read_start(self.store, home, version), nonce):
-                    says = f"is not the version of entry {number}"
-                    self._add(version_key(home, version), says, _FOREIGN_VERSION)
+                pieces = [outcome.body] if isinstance(outcome, Fetched) else self._pieces(keys[version])
+                if says := _wrong_version(pieces, *self._versions[version]):
+                    self._add(keys[version], says, _FOREIGN_VERSION)
         for version in sorted(missing - {newest}):
             self._add(version_key(home, version), "is missing", _VERSION, self._versions[version][0])
+
+    def _pieces(self, key: str) -> Iterator[bytes]:
+        bucket, info = self.destination.bucket, self.store.head(self.destination.bucket, key)
+        for first in range(0, info.size, _PIECE):
+            yield self.store.get_range(bucket, key, first, _PIECE, etag=info.etag)
+
+    def _is_parquet(self, info: ObjectInfo) -> bool:
+        """Return whether an object begins and ends as a Parquet file does, whose footer says its size."""
+        bucket, magic, end = self.destination.bucket, b"PAR1", info.size - 8
+        if end < len(magic):
+            return False
+        start = self.store.get_range(bucket, info.key, 0, len(magic), etag=info.etag)
+        footer = self.store.get_range(bucket, info.key, end, 8, etag=info.etag)
+        return start == footer[4:] == magic and int.from_bytes(footer[:4], "little") < end
 
     def _add(self, key: str, problem: str, cure: Cure, number: int = 0) -> None:
         where = join_uri(self.destination.bucket, key)
@@ -395,6 +416,22 @@ class LogCheck:
         self.findings.append(finding)
         if cure.kind is not None:
             self.cures[where] = key, cure, number
+
+
+def _files(pieces: Pieces, sources: Mapping[int, Source]) -> int:
+    return sum(sources[one].partitions[name].files for name, numbers in pieces.items() for one in numbers)
+
+
+def _wrong_version(pieces: Iterable[bytes], number: int, nonce: str, files: int | None) -> str:
+    """Return what is wrong with a version of a Delta table, by its bytes; empty if nothing is."""
+    held, found, is_first = b"", 0, True
+    for piece in pieces:
+        if is_first and not is_of(piece, nonce):
+            return f"is not the version of entry {number}"
+        *lines, held = (held + piece).split(b"\n")
+        found += sum(line.startswith((b'{"add"', b'{"remove"')) for line in lines)
+        is_first = False
+    return f"is not all of the version of entry {number}" if held or files not in (None, found) else ""
 
 
 def _is_entry(outcome: object) -> bool:
@@ -418,5 +455,6 @@ _EITHER = Cure("compare both with a backup: no later entry says which of the two
 _MARKER = Cure("run s3commit repair, or commit again", "marker")
 _VERSION = Cure("run s3commit repair: until then other engines cannot read the table", "version")
 _HINT = Cure("delete it: other engines find a checkpoint without it, and stop at this")
+_BAD_CHECKPOINT = Cure("delete it, and _last_checkpoint if that names it: other engines begin at it, or stop")
 _FOREIGN_VERSION = Cure("move it away, then run s3commit repair: other engines read it")
 _PARTITION_MARKER = Cure("run s3commit repair, or commit to the partition again", "partition marker")

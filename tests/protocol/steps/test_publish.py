@@ -11,6 +11,7 @@ import pytest
 
 from airflow_s3commit import Destination, JobOptions, MemoryStore, repair, rollback, sweep, verify, write_job
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, NoSuchKey, OutcomeUnknown
+from airflow_s3commit.protocol.inspect import verify_log
 from airflow_s3commit.protocol.model import delta
 from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.publication import publish_table
@@ -171,6 +172,42 @@ def test_what_other_engines_would_read_beyond_the_log_is_found() -> None:
     lake.put(f"_delta_log/{0:020}.json")
     with pytest.raises(InvalidRecord, match="is not the version of entry 2"):
         publish_table(lake.store, URI)
+
+
+@each("cut", ["a line", "some bytes", "the first line"])
+@each("version", [0, 2])
+def test_a_version_that_is_cut_off_is_found(cut: str, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify counts the files of a version, however long it is; without the rest a repair writes it anew."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet", "dt=2/a.parquet", partition_success=True)
+    lake.write("dt=1/b.parquet")
+    lake.write("dt=1/c.parquet", mode="replace")
+    lake.write("dt=3/d.parquet")
+    monkeypatch.setattr(verify_log, "START_BYTES", 100)
+    monkeypatch.setattr(verify_log, "_PIECE", 300)
+    lake.check()
+    key = f"{LOG}{version:020}.json"
+    lines = lake.store.get("lake", key).body.splitlines(keepends=True)
+    kept = {"a line": lines[:-1], "some bytes": [*lines[:-1], lines[-1][:-1]], "the first line": lines[:1]}
+    lake.store.put("lake", key, b"".join(kept[cut]))
+    (finding,) = verify(lake.store, URI).log
+    assert finding.where == f"s3://lake/{key}"
+    assert finding.problem == f"is not all of the version of entry {version + 2}"
+    assert not repair(lake.store, URI, dry_run=False).is_sound
+    lake.store.delete("lake", key)
+    assert repair(lake.store, URI, dry_run=False).is_sound
+    lake.check()
+
+
+@each("body", [b"", b"no Parquet", b"PAR1", b"PAR1....PAR1", b"PAR1" + b"." * 9 + b"\x09\0\0\0PAR1"])
+def test_a_checkpoint_that_is_cut_off_is_found(body: bytes) -> None:
+    """Verify names one that does not begin and end as a Parquet file; one that does is left alone."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet")
+    key = f"_delta_log/{0:020}.checkpoint.parquet"
+    lake.put(key, body)
+    found = [finding.problem for finding in verify(lake.store, URI).log]
+    assert found == ([] if len(body) == 21 else ["is no whole Parquet file"])
 
 
 @each("name", ["{}.json.bak", "{}.00000000000000000009.compacted.json", "{}.crc"])
