@@ -299,7 +299,14 @@ _NAMES = {
 
 def _schema(columns: DeltaColumns) -> Schema:
     """Return columns as Iceberg has them, without ids."""
-    return Schema.model_validate(_type({"type": "struct", "fields": columns.fields}))
+    try:
+        return Schema.model_validate(_type({"type": "struct", "fields": columns.fields}))
+    except ValueError as error:
+        name = str(error).partition(" for name ")[2].partition(":")[0]
+        raise InvalidOption(
+            f"two columns of the table have the name {name!r} in Iceberg, which writes a.b for the field b of"
+            " a column a: rename one of them"
+        ) from error
 
 
 def _type(kind: Any) -> Any:

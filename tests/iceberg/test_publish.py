@@ -255,6 +255,15 @@ def test_a_partition_column_that_was_wider_is_published(lake, sql_catalog) -> No
         assert sql_catalog.load_table(NAME).scan().to_arrow()["p"].to_pylist() == [value]
 
 
+def test_names_that_are_one_to_iceberg_are_refused(lake, sql_catalog) -> None:
+    """A column that has the name of a field of another one is named, and no table is created."""
+    sql_catalog.create_namespace("lake")
+    write_table(pa.table({"a": [{"b": 1}], "a.b": [2]}), lake.uri, store=lake.store)
+    with pytest.raises(InvalidOption, match=r"two columns of the table have the name 'a\.b'"):
+        publish_iceberg(lake.store, lake.uri, sql_catalog, NAME)
+    assert not sql_catalog.table_exists(NAME)
+
+
 def test_metadata_that_is_gone_is_named(lake, sql_catalog, bucket) -> None:
     """The refusal says how to begin anew, and that works."""
     sql_catalog.create_namespace("lake")
