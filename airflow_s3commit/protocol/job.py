@@ -328,7 +328,8 @@ class Job:
                 another job committed while this one was publishing, this one is aborted.
             InvalidRecord: A record of the job was changed after it was written; a job that had begun to
                 publish is aborted. Or one of the table is damaged; the job stays as it is.
-            InvalidOption: The table has what the job's options exclude; the job is aborted.
+            InvalidOption: The table has what the job's options exclude, or its partition columns under names
+                of another case; a job that had begun to publish is aborted.
             JobFailed: An upload is gone; the job is aborted.
             JobClosed: The job is not sealed, or is aborted.
             OutcomeUnknown: A response was lost, or a request failed after the commit: commit again.

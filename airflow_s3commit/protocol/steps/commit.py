@@ -10,7 +10,7 @@ Any process may commit a job again after a crash at any point, beside a live com
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -155,9 +155,17 @@ class _Run:
         """Return what the commit takes at the head of the log, or refuse it."""
         _refuse_changes(self)
         if self.options.only_adds:
+            # Without a request: whoever creates an entry reads the newest one.
+            newest = self.log.read_newest()
+            commit = newest.commit if newest is not None else None
+            written = commit.partitions.items() if commit is not None else ()
+            _refuse_other_case(self, (name for name, counts in written if counts.files))
             return NOTHING
         table, partitions = self.table_at_head(), _touched(self.context, self.seal)
-        return decide(self.context, self.options, partitions, table, self.own())
+        taken = decide(self.context, self.options, partitions, table, self.own())
+        if table.live.keys() - taken.pieces.keys():
+            _refuse_other_case(self, table.live)
+        return taken
 
     def entry(self, head: Position, digest: str = "", within: list[Raw] | None = None) -> Entry:
         """Return the entry after a head, with the list of files if it is known."""
@@ -213,7 +221,7 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
         # Nothing is published yet: a refusal leaves the job as it is.
         run.seal = load_seal(context, seal_sha256)
         _refuse_changes(run)
-        if run.options.conflict_mode == "fail" or run.options.whole_destination:
+        if run.options.conflict_mode != "replace" or run.options.whole_destination:
             run.taken()
         if run.job.publishes:
             carried(context, log, run.entry(log.head))
@@ -310,6 +318,28 @@ def _refuse_changes(run: _Run) -> None:
                 " adopted, and may delete its files, because names of Hadoop do not show whose they are:"
                 " write it again, as a new job"
             )
+
+
+def _refuse_other_case(run: _Run, partitions: Iterable[str]) -> None:
+    """Refuse partition columns whose names differ by their case alone from those of a table's partitions.
+
+    Spark takes both for one column, and leaves the other one's directory when it replaces its own; DuckDB,
+    Delta and the readers of this package refuse the table; pyarrow makes two columns of them.
+    """
+    known = _columns(partitions)
+    lowered = {name.lower(): name for name in known}
+    for name in sorted(_columns(run.seal.partitions) - known):
+        if other := lowered.get(name.lower()):
+            raise InvalidOption(
+                f"{run.context.name}: its partition column {name!r} is {other!r} in the table, and to readers"
+                " these are one column, or two: write it anew with the table's name"
+            )
+
+
+def _columns(partitions: Iterable[str]) -> set[str]:
+    """Return the names of the partition columns of some directories."""
+    parts = (part.partition("=") for name in partitions for part in name.split("/"))
+    return {name for name, equals, _ in parts if equals}
 
 
 def _enter(run: _Run) -> Entry:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, JobClosed, Unavailable
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    InvalidOption,
+    InvalidRecord,
+    JobClosed,
+    Unavailable,
+)
 from airflow_s3commit.protocol.steps import append
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
@@ -104,3 +110,27 @@ def test_a_damaged_table_ends_no_job() -> None:
     lake.store.put(BUCKET, key, whole)
     lake.job().commit()
     assert lake.data() == {named("dt=1/a"): b"1", "dt=2/old": b"old"}
+
+
+@each("mode", ["append", "replace", "fail"])
+def test_names_of_partition_columns_that_differ_by_case_are_refused(mode: str) -> None:
+    """Readers disagree on whether they are one column; a job that replaces the whole table may do so."""
+    lake = Lake()
+    lake.put({"dt=1/h=0/old": b"old"})
+    before = lake.data()
+    job = lake.sealed({"dt=2/H=0/new": b"1"}, conflict_mode=mode)
+    with pytest.raises(InvalidOption, match="'H' is 'h' in the table"):
+        job.commit()
+    assert lake.data() == before
+    other = an_id("whole")
+    lake.sealed({"DT=1/h=0/a": b"1"}, job_id=other, committer="directory").commit()
+    assert lake.data().keys() == {named("DT=1/h=0/a", other)}
+
+
+def test_a_table_with_both_cases_is_replaced_partition_by_partition() -> None:
+    """Names that the table has already make nothing worse."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old", "DT=1/old": b"old"})
+    for name, path in (("a", "dt=1/new"), ("b", "DT=1/new")):
+        lake.sealed({path: b"1"}, job_id=an_id(name)).commit()
+    assert lake.data().keys() == {named("dt=1/new", an_id("a")), named("DT=1/new", an_id("b"))}
