@@ -31,6 +31,15 @@
 #define RESTORABLE(to) ((table[to] & ~table[head] & ~retained) == 0)
 #endif
 
+/* The output of the first job was made from generation SEEN, which may be older than its base: a commit after that refuses it. */
+#ifndef SEEN
+#define CHANGED(j) 0
+#elif defined(FAULT_BASE_COUNTS_AS_SEEN)
+#define CHANGED(j) ((j) == 0 && newest >= base)
+#else
+#define CHANGED(j) ((j) == 0 && newest > SEEN)
+#endif
+
 #define BEGIN_LOG(set) SEND(begin_log(set), BEGIN, 0, 0, set, 0, 0); set = 0
 
 /* append: whoever creates an entry first writes the receipt, and the version, of the newest one. */
@@ -126,9 +135,9 @@ load_seal:
     :: files == 0 -> head = size; if :: HAS_ENDED(j) -> FINISH_OR_UNDO :: else -> goto done fi
     :: else
     fi;
-    /* Mode fail is judged before anything is published: the job stays open. It is judged again at each try. */
+    /* This and mode fail are judged before anything is published: the job stays open. They are judged again at each try. */
     if
-    :: mode[j] == FAIL && TAKEN(j, files) != 0 ->
+    :: CHANGED(j) || (mode[j] == FAIL && TAKEN(j, files) != 0) ->
       crashed = 1; files = 0;
       if :: part == RECOVERER -> goto abandon :: else -> goto done fi
     :: else
@@ -156,6 +165,7 @@ end_job:
     if :: was == 1 -> goto create_commit :: else -> was = 1 fi;
 #endif
     takes = 0;
+    if :: CHANGED(j) -> files = 0; goto abandon :: else fi;
     if
     :: mode[j] == APPEND
     :: mode[j] == REPLACE -> takes = TAKEN(j, files)

@@ -95,7 +95,7 @@ bit patience;              /* everybody is done: a sweep ends open jobs */
 hidden byte ok;            /* the answer to the request that was sent last */
 
 bit table_file_missing, retained_file_missing, job_ended_twice, file_entered_twice, replace_leaves_older_data, fail_beside_data;
-bit takes_unasked, aborted_file_in_table, released_file_referenced, deleted_unreleased, living_upload_aborted, commit_taken_back;
+bit change_unseen, takes_unasked, aborted_file_in_table, released_file_referenced, deleted_unreleased, living_upload_aborted, commit_taken_back;
 bit marker_goes_back, version_names_missing_file, version_missing, living_job_ended_by_sweep;
 bit job_not_ended, upload_left, staging_left, record_left, receipt_missing, objects_are_not_the_table, marker_not_newest;
 
@@ -155,6 +155,9 @@ inline create(at, what, job, takes, adds) {
         table[at] = (table[size] & ~(takes)) | SHIFT(job, adds);
         RULE(file_entered_twice, (SHIFT(job, adds) & named) == 0);
         RULE(replace_leaves_older_data, mode[job] != REPLACE || (table[at] & WITHIN(SHIFT(job, adds))) == SHIFT(job, adds));
+#ifdef SEEN
+        RULE(change_unseen, (job) != 0 || newest <= SEEN);
+#endif
         RULE(fail_beside_data, mode[job] != FAIL || (table[size] & WITHIN(SHIFT(job, adds))) == 0);
         RULE(takes_unasked, mode[job] == REPLACE || (table[size] & ~table[at]) == 0);
         left[at] = (takes) & ~table[size];       /* other programs' objects */

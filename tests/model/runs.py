@@ -51,6 +51,10 @@ _FOLLOWED = "JOBS=2 MODE_A=APPEND MODE_B=REPLACE LATE=0 MORTAL=0 ROLLBACKS=1 FOL
 _RUN = "JOBS=3 LATE=0 RUN SETUP_A=1 SETUP_B=1 SETUP_C=1 MORTAL=0 MODE=0"
 
 
+#: A job made from the first generation is set up beside the commit of another one.
+_SEEN = "JOBS=2 LATE=0 OPEN_B=1 SETUP_A=1 TASKS=1 SEAL_1=1 COMMIT_A=1 COMMIT_B=1 MODE=1 SEEN=1 MORTAL=0"
+
+
 def _holds(name: str, model: str, switches: str) -> Run:
     return Run(name, model, tuple(switches.split()))
 
@@ -82,6 +86,7 @@ HOLDS = (
     _holds("sweep-beside-commit", "jobs", "JOBS=1 LATE=1 OPEN_A=1 TASKS=4 COMMIT_A=1 SWEEP_A=1 MODE=1"),
     _holds("sweep-beside-setup", "jobs", "JOBS=1 LATE=0 SETUP_A=1 TASKS=1 SWEEP_A=1 COMMIT_A=1 MODE=0"),
     _holds("tries-of-a-run", "jobs", "JOBS=3 LATE=0 RUN SETUP_A=1 SETUP_B=1 MORTAL=0 MODE=0"),
+    _holds("seen-before-base", "jobs", _SEEN),
     _holds(
         "older-data", "jobs", "JOBS=2 LATE=0 FRESH SETUP_A=1 TASKS=1 SEAL_1=1 COMMIT_A=1 ABORT_B=1 MORTAL=0"
     ),
@@ -196,6 +201,7 @@ FAULTS = (
         f"{_SWEEP} FAULT_SWEEP_LISTS_RECORDS_FIRST FAULT_SWEEP_WITHOUT_ENTRY",
         "living_upload_aborted",
     ),
+    _breaks("base-counts-as-seen", "jobs", f"{_SEEN} FAULT_BASE_COUNTS_AS_SEEN", "change_unseen"),
     _breaks("setups-end-each-other", "jobs", f"{_RUN} FAULT_SETUPS_END_EACH_OTHER", "no_open_job_of_a_run"),
     _breaks(
         "tries-listed-first",
