@@ -234,6 +234,27 @@ def test_whoever_finishes_a_write_knows_what_it_was_made_from(end: str) -> None:
     assert _data(store) == [b"0", b"2"]
 
 
+def test_a_refused_write_ends_once_whatever_comes_after_its_end() -> None:
+    """A commit that is overtaken ends its job; the abort that follows finds this end below other entries."""
+    memory = MemoryStore(min_part_bytes=1)
+    _one(memory, b"0", "append")
+
+    def overtake(call: StoreCall) -> None:
+        if call.verb == "complete_upload" or (call.verb == "delete" and call.key.endswith("job.json")):
+            _one(memory, b"1", "append")
+
+    store = FaultyStore(memory, before=overtake)
+    with (
+        pytest.raises(DestinationChanged),
+        write_job("s3://lake/t/", store=store, conflict_mode="replace", generation=2) as writer,
+        writer.open("dt=1/a.csv") as file,
+    ):
+        file.write(b"2")
+    bodies = [memory.get("lake", info.key).body for info in memory.list_objects("lake", "t/_s3commit/log/")]
+    assert sum(writer.job.reference.job_id.encode() in body for body in bodies) == 1
+    assert verify(memory, "s3://lake/t/").sound
+
+
 @each("marker", ["another job's", "another program's", "none"])
 def test_a_write_goes_by_the_existing_marker(marker: str) -> None:
     """Whatever marker is there when a write commits, afterwards it is that of the newest commit."""

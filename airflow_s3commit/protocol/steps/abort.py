@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from airflow_s3commit._causes import noting
@@ -50,7 +51,8 @@ def abort(context: JobContext, why: str = "") -> AbortReport:
     committed; and as `end_job` and `undo`: abort again.
     """
     with naming(context, "abort"):
-        context = with_readable_record(context)
+        # Its record may be gone because it has ended, whoever has ended it.
+        context = with_readable_record(replace(context, alone=""))
         job = context.record
         log = Log(context, job.base if job is not None else None)
         begin_log(context, log)
