@@ -22,6 +22,7 @@ from airflow_s3commit.protocol.model.job import AbortReport, JobRecord
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
     OPEN_JOBS,
+    PROBES,
     Layout,
     entry_key,
     is_id,
@@ -210,7 +211,8 @@ def find_left(context: JobContext, roots: Iterable[Destination] = ()) -> Left:
     store, home, unnamed = context.store, context.layout.destination, list[Upload]()
     listed: dict[str, Found] = {}
     for upload in store.list_uploads(home.bucket, home.prefix):
-        if (owner := owner_of(upload.key)) is None:
+        # A setup looks at the store before it has a base: to end its job then would hide that end from it.
+        if (owner := owner_of(upload.key)) is None or upload.key.startswith(home.key(PROBES)):
             unnamed.append(upload)
             continue
         found = listed.setdefault(owner, Found(Layout.of(home, owner)))

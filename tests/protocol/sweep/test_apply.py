@@ -16,6 +16,7 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.manifest import Manifest
 from airflow_s3commit.protocol.sweep import apply_sweep, sweep
 from airflow_s3commit.protocol.sweep_plan import SweepPlan, plan_sweep
+from airflow_s3commit.protocol.write_job import write_job
 from airflow_s3commit.store.base import Upload
 from airflow_s3commit.testing.faulty_store import Crash, Effect, Fault, FaultyStore, StoreCall
 from tests.crash.faulty import FAULTS
@@ -221,6 +222,24 @@ def test_unclaimed_uploads_are_aborted_when_old(*, has_log: bool) -> None:
     left = {upload.upload_id: upload.key for upload in lake.store.list_uploads(BUCKET, "")}
     assert sorted(left.values()) == [f"{ROOT}dt=1/young.parquet", "flights10/x"]
     assert beside in left
+
+
+def test_a_setup_that_looks_at_the_store_is_no_job_yet() -> None:
+    """A sweep aborts the upload by which a setup looks at the store, and leaves the job without an end."""
+    lake = Lake()
+    lake.sealed(FILES, job_id=THEIRS).commit()
+    entries, swept = len(lake.entries()), []
+
+    def sweep_beside() -> None:
+        lake.store.rest()
+        swept.append(lake.sweep(older_than=0.0))
+
+    other = FaultyStore(lake.store, after=once("create_upload", "", sweep_beside))
+    with write_job(lake.destination, store=other, conflict_mode="append", clock=lake.clock) as writer:
+        pass
+    assert [(len(report.jobs), report.uploads) for report in swept] == [(0, 1)]
+    assert len(lake.entries()) == entries + 1
+    assert writer.manifest is not None
 
 
 def test_a_listing_of_the_log_that_lags_hides_no_log() -> None:
