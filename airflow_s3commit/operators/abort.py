@@ -70,7 +70,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         uploads, first, states, state = None, "", dict[str, str](), job.state()
         if state is None or state.state != "committed":
             states = self._states(context)
-            failed = self._failed(states)
+            failed = self._failed(context, states, job_id)
             is_sealed = state is not None and state.state == "sealed"
             if is_sealed and self._only_store_failed(context, states, failed):
                 context["ti"].xcom_push(key="abort_report", value={"job_id": job_id, "state": KEPT})
@@ -80,9 +80,9 @@ class S3CommitAbortOperator(CommitStepOperator):
                     f" {place} {job_id}`; to give it up, `s3commit abort`, or wait for a sweep."
                 )
             first = self._first_failure(context, failed)
-            if {*states.values()} == {"success"}:
-                # Those that commit have not run again, or a user has marked them so.
-                first = "No commit ran: clear the stages together with the tasks after them"
+            if not first and states and "skipped" not in states.values():
+                # Stages were cleared alone, or a user has marked tasks as successful.
+                first = "No commit ran: clear all stages together with the tasks after them"
             why = first or "a task was skipped, or did not run"
             with suppress(AlreadyCommitted):
                 uploads = abort_until_quiet(
@@ -109,11 +109,12 @@ class S3CommitAbortOperator(CommitStepOperator):
         # Uploads may be those of an earlier try of a stage, and an earlier try of this task may have aborted
         # those of the others.
         may_have_written = succeeded and (uploads or context["ti"].try_number > 1)
-        if may_have_written and not pulled(context, skipped, NO_OUTPUT):
+        if may_have_written and job_id not in pulled(context, skipped, NO_OUTPUT):
             raise AirflowFailException(
                 f"Job {job_id} did not commit, because {', '.join(skipped)} was skipped. {uploads} pending"
                 f" uploads of {', '.join(succeeded)} were aborted. To commit what the others write, give the"
-                ' group skipped_stages="ignore".'
+                ' group skipped_stages="ignore"; if they were cleared alone, clear them with the tasks after'
+                " them."
             )
         self.log.info("Job %s has nothing to commit: %s skipped", job_id, ", ".join(skipped))
         return {**report, "state": "skipped"}
@@ -137,14 +138,19 @@ class S3CommitAbortOperator(CommitStepOperator):
         said = pulled(context, [failed[first]], FAILURE)
         return f"{first} failed: {said[0]['why']}" if said else f"{first} failed, see its log"
 
-    def _failed(self, states: Mapping[str, str]) -> dict[str, str]:
-        """Return the ids of failed tasks by their names, which for a mapped instance end with its index."""
+    def _failed(self, context: Context, states: Mapping[str, str], job_id: str) -> dict[str, str]:
+        """Return the ids of failed tasks by their names, which for a mapped instance end with its index.
+
+        A task that failed for an earlier job, and has not run for this one, is left out.
+        """
         known = getattr(self.get_dag(), "task_dict", {})
-        return {
-            name: name if name in known else name.rpartition("_")[0] or name
-            for name, state in states.items()
-            if state == "failed"
+        names = (name for name, state in states.items() if state == "failed")
+        failed = {name: name if name in known else name.rpartition("_")[0] or name for name in names}
+        jobs = {
+            task: {one.get("job_id", job_id) for one in pulled(context, [task], FAILURE)}
+            for task in failed.values()
         }
+        return {name: task for name, task in failed.items() if not jobs[task] or job_id in jobs[task]}
 
     def _states(self, context: Context) -> dict[str, str]:
         """Return the states of the other tasks in this task's group; nothing without a group."""

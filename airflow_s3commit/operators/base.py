@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import Manifest
     from airflow_s3commit.protocol.model.sealed_job import SealReference
 
-#: The XCom of a task that failed: why, and whether the store alone did that. Airflow deletes it when the next
-#: try begins.
+#: The XCom of a task that failed: why, whether the store alone did that, and the job's id. Airflow deletes it
+#: when the next try begins. So if only tasks before this one were cleared, it is of an earlier job.
 FAILURE = "failure"
 
 #: Characters of the reason in it, which the UI and a job's end repeat.
 _LONGEST_REASON = 160
 
-#: The XCom of a task that was skipped because the stages wrote no files.
+#: The XCom of a task that was skipped because the stages wrote no files: the job's id.
 NO_OUTPUT = "no_output"
 
 
 @contextmanager
-def failures_are_noted(context: Context) -> Iterator[None]:
-    """Note why this task fails, for the teardown of its job; refusals are final."""
+def failures_are_noted(context: Context, job: Any) -> Iterator[None]:
+    """Note why this task fails, for the teardown of the job with this reference; refusals are final."""
     try:
         with refusals_are_final():
             yield
@@ -49,7 +49,8 @@ def failures_are_noted(context: Context) -> Iterator[None]:
         line = plain(str(redact(text)).strip().partition("\n")[0])
         why = line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
         by_store = isinstance(error, Unavailable | OutcomeUnknown)
-        context["ti"].xcom_push(key=FAILURE, value={"why": why, "by_store": by_store})
+        job_id = job.get("job_id") if isinstance(job, Mapping) else None
+        context["ti"].xcom_push(key=FAILURE, value={"why": why, "by_store": by_store, "job_id": job_id})
         raise
 
 

@@ -116,7 +116,7 @@ class S3CommitJobOperator(CompletingOperator):
         """Complete every upload of the job, enter it in the log, and return its manifest's summary."""
         from airflow_s3commit.assets import announce  # noqa: PLC0415 - keeps DAG parsing light
 
-        with failures_are_noted(context):
+        with failures_are_noted(context, self.job):
             job, (seal, generation) = self.opened_job(), self.pinned()
             commit = partial(
                 job.commit,
@@ -162,7 +162,7 @@ class S3CommitPartOperator(CompletingOperator):
 
     def execute(self, context: Context) -> None:
         """Complete the uploads of the part, unless the job is committed."""
-        with failures_are_noted(context):
+        with failures_are_noted(context, self.job):
             job, (seal, _) = self.opened_job(), self.pinned()
             try:
                 files = job.complete_part(

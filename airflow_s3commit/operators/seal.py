@@ -179,7 +179,7 @@ class S3CommitAuditOperator(SealingOperator):
         """Seal the job and check the rules; return the report, ask a user, or fail."""
         from airflow_s3commit.protocol.inspect import audit  # noqa: PLC0415 - keeps DAG parsing light
 
-        with failures_are_noted(context):
+        with failures_are_noted(context, self.job):
             self.read("on_fail", _ON_FAIL)
             rules, job = self.read("rules", _rules), self.opened_job()
             sealed = self.seal(context, job)
@@ -205,7 +205,7 @@ class S3CommitAuditOperator(SealingOperator):
         time: Any = event.get("responded_at")
         user = event.get("responded_by_user") or {}
         name = str(user.get("name") or user.get("id") or "somebody")
-        with failures_are_noted(context):
+        with failures_are_noted(context, self.job):
             if "error" in event:
                 raise AirflowFailException(f"{subject} Nobody answered in time: {event['error']}")
             if event.get("chosen_options") != [_APPROVE]:
@@ -260,7 +260,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Seal the job and preview its commit; return what identifies both, and counts."""
-        with failures_are_noted(context):
+        with failures_are_noted(context, self.job):
             job = self.opened_job()
             try:
                 return self._resolved(context, job)
@@ -292,7 +292,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
                 ' the table as it is, on_empty="skip", and a conflict_mode in place of the save modes.'
             )
         if self.on_empty == "skip":
-            context["ti"].xcom_push(key=NO_OUTPUT, value=True)
+            context["ti"].xcom_push(key=NO_OUTPUT, value=job.reference.job_id)
             raise AirflowSkipException("The stages wrote no files; there is nothing to commit.")
 
 

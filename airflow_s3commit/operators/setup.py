@@ -218,9 +218,9 @@ class S3CommitSetupOperator(TableOperator):
         more = f" and {len(kept) - _MOST_NAMED} more" if len(kept) > _MOST_NAMED else ""
         raise AirflowFailException(
             f"Task {self.task_id}: {', '.join(kept[:_MOST_NAMED])}{more} succeeded before and not again."
-            " What they wrote belongs to an earlier job, which has ended, is not sealed or has other options,"
-            " and would be missing from a new one. Clear all stages, with all their mapped instances and the"
-            " tasks after them."
+            f" What they wrote belongs to an earlier job on {self.destination}, which has ended, is not"
+            " sealed or has other options, and would be missing from a new one. Clear all stages, with all"
+            " their mapped instances and the tasks after them."
         )
 
     def _abort_earlier(self, facts: Mapping[str, str], own: str) -> None:

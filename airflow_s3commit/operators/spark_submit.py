@@ -103,7 +103,7 @@ class S3CommitSparkSubmitOperator(CommitStepOperator, SparkSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Submit the application, unless an earlier try has sealed the stage; return the seal's location."""
-        with failures_are_noted(context):
+        with failures_are_noted(context, self.job):
             job = self.opened_job()
             self.require_text("stage", "name")
             stage = self._stage_name(context)

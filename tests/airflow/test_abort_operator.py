@@ -160,11 +160,13 @@ class Group:
         found = {f"refresh.{name}": state for name, state in states.items()}
         ti = context["ti"]
         ti.get_task_states = lambda **_: {ti.run_id: {"refresh.abort": "running", **found}}
-        self.no_output: list[str] = []
+        self.no_output: dict[str, str] = {}
         ti.xcom_pull = lambda *, task_ids, key: [
             self.failures.get(name)
             if key == FAILURE
-            else (key == NO_OUTPUT and name in self.no_output) or None
+            else self.no_output.get(name)
+            if key == NO_OUTPUT
+            else None
             for name in task_ids
         ]
 
@@ -201,7 +203,7 @@ def test_output_of_an_earlier_try_alone_does_not_fail_a_run(store, context) -> N
         reference = set_up(store)
         write_stage(store, reference, attempt="1")
         group = Group(reference, context, **states)
-        group.no_output = no_output
+        group.no_output = dict.fromkeys(no_output, reference["job_id"])
         assert group.teardown.execute(context)["state"] == "skipped"
         assert pending(store) == []
 
@@ -298,15 +300,27 @@ def test_a_job_that_is_not_sealed_is_not_kept(store, context) -> None:
         group.teardown.execute(context)
 
 
-def test_after_a_stage_was_cleared_alone_the_teardown_says_what_to_clear(store, context) -> None:
-    """Every task has succeeded, some of them for an earlier job: the message and the end name the remedy."""
+@pytest.mark.parametrize("before", ["success", "upstream_failed", "failed"])
+def test_after_a_stage_was_cleared_alone_the_teardown_says_what_to_clear(store, context, before) -> None:
+    """However the tasks after it have ended for an earlier job: the message and the end name the remedy."""
     reference = set_up(store)
     write_stage(store, reference)
-    group = Group(reference, context, setup="success", stage="success", resolve="success", commit="success")
-    with pytest.raises(AirflowFailException, match="clear the stages together with the tasks after them"):
+    group = Group(reference, context, setup="success", stage="success", resolve="success", commit=before)
+    group.failures["refresh.commit"] = {**BY_STORE, "job_id": "an earlier one"}
+    with pytest.raises(AirflowFailException, match="clear all stages together with the tasks after them"):
         group.teardown.execute(context)
     (end,) = latest_endings(store, Destination.parse(reference["destination"]), 1)
-    assert "clear the stages together with the tasks after them" in end.reason
+    assert end.reason == "No commit ran: clear all stages together with the tasks after them"
+
+
+def test_output_of_a_stage_that_was_cleared_alone_is_not_lost_without_a_word(store, context) -> None:
+    """That the stages wrote nothing for an earlier job does not make the run succeed now."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    group = Group(reference, context, setup="success", stage="success", resolve="skipped", commit="skipped")
+    group.no_output = {"refresh.resolve": "an earlier one"}
+    with pytest.raises(AirflowFailException, match=r"refresh\.resolve, .* skipped.*cleared alone"):
+        group.teardown.execute(context)
 
 
 def test_the_first_failure_is_named(store, context) -> None:

@@ -332,9 +332,13 @@ def test_the_error_of_an_application_has_no_argument_of_it(store, context, monke
 
     monkeypatch.setattr(SparkSubmitOperator, "execute", submit)
     with pytest.raises(AirflowException) as failed:
-        stage_task(set_up(store)).execute(context)
+        stage_task(reference := set_up(store)).execute(context)
     assert str(failed.value) == "the Spark application failed, and its log is above. Error code is: 1"
-    assert context["ti"].pushed[FAILURE] == {"why": str(failed.value), "by_store": False}
+    assert context["ti"].pushed[FAILURE] == {
+        "why": str(failed.value),
+        "by_store": False,
+        "job_id": reference["job_id"],
+    }
 
 
 def test_the_application_is_named_for_its_task(context) -> None:

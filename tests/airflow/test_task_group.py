@@ -302,6 +302,9 @@ def test_a_run_without_limit_has_no_further_callback() -> None:
 
 SECONDS = timedelta(seconds=1)
 
+#: What is left of a job reference for its failures.
+JOB = {"job_id": "11111111-aaaa-4bbb-8ccc-000000000001"}
+
 
 def every_error() -> list[type[exceptions.S3CommitError]]:
     """Return every error class of the package."""
@@ -313,16 +316,20 @@ def test_the_outcome_decides(kind, context) -> None:
     """A refusal fails a step at once, and what may succeed later keeps the step's retries; each is noted."""
     refused = issubclass(kind, exceptions.Refused | exceptions.JobFailed)
     final = refused and not issubclass(kind, exceptions.PreconditionFailed)
-    with pytest.raises(AirflowFailException if final else kind, match="…"), failures_are_noted(context):
+    with pytest.raises(AirflowFailException if final else kind, match="…"), failures_are_noted(context, JOB):
         raise kind("…")
     by_store = issubclass(kind, exceptions.Unavailable | exceptions.OutcomeUnknown)
-    assert context["ti"].pushed[FAILURE] == {"why": f"{kind.__name__}: …", "by_store": by_store}
+    assert context["ti"].pushed[FAILURE] == {
+        "why": f"{kind.__name__}: …",
+        "by_store": by_store,
+        "job_id": JOB["job_id"],
+    }
 
 
 def test_no_secret_of_airflow_s_is_in_the_noted_reason(context) -> None:
     """The reason is repeated in XComs and in the job's end on S3, where nothing masks it any more."""
     mask_secret("hunter2-of-the-lake")
-    with pytest.raises(AirflowException), failures_are_noted(context):
+    with pytest.raises(AirflowException), failures_are_noted(context, JOB):
         raise AirflowException("no such table with the key hunter2-of-the-lake")
     assert context["ti"].pushed[FAILURE]["why"] == "no such table with the key ***"
 
