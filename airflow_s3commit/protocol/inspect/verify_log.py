@@ -127,6 +127,8 @@ class LogCheck:
     #: What entries are versions of a Delta table, by their versions: number, nonce, and how many files the
     #: version adds and removes; None if the table is not known.
     _versions: dict[int, tuple[int, str, int | None]] = field(default_factory=dict)
+    #: How many files each commit has.
+    _counted: dict[int, int] = field(default_factory=dict)
     #: The commits whose lists of files are objects of their own.
     _lists: dict[int, Source] = field(default_factory=dict)
 
@@ -161,12 +163,13 @@ class LogCheck:
         """Yield the files of every commit with a list of its own, and of ``more``; compare the lists."""
         sources = {**self._lists, **more}
         for source, files in each_list(ListedFile, self.store, self.destination, sources.values()):
-            count, counted = 0, sum(one.files for one in source.partitions.values())
+            # Not by the source: from a checkpoint it has the partitions alone that are still of use.
+            count, counted = 0, self._counted.get(source.number)
             try:
                 for file in files:
                     count += 1
                     yield source, file
-                if source.partitions and count != counted:
+                if counted not in (None, count):
                     raise InvalidRecord(f"lists {count} files; entry {source.number} counts {counted}")
             except InvalidRecord as error:
                 self.unread.add(source.number)
@@ -232,6 +235,7 @@ class LogCheck:
         if entry.job_id is not None:
             self.ended[entry.job_id] = Ending(entry.number, commit is not None)
         if commit is not None:
+            self._counted[entry.number] = sum(one.files for one in commit.partitions.values())
             if commit.within is UNSET:
                 self._lists[entry.number] = Source(entry.number, entry.job_id, commit.files_sha256, False, {})
             elif sha256(b"".join(bytes(line) + b"\n" for line in commit.within)) != commit.files_sha256:

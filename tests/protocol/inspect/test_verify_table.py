@@ -406,6 +406,20 @@ def test_a_damaged_log_is_read_from_its_checkpoint(monkeypatch: pytest.MonkeyPat
     assert report_on(lake).generation is None
 
 
+def test_what_an_unfinished_commit_took_is_read_from_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint has of an older commit only what is left of it, which is no finding about its list."""
+    monkeypatch.setattr(fold, "CHECKPOINT_EVERY", 3)
+    lake = Lake()
+    committed(lake, "first", {**FILES, "dt=3/part-0.parquet": b"3"})
+    committed(lake, "second", {"dt=1/part-0.parquet": b"replaced"})
+    dying = lake.sealed({"dt=2/part-0.parquet": b"replaced"}, job_id=an_id("third"))
+    lake.store.die("put", f"log/{4:020}.json", after=True)
+    with pytest.raises(Crash):
+        dying.commit()
+    lake.store.rest()
+    assert findings(lake) == {}
+
+
 def test_a_copy_is_told_from_its_original() -> None:
     """Its entries name the original, so its files are not compared, and one finding says what to do."""
     lake = Lake()
