@@ -137,7 +137,8 @@ def compact(
         InvalidOption: A partition is not in the table, or its files cannot be written by pyarrow without a
             change: they are no Parquet, their columns are not recorded, or no job has written all of them.
         DestinationNotEmpty: Another job has uploads in a partition, or another program put objects there.
-        DestinationChanged: Another job changed a partition, or a file, meanwhile. Nothing was changed.
+        DestinationChanged: Another job or program changed a partition, or a file, meanwhile. Nothing was
+            changed.
         S3CommitError: As `write_job` raises it.
     """
     home = Destination.of(destination)

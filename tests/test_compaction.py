@@ -212,6 +212,19 @@ def test_an_object_of_another_program_stays(store: WatchedStore) -> None:
     assert files(store) == before
 
 
+def test_an_object_that_another_program_puts_meanwhile_stays(store: WatchedStore) -> None:
+    """The compaction is refused and aborted when it would take the object from readers that list."""
+    appended(store)
+    before, key = files(store), "t/dt=2013-01-01/foreign.parquet"
+    store.before = lambda call: _once_at(store, call, lambda: store.put("lake", key, b"rows"))
+    with pytest.raises(DestinationChanged, match=r"foreign\.parquet there meanwhile"):
+        compact(store, HOME)
+    store.rest()
+    assert store.get("lake", key).body == b"rows"
+    store.delete("lake", key)
+    assert files(store) == before
+
+
 def test_a_commit_meanwhile_wins(store: WatchedStore) -> None:
     """Rows that another job adds while files are read are not lost: the compaction is refused and aborted."""
     appended(store)

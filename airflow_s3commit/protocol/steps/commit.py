@@ -24,11 +24,11 @@ from airflow_s3commit.exceptions import (
     InvalidDestination,
     InvalidOption,
     InvalidRecord,
-    JobClosed,
     JobFailed,
     NoSuchJob,
     NoSuchUpload,
     OutcomeUnknown,
+    Refused,
     S3CommitError,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, recorded
@@ -40,6 +40,7 @@ from airflow_s3commit.protocol.metadata.sealed_job import (
     sealed_uploads,
 )
 from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.delta import SAME_ROWS
 from airflow_s3commit.protocol.model.destination import is_data
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, Position
 from airflow_s3commit.protocol.model.layout import is_below, partition_of
@@ -163,6 +164,11 @@ class _Run:
             return NOTHING
         table, partitions = self.table_at_head(), _touched(self.context, self.seal)
         taken = decide(self.context, self.options, partitions, table, self.own())
+        if taken.unowned and SAME_ROWS.items() <= self.job.context.items():
+            raise DestinationChanged(
+                f"{self.context.name}: another program has put {taken.unowned[0].key} there meanwhile, and a"
+                " compaction would delete it: move it, or see: s3commit verify"
+            )
         if table.live.keys() - taken.pieces.keys():
             _refuse_other_case(self, table.live)
         return taken
@@ -225,7 +231,8 @@ def _publish(run: _Run, seal_sha256: str | None) -> Entry:
             run.taken()
         if run.job.publishes:
             carried(context, log, run.entry(log.head))
-    except (InvalidRecord, JobClosed):
+    except Refused:
+        # Another process may have ended it meanwhile, and so be the reason.
         if (end := log.read()) is None:
             raise
         return end

@@ -29,7 +29,7 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     TooLarge,
 )
-from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.context import JobContext, has_object
 from airflow_s3commit.protocol.model.codec import GIB, KIB, MIB, Count, decode
 from airflow_s3commit.protocol.model.delta import (
     UNKNOWN_COLUMNS,
@@ -41,7 +41,7 @@ from airflow_s3commit.protocol.model.delta import (
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, Position
-from airflow_s3commit.protocol.model.layout import DELTA_LOG, VERSIONS, delta_version, version_key
+from airflow_s3commit.protocol.model.layout import DELTA_LOG, VERSIONS, delta_version, entry_key, version_key
 from airflow_s3commit.protocol.model.table import Entry, Source, Table
 from airflow_s3commit.protocol.steps.files import files_in
 from airflow_s3commit.protocol.steps.fold import entries_after, read_table, table_at_head, table_before
@@ -211,7 +211,7 @@ def publishable(context: JobContext, log: Log, entry: Entry) -> Entry:
     table = table_at_head(context.store, context.layout.destination, log)
     change = _apply(context.store, table.copy(), entry, whole=is_first)
     if is_first:
-        refuse_others_versions(context)
+        refuse_others_versions(context, log.head)
     return entry if change.after.fields else replace(entry, published=0)
 
 
@@ -228,7 +228,7 @@ def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool
     if adopted:
         raise InvalidOption(f"{context.name} is Hadoop's, which records no columns: {UNKNOWN_COLUMNS}")
     if not is_published:
-        refuse_others_versions(context)
+        refuse_others_versions(context, log.head)
         if options.conflict_mode in ("append", "fail"):
             delta_columns(table_at_head(context.store, context.layout.destination, log))
     if options.retain_seconds < _LONG and not options.only_adds:
@@ -241,10 +241,15 @@ def prepare(context: JobContext, options: JobOptions, log: Log, *, adopted: bool
     return True
 
 
-def refuse_others_versions(context: JobContext) -> None:
-    """Raise `InvalidOption` where another program keeps a Delta table."""
+def refuse_others_versions(context: JobContext, head: Position) -> None:
+    """Raise `InvalidOption` where another program keeps a Delta table, as of an entry without a version.
+
+    An entry that came after it may have one: whoever goes by this head then decides again.
+    """
     home = context.layout.destination
     for info in context.store.list_objects(home.bucket, home.key(VERSIONS), page=1):
+        if has_object(context.store, home.bucket, entry_key(home, head.number + 1)):
+            return
         raise InvalidOption(
             f"{context.name} cannot be published: {join_uri(home.bucket, info.key)} is of another program,"
             " which keeps a Delta table there. Write to another directory, or move it away"

@@ -9,7 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_s3commit import Destination, JobOptions, MemoryStore, repair, rollback, sweep, verify, write_job
+from airflow_s3commit import (
+    Destination,
+    Job,
+    JobOptions,
+    MemoryStore,
+    repair,
+    rollback,
+    sweep,
+    verify,
+    write_job,
+)
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, NoSuchKey, OutcomeUnknown
 from airflow_s3commit.protocol.inspect import verify_log
 from airflow_s3commit.protocol.model import delta
@@ -17,7 +27,7 @@ from airflow_s3commit.protocol.model.job import Position
 from airflow_s3commit.protocol.publication import publish_table
 from airflow_s3commit.protocol.steps.fold import entries_after
 from airflow_s3commit.protocol.steps.publish import is_of
-from airflow_s3commit.testing import Crash, Fault, FaultyStore
+from airflow_s3commit.testing import Crash, Fault, FaultyStore, StoreCall
 from tests.cases import each
 from tests.fakes import ManualClock
 from tests.protocol.published import columns, generations, replayed, versions
@@ -156,6 +166,33 @@ def test_a_version_of_another_program_is_found_and_left() -> None:
     lake.store.delete("lake", f"{LOG}{1:020}.json")
     assert repair(lake.store, URI, dry_run=False).is_sound
     lake.check()
+
+
+@each("when", ["a setup", "a commit", "the same commit"])
+def test_a_first_version_that_comes_meanwhile_is_no_other_program_s(when: str) -> None:
+    """Jobs that begin the publication at once, and processes that commit the same one, are not refused."""
+    lake, jobs = Lake(), []
+    lake.write("dt=1/a.parquet", publish=None)
+
+    def meanwhile(call: StoreCall) -> None:
+        if call.verb == "list_objects" and call.key == LOG:
+            store.before = lambda _: None
+            if when == "the same commit":
+                Job.at(lake.store, jobs[0].reference).commit()
+            else:
+                lake.write("dt=1/b.parquet")
+
+    store = FaultyStore(lake.store)
+    store.before = meanwhile if when == "a setup" else store.before
+    options = JobOptions(conflict_mode="append", publish="delta")
+    with write_job(URI, store=store, job_options=options, clock=lake.clock) as writer:
+        jobs.append(writer.job)
+        with writer.open("dt=1/c.parquet") as file:
+            file.write(b"rows")
+        writer.describe(1, LONG)
+        store.before = meanwhile
+    assert writer.manifest is not None
+    assert len(lake.check()[-1]) == (2 if when == "the same commit" else 3)
 
 
 def test_what_other_engines_would_read_beyond_the_log_is_found() -> None:
