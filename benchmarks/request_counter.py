@@ -42,6 +42,8 @@ class RequestCounter:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.endpoint_url = ""
         self.seen: Counter[str] = Counter()
+        # The loop itself does not keep those of connections that neither side closes.
+        self._served: set[asyncio.Task[None] | None] = set()
 
     def __enter__(self) -> Self:
         listener = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
@@ -66,6 +68,7 @@ class RequestCounter:
         return seen
 
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        self._served.add(asyncio.current_task())
         server, requests = await asyncio.open_connection(self._server.hostname, self._server.port)
         back = asyncio.create_task(_pump(server, answers))
         with suppress(asyncio.IncompleteReadError, ConnectionError):

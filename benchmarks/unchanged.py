@@ -8,7 +8,9 @@ in turn, round after round, another writer first each time. All go to one Seawee
 
 - s3a magic: `df.write.partitionBy("dt").mode("append").parquet("s3a://…")`, committed by Hadoop, which keeps
   uploads in mind and skips the probes of the store that `fs.s3a.performance.flags=*` lets it skip;
-- unchanged: the same line, with our jar: a job is set up, its stage sealed, and the job sealed and committed;
+- unchanged: the same line in a block of `commit_job`, with our jar: the application commits, as S3A's does;
+- in steps: the same line, with our jar, for a job that is set up, sealed and committed step by step, each as
+  another process would, and all of it inside the clock: in a DAG other tasks do that;
 - ours magic: `df.write.format("s3commit")`, which sets its job up and commits it too.
 
 Reported are whole-job wall time and the processor time of the driver, the executor and the Python processes,
@@ -31,6 +33,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -44,13 +47,13 @@ from spark_with_s3a import PACKAGES, start_session
 from write import Case, flights
 
 from airflow_s3commit import Job, JobOptions, S3Store, latest_manifest
-from airflow_s3commit.spark import committer_conf, pending_jar, register
+from airflow_s3commit.spark import commit_job, committer_conf, pending_conf, pending_jar, register
 from airflow_s3commit.spark.session import IN_MEMORY
 from airflow_s3commit.store.base import ObjectToDelete
 from airflow_s3commit.testing.s3_server import S3Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -123,25 +126,38 @@ def through_s3a(lake: Lake, _: S3Store, frame: DataFrame, name: str) -> None:
     frame.write.partitionBy("dt").mode("append").parquet(lake.uri(name, "s3a"))
 
 
-def unchanged(lake: Lake, store: S3Store, frame: DataFrame, name: str) -> None:
-    """Write with Spark's own writer for a job, and commit the job."""
+def unchanged(lake: Lake, _: S3Store, frame: DataFrame, name: str) -> None:
+    """Write with Spark's own writer for a job that the application commits, as S3A's driver does."""
+    with as_pending(frame.sparkSession), commit_job(frame.sparkSession, lake.uri(name)):
+        frame.write.partitionBy("dt").mode("append").parquet(lake.uri(name, "s3a"))
+
+
+def in_steps(lake: Lake, store: S3Store, frame: DataFrame, name: str) -> None:
+    """Write with Spark's own writer for a job whose steps could each be another process's, as in a DAG."""
     spark = frame.sparkSession
     job = Job.setup(store, lake.uri(name), options=JobOptions(conflict_mode="as-written"))
     conf = committer_conf(job.reference, "load", "1", writer="spark")
-    before = spark.conf.get(PROTOCOL)
     # The session has begun: an application has these in its conf from the start, and of one job only.
     application = {key: value for key, value in conf.items() if key.startswith("spark.s3commit.")}
     sparks = spark.sparkContext._jsc.sc().conf()  # noqa: SLF001
     for key, value in application.items():
         sparks.set(key, value)
-    spark.conf.set(PROTOCOL, conf[PROTOCOL])
-    frame.write.partitionBy("dt").mode("append").parquet(lake.uri(name, "s3a"))
-    spark.conf.set(PROTOCOL, str(before))
+    with as_pending(spark):
+        frame.write.partitionBy("dt").mode("append").parquet(lake.uri(name, "s3a"))
     for key in application:
         sparks.remove(key)
     job.seal_stage("load", "1")
     job.seal([("load", "1")])
     job.commit()
+
+
+@contextmanager
+def as_pending(spark: SparkSession) -> Iterator[None]:
+    """Let the session's writes be pending, and S3A's again after the block."""
+    before = str(spark.conf.get(PROTOCOL))
+    spark.conf.set(PROTOCOL, pending_conf()[PROTOCOL])
+    yield
+    spark.conf.set(PROTOCOL, before)
 
 
 def ours(lake: Lake, _: S3Store, frame: DataFrame, name: str) -> None:
@@ -251,6 +267,7 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
             writers = [
                 Writer("s3a magic", through_s3a),
                 Writer("unchanged", unchanged),
+                Writer("in steps", in_steps),
                 Writer("ours magic", ours),
             ]
             for writer in writers:

@@ -343,6 +343,7 @@ def commit_job(
             options=msgspec.structs.replace(options, object_options=objects),
             job_id=target.reference.job_id,
             context={"engine": "spark"},
+            alone="driver",
         )
     with aborting(target):
         with _writes_for(spark, jobs, target):

@@ -19,8 +19,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_s3commit import JobOptions, JobReference
+from airflow_s3commit import Job, JobOptions, JobReference
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.spark import commit_job, write_pending
+from airflow_s3commit.spark.session import store_of_process
+from airflow_s3commit.spark.writer_settings import s3a_address
 
 
 def both_ends(pipe: Path) -> FileIO:
@@ -150,6 +153,13 @@ class Turns:
         with commit_job(self.spark, self.uri("empty")):
             pass
 
+    def aborted(self) -> None:
+        """Leave a block whose job another process has aborted."""
+        with commit_job(self.spark, self.uri("aborted")) as job:
+            self.append("aborted", 0, 10)
+            bucket = Destination.parse(job.reference.destination).bucket
+            Job.at(store_of_process(s3a_address(self.spark, bucket)), job.reference).abort()
+
     def other_owner(self) -> None:
         """Write two stages of a job that another process commits, and one of them twice."""
         for stage, first in (("a", 0), ("b", 10), ("a", 20)):
@@ -174,7 +184,7 @@ def main() -> None:
     turns = Turns(spark, place, JobReference.from_dict(json.loads(other)), Path(folder))
     ways: list[Callable[[], None]] = [
         turns.write_pending, turns.block, turns.thread, turns.nameless, turns.late, turns.empty,
-        turns.other_owner,
+        turns.aborted, turns.other_owner,
     ]  # fmt: skip
     errors = {}
     for way in ways:

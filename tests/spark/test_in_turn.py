@@ -43,6 +43,7 @@ ERRORS = {
     "nameless": "2 jobs write to ",
     "late": "1 writes for job ",
     "empty": "JobClosed: ",
+    "aborted": "is aborted: nothing of it is or will become visible",
     "other_owner": "JobClosed: stage a-0 of job ",
 }
 

@@ -285,7 +285,8 @@ def refusing_ended(context: JobContext) -> Iterator[None]:
     try:
         yield
     except (InvalidRecord, JobClosed, JobFailed, NoSuchUpload):
-        refuse_ended(context, find_end(context))
+        # A process that alone ends its job finds here that somebody has aborted it all the same.
+        refuse_ended(context, find_end(replace(context, alone="")))
         raise
 
 
