@@ -230,6 +230,9 @@ def test_whoever_finishes_a_write_knows_what_it_was_made_from(end: str) -> None:
     job = Job.at(store, jobs[0].reference)
     with pytest.raises(DestinationChanged, match="generation 2, which it was made from; abort it"):
         getattr(job, end)()
+    # A preview shows what the commit would take, and not that its output lacks some of it.
+    with pytest.raises(DestinationChanged, match="generation 2, which it was made from; abort it"):
+        job.commit(generation=job.preview().generation)
     job.abort()
     assert _data(store) == [b"0", b"2"]
 

@@ -57,6 +57,27 @@ def test_a_commit_takes_no_more_than_its_preview_has_shown(path: str, during: bo
         assert lake.data().keys() == {"dt=2/old", named("dt=1/a")}
 
 
+def test_a_refusal_yields_to_a_commit_by_another_process() -> None:
+    """A commit that is refused undoes nothing of what another process commits before its abort."""
+    lake = Lake()
+    lake.put(OLD)
+    job = lake.sealed({"dt=1/a": b"1"})
+    seen = job.preview().generation
+
+    def commit() -> None:
+        lake.store.rest()
+        lake.job().commit()
+
+    def overtake() -> None:
+        _rival(lake, "rival", "dt=1/b")
+        lake.store.before = once("put", f"log/{3:020d}.json", commit)
+
+    lake.store.before = once("put", f"log/{2:020d}.json", overtake)
+    assert job.commit(generation=seen).generation == 3
+    assert _state(lake) == "committed"
+    assert lake.data().keys() == {"dt=2/old", named("dt=1/a")}
+
+
 @each("mode", ["append", "replace"])
 def test_a_commit_that_is_always_overtaken_gives_up(mode: str) -> None:
     """If other entries always come first it says so, with its files there, and may be taken up or undone."""

@@ -7,6 +7,7 @@ import pytest
 from airflow_s3commit.exceptions import JobClosed
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.manifest import Manifest
+from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import THEIRS, Crash, Lake
 
@@ -64,3 +65,21 @@ def test_a_recovery_commits_what_has_begun_to_publish(nth: int) -> None:
         with pytest.raises(JobClosed, match="neither begun to commit nor to abort"):
             lake.job().recover()
         assert _state(lake) == ("sealed", None, False)
+
+
+def test_a_job_that_ends_while_it_is_looked_up_has_ended() -> None:
+    """Whoever does not know where a job began reads the newest entry, and then the receipt."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"})
+
+    def end() -> None:
+        lake.store.rest()
+        lake.job().commit()
+        lake.set_up(THEIRS).abort()
+
+    def after_the_record(call: StoreCall) -> None:
+        if call.verb == "list_objects":
+            end()
+
+    lake.store.before = after_the_record
+    assert lake.job().manifest() is not None
