@@ -55,6 +55,27 @@ def test_a_commit_that_slept_leaves_the_marker_of_a_later_one() -> None:
     assert read_success(lake.store, lake.context().layout.destination).generation == 3
 
 
+def test_a_marker_that_is_exchanged_while_it_is_judged_is_judged_again() -> None:
+    """The time of an older generation's marker is not taken for that of the other program's before it."""
+    lake = Lake()
+    lake.store.put(BUCKET, MARKER, THEIRS_MARKER)
+    lake.store_clock.advance(1)
+    slow, fast = lake.sealed({"dt=1/a": b"1"}), lake.sealed({"dt=1/b": b"2"}, job_id=THEIRS)
+    lake.store.die("put", MARKER)
+    with pytest.raises(Crash):
+        slow.commit()
+    lake.store.rest()
+
+    def finish_the_first() -> None:
+        lake.store.rest()
+        lake.store_clock.advance(1)
+        lake.job().commit()
+
+    lake.store.before = once("head", MARKER, finish_the_first)
+    fast.commit()
+    assert read_success(lake.store, lake.context().layout.destination).generation == 3
+
+
 def test_a_store_that_refuses_what_it_shows_ends_the_commit() -> None:
     """A marker that cannot be written on the condition that was read is no endless loop, but an error."""
     lake = Lake()
