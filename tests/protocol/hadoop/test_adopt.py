@@ -493,22 +493,34 @@ def test_a_file_of_the_table_is_not_listed_twice() -> None:
     assert again.everything() == before
 
 
-def test_a_job_is_not_committed_beside_one_that_replaces_its_partitions() -> None:
+@pytest.mark.parametrize("replaced_by", ["a job", "a rollback"])
+def test_a_job_is_not_committed_beside_one_that_replaces_its_partitions(replaced_by: str) -> None:
     """That one may have taken the files for older data, and delete them: the adopted job is rolled back."""
     dead = DeadJob.magic()
     done: list[str] = []
 
-    def replace_partition(call: StoreCall) -> None:
-        if call.verb == "put" and call.key.endswith(f"/log/{2:020d}.json") and not done:
-            done.append(call.key)
-            replacing = write_job(dead.destination, store=dead.store, conflict_mode="replace")
-            with replacing as job, job.open("day=17/new.parquet") as file:
-                file.write(b"new")
+    def write(body: bytes, mode: ConflictMode) -> None:
+        writing = write_job(dead.destination, store=dead.store, conflict_mode=mode)
+        with writing as job, job.open("day=17/new.parquet") as file:
+            file.write(body)
 
+    def replace_partition(call: StoreCall) -> None:
+        if call.verb == "put" and call.key.endswith(f"/log/{number:020d}.json") and not done:
+            done.append(call.key)
+            if replaced_by == "a job":
+                write(b"new", "replace")
+            else:
+                rollback(dead.store, dead.destination, to=2, threads=0)
+
+    kept, number = b"new", 2
+    if replaced_by == "a rollback":
+        kept, number = b"kept", 4
+        write(b"kept", "append")
+        write(b"gone", "append")
     with pytest.raises(DestinationChanged, match="replaced files beside it"):
         Adoption(FaultyStore(dead.store, before=replace_partition), dead.destination, job_id=UUID).commit()
     assert dead.pending_keys() == []
-    assert list(dead.visible().values()) == [b"new"]
+    assert list(dead.visible().values()) == [kept]
 
 
 def test_an_adopted_job_keeps_its_options() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from airflow_s3commit.protocol.steps import finish
 from tests.cases import each
-from tests.protocol.building import HOME, ROOT, Crash, Lake, named
+from tests.protocol.building import BUCKET, HOME, ROOT, Crash, Lake, named
 
 ENTRY = f"log/{2:020d}.json"
 
@@ -55,3 +56,31 @@ def test_a_file_that_is_written_over_after_the_entry_stays() -> None:
     _at_the_entry(lake, lambda: lake.put({"dt=1/old": b"newer", "dt=1/added": b"newer"}))
     job.commit()
     assert lake.data() == {"dt=1/old": b"newer", "dt=1/added": b"newer", named("dt=1/a"): b"1"}
+
+
+@each("end", ["commit", "abort"])
+def test_staging_of_more_than_a_page_goes(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much tasks have staged, counted or not, nothing of it is left or pending after the end."""
+    monkeypatch.setattr(finish, "_PAGE", 3)
+    lake = Lake()
+    job = lake.sealed(*({f"dt=1/{number}": b"1"} for number in range(4)))
+    for number in range(4):
+        lake.run_task(job, {f"dt=1/late {number}": b"2"}, task=f"late{number}")
+    getattr(lake.job(), end)()
+    assert (lake.staging(), lake.pending(), lake.keys(f"{HOME}open/")) == ([], [], [])
+    assert len(lake.data()) == (4 if end == "commit" else 0)
+
+
+def test_an_abort_leaves_what_an_older_log_had_of_its_id() -> None:
+    """After the log was removed a job's files are older data, also to another job under its id."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    for key in lake.keys(HOME):
+        lake.store.delete(BUCKET, key)
+    job = lake.sealed({"dt=1/b": b"2"})
+    lake.store.die("put", f"log/{2:020d}.json")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    lake.job().abort()
+    assert lake.data() == {named("dt=1/a"): b"1"}

@@ -139,3 +139,8 @@ def test_a_receipt_in_another_s_place_is_refused() -> None:
         find_receipt(lake.store, home, THEIRS)
     with pytest.raises(InvalidRecord, match="it was copied here"):
         lake.set_up(THEIRS)
+    copy = Lake(prefix="copy/")
+    copy.store = lake.store
+    lake.store.put(BUCKET, copy.receipt_key(an_id("ours 0")), lake.get(lake.receipt_key(an_id("ours 0"))))
+    with pytest.raises(InvalidRecord, match="it was copied here"):
+        copy.job(an_id("ours 0")).abort()

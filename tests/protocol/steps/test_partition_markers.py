@@ -12,6 +12,7 @@ from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.steps.finish import find_marker
 from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.setup import set_up
+from tests.cases import each
 from tests.protocol.building import Lake as Home
 from tests.protocol.building import named
 from tests.protocol.steps.lake import A, Actor, B, C, Lake, Watched, calls_of, play
@@ -55,6 +56,19 @@ def test_a_job_that_retains_does_not_commit_beside_markers() -> None:
     assert state is not None
     assert state.state == "aborted"
     assert lake.data() == {"dt=1/old": b"old", "dt=2/_SUCCESS": ANY, named("dt=2/a", B): b"2"}
+
+
+@each("late", [False, True])
+def test_markers_do_not_begin_beside_retained_files(late: bool) -> None:
+    """A job that asks for them is refused at its setup, or if the files are retained later, at its commit."""
+    lake = Home()
+    lake.put({"dt=1/old": b"old"})
+    marking = {"conflict_mode": "append", "partition_success": True}
+    job = lake.sealed({"dt=2/a": b"2"}, job_id=B, **marking) if late else None
+    lake.sealed({"dt=1/a": b"1"}, retain="1d").commit()
+    with pytest.raises(InvalidOption, match="retains files that generation 2 replaced"):
+        job.commit() if job is not None else lake.set_up(B, **marking)
+    assert lake.data() == {"dt=1/old": b"old", named("dt=1/a"): b"1"}
 
 
 def test_another_program_s_marker_stays_in_an_emptied_partition() -> None:

@@ -398,6 +398,20 @@ def test_a_dead_commit_is_published_by_the_next_one() -> None:
     assert [len(table) for table in replayed(lake.store, URI)] == [1, 1, 2]
 
 
+def test_a_dead_release_is_published_by_the_next_sweep() -> None:
+    """No job is found for its entry, and nothing need be left to release."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet")
+    lake.write("dt=1/b.parquet", mode="replace", retain="1s")
+    lake.clock.advance(10)
+    dying = FaultyStore(lake.store, Fault("crash-before", "put", f"*{LOG}*"))
+    with pytest.raises(Crash):
+        sweep(dying, URI, older_than=3600, dry_run=False, clock=lake.clock, threads=0)
+    assert len(replayed(lake.store, URI)) == 2
+    assert sweep(lake.store, URI, older_than=3600, dry_run=False, clock=lake.clock).replaced == 1
+    assert [len(table) for table in lake.check()] == [1, 1, 1]
+
+
 def test_a_lost_answer_is_read_back() -> None:
     """The version is there, or the commit is to be finished again."""
     lake = Lake()

@@ -25,11 +25,11 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import find_job
 from airflow_s3commit.protocol.model.job import Committer, JobOptions
-from airflow_s3commit.protocol.steps.setup import load_job
+from airflow_s3commit.protocol.steps.setup import load_job, set_up
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import FaultyStore, MemoryStore, StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
 #: What a first set-up of a table may send.
 MOST_REQUESTS = 12
@@ -109,6 +109,36 @@ def test_the_same_id_elsewhere_is_another_job() -> None:
     assert lake.data() == {}
 
 
+@each("first", [None, ()])
+def test_a_job_of_hadoop_and_one_of_ours_share_no_id(first: tuple[str, ...] | None) -> None:
+    """Whose names the files have is part of what a job is: the second setup is refused, whichever it is."""
+    lake, options = Lake(), JobOptions(conflict_mode="append")
+    set_up(lake.context(), options, {}, adopting=first)
+    set_up(lake.context(), options, {}, adopting=first)
+    with pytest.raises(JobMismatch):
+        set_up(lake.context(), options, {}, adopting=() if first is None else None)
+
+
+def test_a_setup_that_comes_late_leaves_the_record_of_another() -> None:
+    """As long as it is there, somebody finds what is left to do for the job that has ended."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"})
+
+    def end() -> None:
+        lake.store.rest()
+        lake.store.die("put", f"jobs/{OURS}.json", after=True)
+        with pytest.raises(Crash):
+            lake.job().abort()
+        lake.store.rest()
+
+    lake.store.before = once("put", "job.json", end)
+    with pytest.raises(JobClosed):
+        lake.set_up()
+    assert lake.keys(f"{HOME}open/") == [lake.open_key(), lake.open_key("sealed.json")]
+    lake.job().abort()
+    assert (lake.keys(f"{HOME}open/"), lake.pending()) == ([], [])
+
+
 def test_staging_may_be_in_another_bucket() -> None:
     """A job with its own staging keeps what tasks and stages write there, and commits as usual."""
     lake = Lake()
@@ -126,6 +156,7 @@ def test_staging_may_be_in_another_bucket() -> None:
     again.commit()
     assert lake.data() == {named("dt=1/a"): b""}
     assert [info.key for info in lake.store.list_objects("other", "")] == []
+    assert lake.keys(f"{HOME}open/") == []
 
 
 def test_the_staging_of_a_job_is_that_of_its_record() -> None:
