@@ -63,12 +63,20 @@ class CompletingOperator(CommitStepOperator):
         if self.conflicts is None:
             return None, None
         try:
-            return str(self.conflicts["seal"]["sha256"]), int(self.conflicts["preview"]["generation"])
+            seal, generation = self.conflicts["seal"], int(self.conflicts["preview"]["generation"])
+            digest, where = str(seal["sha256"]), str(seal["location"])
         except (KeyError, TypeError, ValueError) as error:
             raise AirflowFailException(
                 f"Task {self.task_id}: conflicts is {self.conflicts!r}; pass the output of the"
                 " S3CommitResolveConflictsOperator of this run, or None."
             ) from error
+        if self.job["job_id"] not in where:
+            raise AirflowFailException(
+                f"Task {self.task_id}: job {self.job['job_id']} on {self.job['destination']} was not sealed:"
+                f" conflicts is of an earlier job, {where}. Clear all stages together with the tasks after"
+                " them."
+            )
+        return digest, generation
 
 
 class S3CommitJobOperator(CompletingOperator):

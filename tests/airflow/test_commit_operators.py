@@ -182,6 +182,18 @@ def test_a_seal_other_than_the_expected_one_is_refused(store, context) -> None:
     assert visible(store) == []
 
 
+def test_a_preview_of_an_earlier_job_says_what_to_clear(store, context) -> None:
+    """The commit was cleared without the task that seals, and setup has made a new job."""
+    earlier, reference = set_up(store), set_up(store)
+    write_stage(store, earlier)
+    write_stage(store, reference)
+    conflicts = resolve(earlier).execute(context)
+    told = f"job {reference['job_id']} on {FLIGHTS} was not sealed.*Clear all stages together with the tasks"
+    with pytest.raises(AirflowFailException, match=told):
+        S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts).execute(context)
+    assert visible(store) == []
+
+
 def test_a_stage_s_seal_that_was_changed_is_refused(store, context) -> None:
     """The stage's XCom has the digest of its seal, by which the job is sealed."""
     reference = set_up(store)

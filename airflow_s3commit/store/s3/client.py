@@ -250,7 +250,7 @@ class RetryingStore:
         other keys are skipped, the listing continues at the key alone, and one that does not advance ends
         with a warning.
         """
-        request = Request("ListMultipartUploads", bucket)
+        request = Request("ListMultipartUploads", bucket, prefix=prefix)
         options = {} if page is None else {"MaxUploads": page}
 
         def fetch(at: Mapping[str, Any]) -> Page:

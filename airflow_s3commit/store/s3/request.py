@@ -45,6 +45,7 @@ class Request:
     Attributes:
         operation: Its name in S3's API, such as ``PutObject``.
         key: Its object; None for a request on a bucket.
+        prefix: What a listing is of, for messages.
 
     Raises:
         StoreRejected: The key or the upload id is empty. On the wire that is another request: deleting the
@@ -55,13 +56,14 @@ class Request:
     bucket: str
     key: str | None = None
     upload_id: str | None = None
+    prefix: str = ""
 
     def __post_init__(self) -> None:
         if self.key == "" or self.upload_id == "":
             raise StoreRejected(f"{self} has an empty key or upload id", code="InvalidArgument")
 
     def __str__(self) -> str:
-        where = f"s3://{self.bucket}/{self.key or ''}"
+        where = f"s3://{self.bucket}/{self.key or self.prefix}"
         upload = f" (upload {self.upload_id})" if self.upload_id else ""
         return f"{self.operation} of {where}{upload}"
 
@@ -359,6 +361,8 @@ def _from_response(error: raised.ClientError, request: Request) -> S3CommitError
     if request.upload_id is not None and code == "NoSuchKey":
         # Ceph's name for an upload that is gone.
         code = "NoSuchUpload"
+    if code == "NoSuchBucket":
+        text += "; check its name, the endpoint and the region"
     if code in MISSING:
         return MISSING[code](text)
     if code == "PreconditionFailed" or status == HTTPStatus.PRECONDITION_FAILED:

@@ -349,7 +349,7 @@ class S3Store(RetryingStore):
             options["StartAfter"] = start_after
         if page is not None:
             options["MaxKeys"] = page
-        request = Request("ListObjectsV2", bucket)
+        request = Request("ListObjectsV2", bucket, prefix=prefix)
         first: str | None = None
         for found in pages(request, OBJECTS, lambda at: self._page(request, Prefix=prefix, **options, **at)):
             listed = list(entries(request, found, "Contents", ("Key", "Size", "ETag", "LastModified")))

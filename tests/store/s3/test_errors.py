@@ -182,6 +182,15 @@ def test_a_refusal_says_what_to_check(code: str, status: int, hint: str) -> None
     assert "s3://lake/flights/_SUCCESS" in str(caught.value)
 
 
+def test_a_missing_bucket_says_what_to_check() -> None:
+    """The error names what was asked for, the prefix of a listing too, and the next action."""
+    request = Request("ListObjectsV2", "lake", prefix="flights/")
+    error = answer(404, "NoSuchBucket", request)
+    assert isinstance(error, NoSuchBucket)
+    assert "ListObjectsV2 of s3://lake/flights/: " in str(error)
+    assert "check its name, the endpoint and the region" in str(error)
+
+
 def test_rejections_carry_the_stores_code() -> None:
     """A rejection keeps the store's own code, or the HTTP status without one."""
     errors = [answer(400, "InvalidPart", COMPLETE), answer(405, "", PUT)]

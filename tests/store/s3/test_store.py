@@ -308,6 +308,12 @@ class TestListings:
         assert len(wire.requests) == 2
         assert "may be incomplete" in caplog.text
 
+    @pytest.mark.parametrize("listing", ["list_objects", "list_uploads"])
+    def test_a_listing_that_fails_names_its_prefix(self, listing: str) -> None:
+        """The error says of which table the listing is."""
+        with pytest.raises(AccessDenied, match="of s3://lake/p/: AccessDenied"):
+            list(getattr(store_on(Wire(Answer(403, error_body("AccessDenied")))), listing)("lake", "p/"))
+
     def test_a_circle_of_objects_is_an_error(self) -> None:
         """A listing of objects that goes in a circle is never taken for complete: plans are made of it."""
         wire = Wire(_listing("a", more="t"))
