@@ -20,6 +20,7 @@ from airflow_s3commit.protocol.repair import repair
 from airflow_s3commit.protocol.steps.fold import latest_manifest, manifest_files, read_manifest
 from airflow_s3commit.protocol.sweep import sweep
 from airflow_s3commit.protocol.table_rollback import rollback
+from airflow_s3commit.store.base import METADATA_PREFIX
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, apart, named
 
@@ -30,11 +31,12 @@ DAY = 86_400.0
 
 
 def copied(lake: Lake, *, only: Callable[[str], bool] = lambda _: True) -> Lake:
-    """Copy every object of the dataset, as a synchronising tool does, and return the copy as a lake."""
+    """Copy every object of the dataset and its metadata, as tools do, and return the copy as a lake."""
     for info in list(lake.store.list_objects(BUCKET, ROOT)):
         if only(info.key):
-            body = lake.store.get(BUCKET, info.key).body
-            lake.store.put(BUCKET, COPY + info.key.removeprefix(ROOT), body)
+            body, metadata = lake.store.get(BUCKET, info.key).body, lake.store.head(BUCKET, info.key).metadata
+            headers = {f"{METADATA_PREFIX}{name}": value for name, value in metadata.items()}
+            lake.store.put(BUCKET, COPY + info.key.removeprefix(ROOT), body, headers=headers)
     copy = Lake(prefix=COPY)
     copy.store, copy.clock, copy.store_clock = lake.store, lake.clock, lake.store_clock
     copy._ids = iter(range(500, 10_000))  # type: ignore[assignment]
@@ -126,6 +128,22 @@ def test_a_copy_begins_a_log_of_its_own() -> None:
     assert copy.data() == {named("dt=1/new", THEIRS): b"new", **kept}
     lake.job().recover()
     assert lake.data() == {named(path): body for path, body in FILES.items()}
+
+
+def test_files_that_are_copied_into_a_table_are_of_none_of_its_jobs() -> None:
+    """Their names and metadata have ids of jobs at the original: no sweep or abort here deletes them."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    copy = copied(lake, only=lambda _: False)
+    copy.sealed({"dt=1/ours": b"1"}, job_id=THEIRS).commit()
+    copied(lake, only=lambda key: key.endswith(OURS))
+    before = copy.data()
+    assert len(before) == 4
+    copy.store_clock.advance(DAY)
+    copy.sweep(older_than=0.0)
+    copy.job().abort()
+    copy.sealed({"dt=9/x": b"1"}, job_id="33333333-aaaa-4bbb-8ccc-000000000003").abort()
+    assert copy.data() == before
 
 
 def test_an_abort_at_a_copy_keeps_files_that_carry_the_id() -> None:

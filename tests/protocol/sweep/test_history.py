@@ -12,6 +12,7 @@ from airflow_s3commit.protocol.steps.fold import read_table
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.sweep import SweepReport, apply_sweep
 from airflow_s3commit.protocol.sweep_plan import plan_sweep
+from airflow_s3commit.protocol.table_rollback import rollback
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, Crash, Lake, an_id, named, once
 
@@ -148,6 +149,31 @@ def test_an_object_of_another_program_is_released_as_it_was_taken() -> None:
     assert [one.files for one in swept(lake, dry_run=True).plan.replaced] == [3]
     assert swept(lake).replaced == 2
     assert lake.data().keys() == {NEW, "dt=1/rewritten"}
+
+
+def test_an_object_of_another_program_is_retained_once() -> None:
+    """A commit that deletes at once what it replaces leaves what an earlier one has taken and retains."""
+    lake = Lake()
+    lake.put({"dt=1/older": b"1"})
+    lake.sealed({"dt=2/a": b"2"}, job_id=FIRST).commit()
+    lake.put({"dt=1/foreign": b"f"})
+    lake.sealed({"dt=1/a": b"new"}, retain=WEEK).commit()
+    lake.sealed({"dt=1/a": b"newer"}, job_id=THIRD).commit()
+    kept = {"dt=1/older", "dt=1/foreign", named("dt=2/a", FIRST), named("dt=1/a", THIRD)}
+    assert lake.data().keys() == kept
+
+
+def test_an_object_of_another_program_goes_though_the_files_beside_it_came_back() -> None:
+    """A rollback brings back the files that a commit took, and not what was in no table."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}, job_id=FIRST, conflict_mode="append").commit()
+    lake.put({"dt=1/foreign": b"f"})
+    lake.sealed({"dt=1/a": b"new"}, retain=WEEK).commit()
+    rollback(lake.store, FLIGHTS, to=2, threads=0)
+    assert lake.data().keys() == {OLD, "dt=1/foreign"}
+    lake.store_clock.advance(8 * DAY)
+    assert swept(lake).replaced == 1
+    assert lake.data().keys() == {OLD}
 
 
 def test_a_damaged_log_keeps_everything() -> None:
