@@ -21,6 +21,7 @@ import click
 import msgspec
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -76,6 +77,9 @@ _PACKAGE = "airflow_s3commit"
 #: A streamed list is kept in memory up to this length, then on disk.
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 _PIECE_BYTES = 64 * 1024
+
+#: More columns than any table needs.
+_UNLIMITED = 100_000
 
 #: Columns of tables that go into a file or a pipe.
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -254,10 +258,18 @@ def logged_to(output: Output) -> Iterator[None]:
         logger.propagate = propagate
 
 
+class _Console(Console):
+    """A console that leaves a closed pipe to the command: rich would exit with 1, which means findings."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error again."""
+        raise  # noqa: PLE0704 - rich calls this in its handler
+
+
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _WIDTH_WITHOUT_TERMINAL
-    return Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)
+    return _Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)
 
 
 #: Colours of states.
@@ -313,7 +325,7 @@ class Rows:
     def __init__(self, columns: Iterable[Column], reports: Sequence[object], most: int | None = None) -> None:
         self._columns, self._reports, self._most = columns, reports, most
 
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the table, and a line if rows are left out."""
         grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         columns = [column for column in self._columns if options.max_width >= column.room]
@@ -322,6 +334,10 @@ class Rows:
             grid.add_column(one.title, justify=side, no_wrap=not one.folds, overflow="fold")  # type: ignore[arg-type]
         for report in self._reports[: self._most]:
             grid.add_row(*(_value(column.title, column.text(report)) for column in columns))
+        if Measurement.get(console, options.update_width(_UNLIMITED), grid).maximum > options.max_width:
+            # Otherwise rich cuts what does not fit, and half a number is another number.
+            for column in grid.columns:
+                column.no_wrap = False
         yield grid
         if self._most is not None and (more := len(self._reports) - self._most) > 0:
             yield line(f"… and {more:,} more; --json has them all", "dim")

@@ -28,6 +28,17 @@ from tests.secret_shapes import SHAPES, URLS, leaks, shown
 COMMANDS = sorted(program.commands)
 
 
+def test_a_closed_pipe_is_no_finding(lake: Lake, run: RunProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``| head`` ends a command with a code of its own, also while a table is written."""
+
+    def closed(_: object) -> None:
+        raise BrokenPipeError
+
+    lake.sealed(FILES).commit()
+    monkeypatch.setattr("rich.console.Console._write_buffer", closed)
+    assert [run(command, lake.destination).exit_code for command in ("log", "verify")] == [141, 141]
+
+
 def test_all_commands_are_there(run: RunProgram) -> None:
     """The help has every command on one uncut line, and every exit code."""
     assert (

@@ -288,6 +288,15 @@ def test_a_narrow_terminal_has_the_columns_that_fit(lake: Lake, run: RunProgram)
     assert heading.split() == ["generation", "committed", "mode", "files", "size", "rows"]
 
 
+def test_no_terminal_is_too_narrow_for_a_value(lake: Lake, run: RunProgram) -> None:
+    """What does not fit is wrapped, not cut: half a number is another number."""
+    lake.sealed(FILES).commit()
+    narrow, wide = (run("log", lake.destination, COLUMNS=width).stdout for width in ("40", "80"))
+    assert max(map(len, narrow.splitlines())) <= 40
+    shown = [sorted(text.replace("─", "").replace("\n", " ").replace(" ", "")) for text in (narrow, wide)]
+    assert shown[0] == shown[1]
+
+
 def test_a_destination_without_commits_is_not_an_error(lake: Lake, run: RunProgram) -> None:
     """Scripts get an empty list."""
     result = run("log", lake.destination)
