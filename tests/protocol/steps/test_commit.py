@@ -11,10 +11,10 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     Unavailable,
 )
-from airflow_s3commit.protocol.steps import append
+from airflow_s3commit.protocol.steps import append, files
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, HOME, Lake, an_id, apart, named, once
 
 OLD = {"dt=1/old": b"old", "dt=2/old": b"old"}
 
@@ -76,6 +76,27 @@ def test_a_refusal_yields_to_a_commit_by_another_process() -> None:
     assert job.commit(generation=seen).generation == 3
     assert _state(lake) == "committed"
     assert lake.data().keys() == {"dt=2/old", named("dt=1/a")}
+
+
+@each("end", ["commit", "abort"])
+def test_a_commit_whose_list_is_aborted_learns_of_its_end(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ends a job aborts the upload of a long list, which another process may still write."""
+    monkeypatch.setattr(files, "_PART_BYTES", 100)
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"})
+
+    def end_it() -> None:
+        lake.store.rest()
+        getattr(lake.job(), end)()
+
+    lake.store.before = once("complete_upload", ".jsonl", end_it)
+    with apart():
+        if end == "commit":
+            assert lake.job().commit() == lake.job().manifest()
+        else:
+            with pytest.raises(JobClosed, match="is aborted"):
+                lake.job().commit()
+    assert (lake.pending(), len(lake.data())) == ([], 2 if end == "commit" else 0)
 
 
 @each("mode", ["append", "replace"])
