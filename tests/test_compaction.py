@@ -229,8 +229,9 @@ def test_a_commit_meanwhile_wins(store: WatchedStore) -> None:
     """Rows that another job adds while files are read are not lost: the compaction is refused and aborted."""
     appended(store)
     store.before = lambda call: _once_at(store, call, lambda: append(store, 900))
-    with pytest.raises(DestinationChanged):
+    with pytest.raises(DestinationChanged) as refused:
         compact(store, HOME)
+    assert any(note.endswith("compact again") for note in refused.value.__notes__)
     store.rest()
     assert len(files(store)) == 5 * len(DIRECTORIES)
     assert {900, 907} < {row["id"] for row in rows(store)}
