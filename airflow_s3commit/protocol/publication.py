@@ -9,12 +9,12 @@ from typing import Protocol
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidOption, NoSuchKey
-from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
+from airflow_s3commit.protocol.metadata.context import JobContext, after_effect, new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, hive_values, is_data, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, owner_of
-from airflow_s3commit.protocol.model.table import Table
+from airflow_s3commit.protocol.model.table import Entry, Table
 from airflow_s3commit.protocol.steps.fold import newest_entry, read_table
 from airflow_s3commit.protocol.steps.log import read_entry
 from airflow_s3commit.protocol.steps.publish import (
@@ -84,7 +84,7 @@ def publish_table(store: ObjectStore, destination: str | Destination) -> Publish
         NoSuchKey: There is no log: no job was set up there.
         InvalidOption: Delta cannot have the table's files, columns or names; or it has no columns yet.
         InvalidRecord: Another program wrote a version.
-        OutcomeUnknown: A response was lost: publish it again.
+        OutcomeUnknown: A response was lost, or a request failed after the commit: publish it again.
     """
     home = Destination.of(destination)
     context = JobContext(store, Layout.of(home, new_uuid()))
@@ -93,17 +93,22 @@ def publish_table(store: ObjectStore, destination: str | Destination) -> Publish
         raise NoSuchKey(
             f"{home.uri} has no log: no job was set up there. A job publishes it: publish='delta'"
         )
-    newest, written = read.entry, 0
-    if not newest.published:
-        if not delta_columns(read_table(store, home)).fields:
-            raise InvalidOption(
-                f"{home.uri} has no columns yet: let its first job publish it, publish='delta'"
-            )
-        options = JobOptions(conflict_mode="append", publish="delta")
-        with write_job(home, store=store, job_options=options, name="publish") as writer:
-            pass
-        assert writer.manifest is not None
-        newest, written = read_entry(store, home, writer.manifest.generation).entry, 1
+    if read.entry.published:
+        return _publish_missing(context, read.entry, 0)
+    if not delta_columns(read_table(store, home)).fields:
+        raise InvalidOption(f"{home.uri} has no columns yet: let its first job publish it, publish='delta'")
+    options = JobOptions(conflict_mode="append", publish="delta")
+    with write_job(home, store=store, job_options=options, name="publish") as writer:
+        pass
+    assert writer.manifest is not None
+    generation = writer.manifest.generation
+    with after_effect(f"{home.uri} is published, as entry {generation} of its log", "publish it again"):
+        return _publish_missing(context, read_entry(store, home, generation).entry, 1)
+
+
+def _publish_missing(context: JobContext, newest: Entry, written: int) -> PublishReport:
+    """Write the versions that are missing up to that of the newest entry."""
+    store, home = context.store, context.layout.destination
     assert newest.delta_version is not None
     for version in missing_versions(store, home, newest.delta_version):
         publish(context, read_entry(store, home, newest.published + version).entry)

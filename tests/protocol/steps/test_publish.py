@@ -398,6 +398,18 @@ def test_a_dead_commit_is_published_by_the_next_one() -> None:
     assert [len(table) for table in replayed(lake.store, URI)] == [1, 1, 2]
 
 
+def test_a_publication_that_fails_after_its_entry_may_have_happened() -> None:
+    """The error says that the table is published, and what to do; to publish it again completes it."""
+    lake = Lake()
+    lake.write("dt=1/a.parquet", publish=None)
+    failing = FaultyStore(lake.store, Fault("refuse", "list_objects", f"*{LOG}", nth=3))
+    with pytest.raises(OutcomeUnknown, match=r"published, as entry 3 of its log.*publish it again"):
+        publish_table(failing, URI)
+    assert failing.struck
+    assert publish_table(lake.store, URI).generation == 3
+    lake.check()
+
+
 def test_a_dead_release_is_published_by_the_next_sweep() -> None:
     """No job is found for its entry, and nothing need be left to release."""
     lake = Lake()
